@@ -93,18 +93,14 @@ class AttentionShare(Diagnostic):
                 found += self.rows_of({"keys": keys[band], "uniform": uniform[band]}, label=label)
         for layer, sums in sorted(self.mass.items()):
             for head, mass in enumerate(_shares(sums)):
-                found += self._head(layer, head, mass, keys)
+                for band, label in enumerate(LABELS):
+                    if keys[band] > 0:
+                        figures = {"mass": mass[band], "ratio": mass[band] / keys[band]}
+                        found += self.rows_of(figures, layer=layer, head=head, label=label)
+                top, share = float(mass[:HEAD].sum()), float(keys[:HEAD].sum())
+                of_top = {"mass": top, "ratio": top / share if share > 0 else None}
+                found += self.rows_of(of_top, layer=layer, head=head, label="top 20 %")
         return found
-
-    def _head(self, layer: int, head: int, mass: Tensor, keys: Tensor) -> list[Row]:
-        found: list[Row] = []
-        for band, label in enumerate(LABELS):
-            if keys[band] > 0:
-                figures = {"mass": mass[band], "ratio": mass[band] / keys[band]}
-                found += self.rows_of(figures, layer=layer, head=head, label=label)
-        top, share = float(mass[:HEAD].sum()), float(keys[:HEAD].sum())
-        of_top = {"mass": top, "ratio": top / share if share > 0 else None}
-        return found + self.rows_of(of_top, layer=layer, head=head, label="top 20 %")
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
