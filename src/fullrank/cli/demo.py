@@ -52,6 +52,8 @@ def demo(
     fullrank demo
     fullrank demo --out runs/first
     """
+    from fullrank.data.events.prepare import Columns, Prepare, prepare
+    from fullrank.data.sources.planted import Planted
     from fullrank.training import fit  # noqa: F401  (slow to import: not the first model's time)
 
     with folder_lock(out, "demo"):
@@ -59,7 +61,9 @@ def demo(
         output.say(
             "A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together."
         )
-        store = _store(out / "data")
+        tables = Planted().read()
+        spec = Prepare(columns=Columns())
+        store = prepare(tables.events, out / "data", items=tables.items, users=tables.users, spec=spec)
         runs = {name: _train(output, name, changes, store, out / name) for name, changes in MODELS.items()}
         rows = {name: _measured(run, store) for name, run in runs.items()}
         output.say()
@@ -98,14 +102,6 @@ def _claim(out: Path) -> None:
             else:
                 entry.unlink()
     write_json(out / MARK, {})
-
-
-def _store(out: Path) -> Store:
-    from fullrank.data.events.prepare import Columns, Prepare, prepare
-    from fullrank.data.sources.planted import Planted
-
-    tables = Planted().read()
-    return prepare(tables.events, out, items=tables.items, users=tables.users, spec=Prepare(columns=Columns()))
 
 
 def _train(output: Output, name: str, changes: tuple[str, ...], store: Store, out: Path) -> Run:

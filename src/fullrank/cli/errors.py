@@ -73,7 +73,9 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
             if isinstance(error, SystemExit):
                 return error.code if isinstance(error.code, int) else 1
             if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) == errno.EPIPE:
-                return _leave_pipe()
+                # the reader (`| head`) has gone: nothing more can be said, and Python must not try at exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                return 128 + 13  # as of a process that SIGPIPE ends: no bug, and not done
             if type(error).__name__ == "NoArgsIsHelpError":  # verbs of verbs, such as `scale`
                 print(error.ctx.get_help())  # type: ignore[attr-defined]
                 return 0
@@ -230,12 +232,6 @@ def _interrupted_in_polars(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _leave_pipe() -> int:
-    """The reader (`| head`) has gone: nothing more can be said, and Python must not try at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 128 + 13  # as of a process that SIGPIPE ends: no bug, and not done
 
 
 ARGUMENT = re.compile(

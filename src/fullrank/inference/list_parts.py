@@ -211,7 +211,14 @@ def _begun(out: Path, asked: JsonObject, overwrite: bool) -> JsonObject:
         if manifest["asked"] == asked:
             return manifest
         if not overwrite:
-            raise _other_lists(out, manifest["asked"], asked)
+            flat = [{**one, **one["settings"]} for one in (manifest["asked"], asked)]
+            names = [name for name in flat[1] if name != "settings" and flat[0].get(name) != flat[1][name]]
+            shown = (f"{name} ({brief(flat[0].get(name), 60)} and {brief(flat[1][name], 60)})" for name in names)
+            raise UserError(
+                f"{str(out)!r} holds lists of another call, with another {', '.join(shown)}: name another folder, or "
+                "replace them with overwrite=True",
+                code="other-lists-there",
+            )
     own = {manifests.NAME, LISTS, HISTORIES}
     for folder, names in ((out, own.__contains__), (out / LISTS, lambda name: PART.fullmatch(name) is not None)):
         require_replaceable(folder, "folder of lists in parts", lambda _: there, names)
@@ -220,18 +227,6 @@ def _begun(out: Path, asked: JsonObject, overwrite: bool) -> JsonObject:
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "asked": asked, "whole": False}
     write_json(out / manifests.NAME, manifests.sealed(manifest))
     return manifest
-
-
-def _other_lists(out: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> UserError:
-    """The error that names what is asked for otherwise."""
-    flat = [{**one, **one["settings"]} for one in (there, asked)]
-    names = [name for name in flat[1] if name != "settings" and flat[0].get(name) != flat[1][name]]
-    shown = ", ".join(f"{name} ({brief(flat[0].get(name), 60)} and {brief(flat[1][name], 60)})" for name in names)
-    return UserError(
-        f"{str(out)!r} holds lists of another call, with another {shown}: name another folder, or replace them with "
-        "overwrite=True",
-        code="other-lists-there",
-    )
 
 
 def _parts_of(

@@ -262,7 +262,9 @@ def cached_vectors(
         for start in range(0, len(missing), part):
             chunk = missing[start : start + part]
             vectors = _checked(embed(chunk), len(chunk))
-            _write_part(place, [_key(text) for text in chunk], vectors)
+            keys = np.frombuffer(b"".join(map(_key, chunk)), np.uint8).reshape(-1, 32)
+            tensors = {"keys": torch.from_numpy(keys.copy()), "vectors": torch.from_numpy(vectors)}
+            write_tensors(place / f"{_content(keys, vectors)}.safetensors", tensors)
             known |= zip(map(_key, chunk), vectors, strict=True)
             tick(len(distinct) - len(missing) + start + len(chunk), len(distinct))
     return np.stack([known[_key(text)] for text in texts])
@@ -292,12 +294,6 @@ def _read_parts(place: Path) -> Known:
 
 def _content(keys: np.ndarray, vectors: np.ndarray) -> str:
     return hashlib.sha256(keys.tobytes() + vectors.tobytes()).hexdigest()[:32]
-
-
-def _write_part(place: Path, keys: Sequence[bytes], vectors: np.ndarray) -> None:
-    table = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 32)
-    tensors = {"keys": torch.from_numpy(table.copy()), "vectors": torch.from_numpy(vectors)}
-    write_tensors(place / f"{_content(table, vectors)}.safetensors", tensors)
 
 
 def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "n D"]:
