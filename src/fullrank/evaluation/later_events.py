@@ -108,8 +108,7 @@ def later_events(
     training, where it is at hand: it tells users that were trained on, and which events are no later than its training.
     Raises `UserError` for what is no table of events, and where no item is known.
     """
-    known_users = earlier.user_ids if isinstance(earlier, Store) else None
-    text_users = known_users is not None and known_users.dtype == pl.String
+    text_users = isinstance(earlier, Store) and earlier.user_ids.dtype == pl.String
     period = _read(events, "the events", catalog, columns, text_users=text_users)
     known = period.items >= 0
     if not known.any():
@@ -134,11 +133,15 @@ def later_events(
     times = None
     if history.times is not None and target.times is not None:
         times = np.concatenate([history.times, target.times])[order]
-    new, limit = before == 0, None
+    new = before == 0
+    limit: int | None = None
     if trained is not None:
         ids = users if trained.user_ids.dtype == pl.String else users.cast(trained.user_ids.dtype, strict=False)
-        rows, limit = trained.rows_of(ids), _last_trained(trained)
-        new = (rows < 0) | ~_trained(trained)[rows]
+        rows, learned = trained.rows_of(ids), np.asarray(trained.bounds[:, 0] > trained.offsets[:-1])
+        new = (rows < 0) | ~learned[rows]
+        last = trained.bounds[learned, 0] - 1  # a user's events are in order of time
+        if trained.times is not None and len(last):
+            limit = int(trained.times[last].max())
     facts = {
         "events": len(period.items),
         "from": began,
@@ -206,19 +209,6 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
     owner = np.repeat(np.arange(store.num_users), np.diff(store.offsets))
     times = None if store.times is None else np.asarray(store.times)
     return _Events(str(store.path), store.user_ids.cast(pl.String), owner, number[np.asarray(store.items)], times)
-
-
-def _trained(store: Store) -> np.ndarray:
-    """Whether each user of a store has a training event."""
-    return np.asarray(store.bounds[:, 0] > store.offsets[:-1])
-
-
-def _last_trained(store: Store) -> int | None:
-    """The time of the last training event, in seconds."""
-    if store.times is None:
-        return None
-    last = store.bounds[_trained(store), 0] - 1  # a user's events are in order of time
-    return int(store.times[last].max()) if len(last) else None
 
 
 def _fingerprint(users: pl.Series, catalog: Catalog, *arrays: np.ndarray) -> str:

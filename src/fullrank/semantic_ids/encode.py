@@ -75,9 +75,9 @@ def encode(
         )
         report = quality_report(raw, x, found.known, (first, codes), sizes, quantiser, reduction, spec)
         if beside is not None:
-            report["collaborative"] = measure.neighbour_recall(
-                beside.matrix[beside.known], _summed(quantiser, codes[beside.known]), spec.seed
-            )
+            own = codes[beside.known][:, : len(quantiser.sizes)]  # behind an encoder the sum of their codewords
+            summed = quantiser.quantised(own) if isinstance(quantiser, Autoencoder) else quantiser.decode(own)
+            report["collaborative"] = measure.neighbour_recall(beside.matrix[beside.known], summed, spec.seed)
         measure.check_limits(report, spec.limits)
         lacking = int((~found.known).sum())
         facts = {
@@ -104,12 +104,6 @@ def _fit(
         return spec.learner.fit(x[learned], spec.seed, tick)
     own = None if beside is None else Vectors(beside.matrix[learned], beside.known[learned], beside.facts)
     return spec.learner.fit(x[learned], spec.seed, tick, own)
-
-
-def _summed(quantiser: Quantiser, codes: Int64[Tensor, "n L"]) -> Float[Tensor, "n d"]:
-    """What the codewords of codes come to: behind an encoder their sum, elsewhere the vector that they describe."""
-    own = codes[:, : len(quantiser.sizes)]
-    return quantiser.quantised(own) if isinstance(quantiser, Autoencoder) else quantiser.decode(own)
 
 
 def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, JsonObject]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.core.tensor_files import write_tensors
 from fullrank.data import manifest as manifests
+from fullrank.semantic_ids import Tensors
 
 FORMAT, VERSION = "fullrank.codes", 1
 TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
@@ -38,7 +38,7 @@ def is_codes(folder: Path) -> bool:
 
 
 def write_folder(
-    out: Path, item_ids: pl.Series, codes: Int64[Tensor, "V K"], tensors: Mapping[str, Tensor], facts: JsonObject
+    out: Path, item_ids: pl.Series, codes: Int64[Tensor, "V K"], tensors: Tensors, facts: JsonObject
 ) -> None:
     """Write the folder, all or nothing; one of codes that is there is replaced. `facts` go into the manifest."""
     with whole_folder(out) as folder:

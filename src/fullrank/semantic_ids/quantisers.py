@@ -23,6 +23,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.semantic_ids import Tensors
 
 
 class Codebooks:
@@ -58,7 +59,7 @@ class Product(Codebooks):
         return {"codebooks": self.codebooks, "rotation": self.rotation, "mean": self.mean}
 
     @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor], levels: int, size: int) -> Product:
+    def restore(cls, tensors: Tensors, levels: int, size: int) -> Product:
         """The quantiser whose `tensors` these are, of so many levels and codes. Raises `UserError` for others."""
         (mean,) = require_tensors(tensors, {"mean": "D"})
         parts = {"K": levels, "C": size, "D": len(mean), "d": len(mean) / levels}
@@ -90,12 +91,12 @@ class Residual(Codebooks):
         return torch.cdist(rest, self.codebooks[-1]).pow(2)
 
     @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor], levels: int, size: int) -> Residual:
+    def restore(cls, tensors: Tensors, levels: int, size: int) -> Residual:
         """The quantiser whose `tensors` these are, of so many levels and codes. Raises `UserError` for others."""
         return cls(*require_tensors(tensors, {"codebooks": "KCD", "mean": "D"}, K=levels, C=size))
 
 
-def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, str], **sizes: float) -> list[Tensor]:
+def require_tensors(tensors: Tensors, shapes: Mapping[str, str], **sizes: float) -> list[Tensor]:
     """These tensors, float32 and finite, each with a dimension for every letter of its shape.
 
     A letter is one number wherever it stands; `sizes` are those that are known. Raises `UserError` for what is not so.
@@ -197,9 +198,7 @@ class Autoencoder(Codebooks):
         return super().tensors() | {"scale": self.scale} | layers
 
     @classmethod
-    def restore(
-        cls, tensors: Mapping[str, Tensor], hidden: Sequence[int], width: int, levels: int, size: int
-    ) -> Autoencoder:
+    def restore(cls, tensors: Tensors, hidden: Sequence[int], width: int, levels: int, size: int) -> Autoencoder:
         """The quantiser whose `tensors` these are. Raises `UserError` where a shape is not as these settings say."""
         shapes = {"codebooks": "KCd", "mean": "D", "scale": "S"}
         words, mean, scale = require_tensors(tensors, shapes, K=levels, C=size, d=width, S=1)
@@ -246,7 +245,7 @@ def _named(name: str, layers: Layers) -> Iterable[tuple[str, Tensor]]:
         yield f"{name}.{number}.bias", bias
 
 
-def _found(tensors: Mapping[str, Tensor], name: str, widths: Sequence[int]) -> Layers:
+def _found(tensors: Tensors, name: str, widths: Sequence[int]) -> Layers:
     layers: Layers = []
     for number, (wide, after) in enumerate(zip(widths, widths[1:], strict=False)):
         here = f"{name}.{number}"

@@ -17,7 +17,7 @@ follow the mean of their vectors, `update=ema` (van den Oord et al. 2017, Append
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,7 +31,7 @@ from fullrank.core.constraints import MOST_EPOCHS, Count, Factor, PositiveShare,
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
-from fullrank.semantic_ids import BookSize, CodesSpec, Levels
+from fullrank.semantic_ids import BookSize, CodesSpec, Levels, Tensors
 from fullrank.semantic_ids.kmeans import require_vectors, revive, sample_places
 from fullrank.semantic_ids.quantisers import (
     Autoencoder,
@@ -172,7 +172,7 @@ class AutoencoderSpec(CodesSpec):
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
         """The loss from the mean squared error of an element of x, and of an element of each level's codewords."""
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> Autoencoder:
+    def restore(self, tensors: Tensors) -> Autoencoder:
         return Autoencoder.restore(tensors, self.hidden, self.width, self.levels, self.size)
 
 

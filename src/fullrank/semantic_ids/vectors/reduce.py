@@ -7,7 +7,6 @@ which the report's neighbour agreement says. A new item is reduced by the same m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.semantic_ids import Tensors
 from fullrank.semantic_ids.quantisers import require_tensors
 
 FLOOR = 1e-6
@@ -41,7 +41,7 @@ class Reduction:
         return {"reduce.mean": self.mean, "reduce.matrix": self.matrix, "reduce.back": self.back}
 
     @classmethod
-    def load(cls, tensors: Mapping[str, Tensor], width: int) -> Reduction | None:
+    def load(cls, tensors: Tensors, width: int) -> Reduction | None:
         """What `tensors` wrote, to so many dimensions; None where there is none of it. Raises `UserError` for other."""
         if not any(name.startswith("reduce.") for name in tensors):
             return None
