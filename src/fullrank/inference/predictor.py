@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from fullrank.core.checks import check_choice, check_one_way, keywords_checked, takes
 from fullrank.core.device import resolve_device
@@ -55,7 +55,7 @@ from fullrank.inference.requests import (
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users, refuse_table_columns
 from fullrank.metrics import RankedLists
-from fullrank.models import DenseScorer, Scorer
+from fullrank.models import DenseScorer
 from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
 
 K = TypeVar("K", Catalog, FieldEncoder)
@@ -206,7 +206,7 @@ class Predictor:
             require_known_items(empty, remedy)
         ids = self.catalog.lookup(items)
         found = np.full(len(ids), np.nan, np.float32)
-        for at, scorer in self._scorers(request, budget):
+        for at, scorer in score_batches(self.model, request.histories, budget=budget, index=self.index):
             row_in_batch = np.full(len(request), -1)
             row_in_batch[at] = np.arange(len(at))
             pairs = np.flatnonzero((row_in_batch[rows] >= 0) & (ids >= 0))
@@ -347,7 +347,7 @@ class Predictor:
         require_some(len(request), "histories")
         found: np.ndarray | None = None
         last: DenseScorer | None = None
-        for at, scorer in self._scorers(request, budget):
+        for at, scorer in score_batches(self.model, request.histories, budget=budget, index=self.index):
             if not isinstance(scorer, DenseScorer):
                 raise UserError(
                     "this model does not score by inner products, so users and items have no vectors in it",
@@ -358,10 +358,6 @@ class Predictor:
             found[at], last = vectors, scorer
         assert found is not None and last is not None
         return found, last
-
-    def _scorers(self, request: RequestBatch, budget: Budget | None) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
-        """A scorer for each batch of the histories, with the positions that it is for."""
-        return score_batches(self.model, request.histories, budget=budget, index=self.index)
 
     def _asked(
         self,

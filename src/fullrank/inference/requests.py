@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int
 
+from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
@@ -183,11 +184,8 @@ def _masks(
 
 def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[np.ndarray, "N"], pl.Series]:
     """(history, item) of each candidate, history after history: rows of the request, and external ids."""
-    if candidates is None:
-        raise UserError(
-            "give candidates: item ids for all histories, a list for each, or {user: items}", code="no-candidates"
-        )
-    given = per_history("candidates", candidates, request)
+    remedy = "give item ids for all histories, a list for each, or {user: items}"
+    given = per_history("candidates", check_given("candidates", candidates, remedy, code="no-candidates"), request)
     lists = given if isinstance(given, list) else [given.to_list()] * len(request)
     flat = pl.Series("item", [item for items in lists for item in items], strict=False)
     return np.repeat(np.arange(len(lists)), [len(items) for items in lists]), flat

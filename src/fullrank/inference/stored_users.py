@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.data import values
 from fullrank.data.column_names import USUAL, EventColumns
@@ -54,9 +55,8 @@ def read_users(
     The store may be another one than the model was trained on: its items are found by their external ids. Nothing here
     goes through users one by one.
     """
-    if data is None:
-        raise UserError("users are looked up in a prepared store: name it by data=", code="missing-store")
-    store = data if isinstance(data, Store) else Store.open(data)
+    where = check_given("the store of the users", data, "name it by data=", code="missing-store")
+    store = where if isinstance(where, Store) else Store.open(where)
     given = _ids(users, store)
     rows = store.rows_of(given)
     if bool((rows < 0).any()) and unknown_users != "popular":
