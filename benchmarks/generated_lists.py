@@ -20,7 +20,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import score_batches
+from fullrank.inference.batches import Batching, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter, Filters
 from fullrank.inference.trie_beam import TrieBeam
@@ -81,7 +81,7 @@ def lists_of(model: Any, users: Histories, some: int, say: Say) -> Figures:
     say(f"lists of {len(users):,} users under all filters")
     found = places = 0
     beam = TrieBeam(model.items, beams=50)
-    for at, scorer in score_batches(model, users, block=8192, batch_size=ROWS):
+    for at, scorer in score_batches(model, users, Batching(ROWS)):
         filters = filters_of(_batch(users.take(at)), model.num_items, "all")
         ids = beam(_own(scorer), K, filters)[1]
         found, places = found + invalid(ids, model.num_items, filters), places + ids.numel()
@@ -94,7 +94,7 @@ def lists_of(model: Any, users: Histories, some: int, say: Say) -> Figures:
 @torch.inference_mode()
 def _kept(model: Any, users: Histories) -> Figures:
     kept: dict[int, list[torch.Tensor]] = {width: [] for width in BEAMS}
-    for at, scorer in score_batches(model, users, block=512, batch_size=EXHAUSTIVE_ROWS):
+    for at, scorer in score_batches(model, users, Batching(EXHAUSTIVE_ROWS, 512)):
         filters = Filters().of_batch(users.items.take(at))
         best = top_k(scorer, K, filters=filters, block=512)[1]
         for width, own in kept.items():

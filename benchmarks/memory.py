@@ -27,7 +27,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import BLOCK
+from fullrank.inference.batches import BLOCK, Batching
 from fullrank.inference.recommend import rank
 from fullrank.models import DenseScorer, Model
 
@@ -57,7 +57,7 @@ def ranking_of(users: int, items: int, block: int) -> Callable[[], object]:
     flat = np.random.default_rng(0).integers(0, items, users * SEEN).astype(np.int32)
     starts = np.arange(users, dtype=np.int64) * SEEN
     histories = Histories(Jagged(flat, starts, starts + SEEN))
-    return lambda: rank(model, histories, k=K, block=block)
+    return lambda: rank(model, histories, k=K, how=Batching(block=block))
 
 
 def peak_above(action: Callable[[], object]) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, r
 from benchmarks.memory import measured
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.store import Store
-from fullrank.inference.batches import BLOCK, SCORES, score_batches
+from fullrank.inference.batches import BLOCK, SCORES, Batching, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.recommend import rank
@@ -52,7 +52,7 @@ def check(ranked: Rank = rank, top: TopK = top_k) -> None:
     histories = store.eval_set("test").histories
     found = ranked(model, histories, k=K, block=64, batch_size=13)
     scores = np.empty((len(histories), store.num_items), dtype=np.float32)
-    for at, answer in score_batches(model, histories, block=store.num_items):
+    for at, answer in score_batches(model, histories, Batching(block=store.num_items)):
         with torch.inference_mode():
             scores[at] = answer.block(0, store.num_items).numpy()
     _, values = _sorted(scores, histories.items)
@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     users = len(histories)
     whole = lambda: rank(model, histories, k=K)  # noqa: E731
     bare = bare_lists(store, histories.items)
-    encode = lambda: [a.size for _, a in score_batches(model, histories, block=BLOCK)]  # noqa: E731
+    encode = lambda: [a.size for _, a in score_batches(model, histories)]  # noqa: E731
     taken: dict[str, list[float]] = {"rank": [], "top_k": [], "encode": []}
     for done in range(options.rounds + 1):
         for name, action in (("rank", whole), ("top_k", bare), ("encode", encode)):

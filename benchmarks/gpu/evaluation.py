@@ -26,7 +26,7 @@ def rows(where: Where) -> Iterator[dict[str, Any]]:
                 model = model_of(store, dim=width).to(where.device)
 
                 def whole(model: Any = model) -> object:
-                    return rank(model, given, k=K, device=where.device)
+                    return rank(model, given, k=K)
 
                 row["peak_mb"] = megabytes(peak_memory(whole, where.device))
                 row["ms"] = milliseconds(whole, where.device, rounds=where.of(5, 1), warm=1)

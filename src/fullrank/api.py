@@ -17,9 +17,9 @@ from pydantic import Field
 
 from fullrank.core.checks import check_given, check_one_way, check_texts, check_type, public, takes
 from fullrank.core.device import resolve_device
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.files import without_dots
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, quiet, untold
 from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords, EventColumns, check_column
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
@@ -183,10 +183,7 @@ def train(
         return fit_on_ray(RayWorkers(ray, **given), spec, _store(data), folder, **how)
     if given:
         name, value = next(iter(given.items()))
-        raise UserError(
-            f"{name}={brief(value)} is about training on Ray: name the cluster by ray=, or leave it out",
-            code="setting-without-effect",
-        )
+        raise no_effect(f"{name}={brief(value)}", "without a Ray cluster", "name it by ray=, or leave it out")
     return fit(spec, _store(data), folder, **how)
 
 
@@ -219,25 +216,18 @@ def evaluate(
     these; metrics are those of one process. Workers need the store on a disk that they share.
     """
     engine, columns = EngineSettings.of(options), EventColumns.of(options)
-    in_parts = engine != EngineSettings()
+    in_parts, told = engine != EngineSettings(), progress or untold
     opened = _run(run)
     spec = opened.spec.evaluation.override(*set)
     if in_parts and (events is not None or opened.spec.problem == "ranking"):
         what = "events=" if events is not None else "a ranking model"
-        raise UserError(
-            f"{what} is measured in one process: leave out engine, workers and parts", code="setting-without-effect"
-        )
+        raise no_effect("engine, workers or parts", f"on {what}, which is measured in one process")
     if events is not None:
         later = _later_events(opened, split, data, events, before, columns)
         made = load(opened, device=device)
-        return evaluate_later(
-            made.model, later, opened.spec.lists.override(*set), device=made.device, progress=progress
-        )
+        return evaluate_later(made.model, later, opened.spec.lists.override(*set), progress=told)
     if before is not None or columns != EventColumns():
-        raise UserError(
-            "before, columns and time_unit are about events=: give events, or leave them out",
-            code="setting-without-effect",
-        )
+        raise no_effect("before, columns or time_unit", "without events=", "give events, or leave it out")
     if in_parts:
         from fullrank.evaluation.parts import evaluate_parts
 
@@ -245,11 +235,11 @@ def evaluate(
         events_of = event_store_of(opened, data)
         with _workers(opened, engine, device) as (runner, model, predictor):
             return evaluate_parts(
-                model, predictor.model, events_of, split, spec, runner=runner, parts=engine.parts, progress=progress
+                model, predictor.model, events_of, split, spec, runner=runner, parts=engine.parts, progress=told
             )
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
-    return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
+    return EVALUATE[made.problem](made.model, store, split, spec, progress=told)
 
 
 @public
@@ -296,7 +286,7 @@ def oracle_step(
     opened = _run(run)
     spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
-    return oracle_ceilings(made.model, store, split, spec, device=made.device, progress=progress)
+    return oracle_ceilings(made.model, store, split, spec, progress=progress or untold)
 
 
 @public
@@ -319,7 +309,7 @@ def step_curve(
     spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return accuracy_by_steps(
-        made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
+        made.model, store, split, spec, metrics=metrics, rounds=rounds, progress=progress or untold
     )  # fmt: skip
 
 
@@ -347,7 +337,7 @@ def diagnose(
     opened = _run(run)
     return diagnose_run(
         opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed,
-        device=resolve_device(device), vectors=vectors, progress=progress,
+        device=resolve_device(device), vectors=vectors, progress=progress or untold,
     )  # fmt: skip
 
 
@@ -401,7 +391,7 @@ def report(
     )
     made = _report(
         several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
-        tell=tell, device=resolve_device(device),
+        tell=tell or quiet, device=resolve_device(device),
     )  # fmt: skip
     made.save(out)
     return made
@@ -463,16 +453,15 @@ def recommend_parts(
     check_one_way({"histories": histories, "data=, a store of all users,": data}, code="histories-or-users")
     with _workers(opened, engine, device, table=histories) as (runner, model, predictor):
         barred = list_parts.barred_items(wanted, columns.names[1], predictor.catalog)
-        settings = list_parts.settled(wanted, predictor)
+        settings = list_parts.for_parts(wanted, predictor)
         source: Any
         if histories is None:
-            store = event_store_of(opened) if data is None else _event_store(data)
-            source = history_parts.StoreParts.of(store, engine.parts, columns)
+            source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns)
         else:
             source = history_parts.HistoryTable.of(histories, engine.parts, columns)
         return list_parts.write_list_parts(
             folder, source, model, settings, barred, catalog=predictor.catalog, runner=runner, overwrite=overwrite,
-            progress=progress,
+            progress=progress or untold,
         )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from fullrank.evaluation import Evaluation, evaluate
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.reading import attention_of, blocks_of
 from parts import HSTU, Transformer
-from tests.analysis.conftest import EVERYONE, ITEMS, STORE, context_of, expect, model_of, observed, recommender, values
+from tests.analysis.conftest import EVERYONE, STORE, context_of, expect, model_of, observed, recommender, values
 
 SPEC = Evaluation(bootstrap=0, ks=(10,), metrics=("ndcg@10",))
 
@@ -174,7 +174,7 @@ def test_weights_of_latent_tokens_reproduce_the_attention() -> None:
     for attention in attentions:
         spy(attention)
     try:
-        for _, batch in batches(PLR, EVERYONE.histories, block=ITEMS):
+        for _, batch in batches(PLR, EVERYONE.histories):
             for place, looked in enumerate(latent_weights(PLR, attentions, batch)):
                 prefix, own, out = seen[place]
                 width = batch.items.shape[1]
@@ -195,7 +195,7 @@ def test_attention_by_band_and_place_equals_loops() -> None:
     attentions = [attention_of(block) for block in blocks_of(PLR)]
     mass = np.zeros((2, 3, 3, len(LABELS) + 1))
     places, reached, even, users = np.zeros((2, 3, 3, 20)), np.zeros(20), np.zeros(len(LABELS)), 0
-    for _, batch in batches(PLR, EVERYONE.histories, block=ITEMS):
+    for _, batch in batches(PLR, EVERYONE.histories):
         width = batch.items.shape[1]
         for looked in latent_weights(PLR, attentions, batch):
             first = (looked.layer, looked.step) == (0, 1)
@@ -303,7 +303,7 @@ def test_without_attention_steps_do_not_read_the_history_either() -> None:
     from fullrank.analysis.diagnostics.ablation import silenced
 
     attentions = [attention_of(block) for block in blocks_of(PLR)]
-    batch = next(iter(batches(PLR, EVERYONE.histories, block=ITEMS)))[1]
+    batch = next(iter(batches(PLR, EVERYONE.histories)))[1]
     with silenced(tuple(attentions)), torch.no_grad():  # type: ignore[arg-type]
         thinking = PLR.reasoner.begin(*PLR.task.inference_inputs(PLR.items, batch))
         other = replace(thinking, cache=replace(thinking.cache, layers=tuple(

@@ -11,22 +11,23 @@ from benchmarks import memory
 from benchmarks import retrieve as benchmark
 from benchmarks.data import tiny
 from benchmarks.harness import Wrong
+from fullrank.inference.batches import Batching
 from fullrank.inference.exact import top_k
 from fullrank.inference.recommend import rank
 from fullrank.metrics import RankedLists
 
 
 def keeps_seen(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
-    return rank(*given, k=k, block=block, batch_size=batch_size, seen="keep")
+    return rank(*given, k=k, how=Batching(batch_size, block), seen="keep")
 
 
 def misses_a_block(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
-    found = rank(*given, k=k, block=block, batch_size=batch_size)
+    found = rank(*given, k=k, how=Batching(batch_size, block))
     return RankedLists(np.where(found.ids < block, found.ids, 0), found.scores, found.seen)
 
 
 def swaps_users(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
-    found = rank(*given, k=k, block=block, batch_size=batch_size)
+    found = rank(*given, k=k, how=Batching(batch_size, block))
     return RankedLists(found.ids[::-1], found.scores[::-1], found.seen)
 
 

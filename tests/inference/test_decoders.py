@@ -148,14 +148,14 @@ def test_pruning_serves_any_task_on_items_of_codes(parts: Any) -> None:
     made = shaken(Recommender(dim=12, items=Semantic(parts=parts)).build(catalogue)).eval()
     histories = ragged([[1, 2], [3, 9, 4]])
     exact = rank(made, histories, k=8)
-    found = rank(made, histories, k=8, decoding=Decoding(kind="pruned", codes=3))
+    found = rank(made, histories, k=8, search=Decoding(kind="pruned", codes=3))
     assert np.array_equal(found.ids, exact.ids) and np.allclose(found.scores, exact.scores, atol=1e-5)
 
 
 def test_pruning_refuses_a_cosine_of_whole_items_and_nan() -> None:
     cosine = Recommender(dim=12, items=Semantic(), scoring=Scoring(similarity="cosine")).build(coded_catalog(V, SIZES))
     with refused("decoding-needs-inner-products", "similarity=dot"):
-        rank(cosine.eval(), ragged([[1, 2]]), k=3, decoding=Decoding(kind="pruned"))
+        rank(cosine.eval(), ragged([[1, 2]]), k=3, search=Decoding(kind="pruned"))
     items, answer = peaked(2, 1.0)
     with refused("nan-scores"):
         PrunedSearch(items, codes=1)(CodeScorer(answer.levels.fill_(torch.nan), answer.sizes, answer.rows), 3, None)

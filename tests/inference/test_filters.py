@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fakes import Whole
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
+from fullrank.inference.batches import Batching
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.recommend import most_popular, rank, rank_requests
@@ -89,11 +90,11 @@ DECODINGS = {
 
 
 def by_codes(case: Case, k: int, kind: str) -> np.ndarray:
-    return rank(SEMANTIC, case.histories, k=k, filters=case.filters, decoding=DECODINGS[kind], block=13).ids
+    return rank(SEMANTIC, case.histories, k=k, filters=case.filters, search=DECODINGS[kind], how=Batching(block=13)).ids
 
 
 def dense(case: Case, k: int) -> np.ndarray:
-    return rank(Whole(V), case.histories, k=k, filters=case.filters, batch_size=3, block=17).ids
+    return rank(Whole(V), case.histories, k=k, filters=case.filters, how=Batching(3, 17)).ids
 
 
 def vector_index(case: Case, k: int) -> np.ndarray:
@@ -102,12 +103,12 @@ def vector_index(case: Case, k: int) -> np.ndarray:
     model = Whole(V)
     settings = IndexSettings(cells=6, probes=1, rerank=1, users=1)
     index = VectorIndex.build(model.table[:-7].numpy(), None, settings, threads=1)
-    return rank(model, case.histories, k=k, filters=case.filters, batch_size=4, search=index).ids
+    return rank(model, case.histories, k=k, filters=case.filters, search=index, how=Batching(4)).ids
 
 
 def early_exit(case: Case, k: int) -> np.ndarray:
     budget = Budget(steps=4, adaptive=5)
-    found = rank(Thinker.random(U, V), case.histories, k=k, filters=case.filters, budget=budget, batch_size=4, block=16)
+    found = rank(Thinker.random(U, V), case.histories, k=k, filters=case.filters, budget=budget, how=Batching(4, 16))
     return found.ids
 
 

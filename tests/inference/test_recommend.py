@@ -15,7 +15,7 @@ from fakes import Whole, listed, ragged
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import TOKENS
+from fullrank.inference.batches import TOKENS, Batching
 from fullrank.inference.recommend import rank
 from fullrank.models import DenseScorer, Model
 from fullrank.models.sequential.reasoning import Budget, check_budget, described
@@ -36,7 +36,7 @@ def test_equals_ranking_one_history_at_a_time(
     histories: Lists, k: int, batch_size: int | None, block: int | None, seen: str
 ) -> None:
     model = Whole(30, max_length=4)
-    ranking = rank(model, ragged(histories), k=k, seen=seen, batch_size=batch_size, block=block)
+    ranking = rank(model, ragged(histories), k=k, seen=seen, how=Batching(batch_size, block))
     for history, ids in zip(histories, ranking.ids.tolist(), strict=True):
         hidden = set(history) if seen == "exclude" else set()
         assert ids == listed(model.scores(np.array(history)), k, hidden)
@@ -47,7 +47,7 @@ def test_batches_hold_rows_of_like_length_and_what_the_model_needs() -> None:
     histories = [[1] * n for n in (1, 9, 2, 8)]
     items = ragged(histories).items
     model = Whole(20, reads_times=True)
-    rank(model, Histories(items, items.values * 0 + 7, np.array([10, 11, 12, 13])), k=1, batch_size=2)
+    rank(model, Histories(items, items.values * 0 + 7, np.array([10, 11, 12, 13])), k=1, how=Batching(2))
     first, second = model.asked
     assert (first.lengths.tolist(), second.lengths.tolist()) == ([9, 8], [2, 1])
     assert first.rows is not None and first.rows.tolist() == [11, 13]
@@ -124,7 +124,7 @@ def test_mode_is_given_back_after_an_error() -> None:
 
 def test_progress_counts_users() -> None:
     told: list[tuple[int, int]] = []
-    rank(Whole(5), ragged([[1], [2], [3]]), k=1, batch_size=2, progress=lambda done, of: told.append((done, of)))
+    rank(Whole(5), ragged([[1], [2], [3]]), k=1, how=Batching(2, progress=lambda done, of: told.append((done, of))))
     assert told == [(2, 3), (3, 3)]
 
 
@@ -152,7 +152,7 @@ def test_equals_a_loop_over_users(length: int, patience: int, seen: str) -> None
     for batch_size in (None, 4):
         model = Thinker.random(USERS, ITEMS)
         budget = Budget(steps=5, adaptive=length, patience=patience)
-        found = rank(model, h, k=5, budget=budget, seen=seen, batch_size=batch_size, block=6)
+        found = rank(model, h, k=5, budget=budget, seen=seen, how=Batching(batch_size, 6))
         assert found.steps is not None
         taken = []
         for user in range(USERS):

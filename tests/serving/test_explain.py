@@ -88,7 +88,7 @@ def test_the_shares_are_those_of_the_last_place() -> None:
     made = predictor("sasrec")
     model = made.model
     with torch.inference_mode():
-        ((_, batch),) = batches(model, histories([[3, 1, 4]]), block=64)
+        ((_, batch),) = batches(model, histories([[3, 1, 4]]))
         x, inputs = model.task.inference_inputs(model.items, batch)
         first = model.encoder.blocks[0]
         states = model.encoder(x, inputs)

@@ -68,7 +68,7 @@ def made(spec: Recommender, items: int = ITEMS) -> RecommenderModel:
 def own_states(model: RecommenderModel, histories: Histories) -> Tensor:
     """What the model itself gives, in the order of the histories."""
     found = None
-    for at, batch in batches(model, histories, block=ITEMS):
+    for at, batch in batches(model, histories):
         x, inputs = model.task.inference_inputs(model.items.for_one_step(), batch)
         states = model.task.readout(model.encoder(x, inputs), inputs)
         found = states.new_empty(len(histories), states.shape[1]) if found is None else found

@@ -82,7 +82,7 @@ def test_evaluation_is_drawn_out_in_a_line(monkeypatch: pytest.MonkeyPatch, stor
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
 
     class Slow(RetrievalData):
-        def evaluate_share(self, model: Any, share: int, device: Any, *, all_metrics: bool) -> None:
+        def evaluate_share(self, model: Any, share: int, *, all_metrics: bool) -> None:
             clock[0] += 1 + 8 / share
 
     anything: Any = Grid.from_text("cells: [popularity]").jobs()[0].experiment

@@ -76,14 +76,14 @@ def test_a_run_folder_is_waited_for(store: Store, out: Path, monkeypatch: pytest
 
 def test_options_name_an_engine_and_none_is_ignored() -> None:
     here = Path("out")
-    assert ManyRuns(here, device="cpu").runner() == Local("cpu")
-    assert ManyRuns(here, engine="processes", jobs=3, device="cpu").runner() == LocalProcesses(jobs=3, device="cpu")
+    assert ManyRuns(out=here, device="cpu").runner() == Local("cpu")
+    assert ManyRuns(out=here, engine="processes", jobs=3, device="cpu").runner() == LocalProcesses(jobs=3, device="cpu")
     typed = {"jobs": 3, "ray": "host:1", "job_cpus": 2, "job_gpus": 0.5, "placed": here}
-    assert ManyRuns(here, engine="ray", **typed).runner() == RayEngine("host:1", 3, 2, 0.5, "cuda", here)
+    assert ManyRuns(out=here, engine="ray", **typed).runner() == RayEngine("host:1", 3, 2, 0.5, "cuda", here)
     with refused("option-without-effect", "--jobs", "local"):
-        ManyRuns(here, jobs=2).runner()
+        ManyRuns(out=here, jobs=2).runner()
     with refused("option-without-effect", "--ray", "processes"):
-        ManyRuns(here, engine="processes", jobs=2, ray="auto").runner()
+        ManyRuns(out=here, engine="processes", jobs=2, ray="auto").runner()
     with refused("setting-out-of-range", "cpus=1.5"):
         RayEngine(cpus=1.5)
 

@@ -9,9 +9,9 @@ norm and are no layer's output.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,23 +21,24 @@ from torch import Tensor, nn
 
 from fullrank.analysis.relevance import Relevance
 from fullrank.core.checks import check_whole
+from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation import Evaluation
+from fullrank.evaluation.ranking import row_batches
 from fullrank.evaluation.retrieval import Split, check_split
-from fullrank.inference.batches import score_batches
+from fullrank.inference.batches import Batching, score_batches
+from fullrank.metrics import ItemCounts
 from fullrank.models import Model, ReasoningStates, Scorer, States
 from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reading import AttentionInput, blocks_of, note_attentions, reader_of
 
-BLOCK = 8192
-"""Items per block; here it only bounds the users in a batch (`inference.batches.SCORES` / BLOCK)."""
 FAIRNESS = "fair0.8@1"
 """The metric that diagnostics and pages call fairness: niche items among the first recommendations."""
 
@@ -47,7 +48,7 @@ class Sample:
     """Some users of a split, in an order drawn at random, so that the first n of them are a sample too."""
 
     eval_set: EvalSet
-    popularity: Int[np.ndarray, "V"]
+    popularity: ItemCounts
     """Training events of each item."""
 
     def __len__(self) -> int:
@@ -165,24 +166,16 @@ class Activations:
 
 
 def activations(
-    model: Model, sample: Sample, progress: Progress | None = None, *, batch_size: int | None = None
+    model: Model, sample: Sample, progress: Progress = untold, *, batch_size: int | None = None
 ) -> Iterator[Activations]:
     """The sample, batch by batch, longest histories first. Use one before asking for the next."""
     with _recording(model) as record:
-        batches = score_batches(
-            model, sample.histories, block=BLOCK, batch_size=batch_size, device=device_of(model), progress=progress
-        )
-        for users, scorer in batches:
+        how = Batching(batch_size, progress=progress)
+        for users, scorer in score_batches(model, sample.histories, how):
             yield Activations(
                 users, scorer, record.states, record.inputs, tuple(record.attentions), dict(record.module_inputs)
             )
             record.clear()
-
-
-def device_of(model: Model) -> torch.device:
-    """Where a model's weights are; the CPU for one without any."""
-    tensors = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
-    return tensors[0].device if tensors else torch.device("cpu")
 
 
 @dataclass
@@ -271,24 +264,21 @@ def ranking_activations(
     model: RankingModule,
     store: ImpressionStore,
     rows: Int[np.ndarray, "n"],
-    progress: Progress | None = None,
+    progress: Progress = untold,
     *,
     batch_size: int | None = None,
 ) -> Iterator[RankingActivations]:
     """The impressions, batch by batch, through the model as it predicts; it is left in the mode it was in."""
-    size = batch_size or ROWS
-    training, device = model.training, next(model.parameters()).device
+    training, device = model.training, device_of(model)
     model.eval()
     try:
-        with _recording_ranker(model.ranker) as inputs:
-            for low in range(0, len(rows), size):
+        with _recording_ranker(model) as inputs:
+            for batch in row_batches(store, rows, batch_size or ROWS, progress):
                 with torch.inference_mode():
-                    out = model.output(store.batch(rows[low : low + size]).to(device), EVERY)
+                    out = model.output(batch.to(device), EVERY)
                 layers = {name: layer for name, layer in out.captures.items() if layer.shape[-1]}
                 yield RankingActivations(layers, dict(inputs))
                 inputs.clear()
-                if progress is not None:
-                    progress(min(low + size, len(rows)), len(rows))
     finally:
         model.train(training)
 
@@ -300,19 +290,13 @@ def layers_of(model: RankingModule, name: str) -> list[nn.Module]:
 
 
 @contextmanager
-def _recording_ranker(ranker: nn.Module) -> Iterator[dict[str, Tensor]]:
+def _recording_ranker(model: RankingModule) -> Iterator[dict[str, Tensor]]:
     inputs: dict[str, Tensor] = {}
 
-    def record(place: int, module: nn.Module) -> Any:
-        def on_input(_: nn.Module, given: tuple[Any, ...]) -> None:
-            inputs[f"ffn_{place}"] = given[0]
+    def record(name: str, _: nn.Module, given: tuple[Any, ...]) -> None:
+        inputs[name] = given[0]
 
-        return module.register_forward_pre_hook(on_input)
-
-    found = getattr(ranker, "feed_forwards", None)
-    hooks = [record(n, one) for n, one in enumerate(found)] if isinstance(found, nn.ModuleList) else []
-    try:
+    with ExitStack() as stack:
+        for place, module in enumerate(layers_of(model, "feed_forwards")):
+            stack.enter_context(module.register_forward_pre_hook(partial(record, f"ffn_{place}")))
         yield inputs
-    finally:
-        for hook in hooks:
-            hook.remove()

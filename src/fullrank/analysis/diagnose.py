@@ -5,7 +5,7 @@ The size of a sample has the name of what is counted; the other problem's name i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -25,7 +25,7 @@ from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, is_row, not_
 from fullrank.analysis.diagnostics import Diagnostic, failure, find_diagnostics, is_built_in
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.registry import Problem
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
@@ -69,10 +69,10 @@ def diagnose_retrieval(
     split: str = "test",
     users: int | None = None,
     seed: int = 0,
-    evaluation: Evaluation | None = None,
+    evaluation: Evaluation = Evaluation(),
     weights: str | None = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> Diagnosis:
     """Every diagnostic that applies to this model, on `users` users of a split, by default `USERS`.
 
@@ -86,24 +86,12 @@ def diagnose_retrieval(
             code="other-catalogue",
         )
     sample = sample_users(store, split, USERS if users is None else users, seed=seed)
-    spec = sample_protocol(evaluation or Evaluation())
+    spec = sample_protocol(evaluation)
     context = RetrievalContext(model, store, split, sample, spec, vectors)
-    classes = find_diagnostics("retrieval", ORDER["retrieval"])
-    observers = [_Measurement(diagnostic, context) for diagnostic in classes if not diagnostic.runs_model]
-    for batch in activations(model, sample, _part(progress, 0.0, PASS)):
-        for observer in observers:
-            observer.observe(batch)
-    found = list(about_rows("users", split, len(sample), seed, store.fingerprint, weights))
-    for observer in observers:
-        found += observer.rows()
-    if split != "train":
-        found += [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
-        runners = [_Measurement(diagnostic, context) for diagnostic in classes if diagnostic.runs_model]
-        for place, runner in enumerate(runners):
-            low, high = (PASS + (1 - PASS) * (place + step) / len(runners) for step in (0, 1))
-            found += runner.rows(_part(progress, low, high))
-    _part(progress, 0.0, 1.0)(1, 1)
-    return Diagnosis(tuple(cast(list[Row], jsonable(found))))
+    about = [*about_rows("users", split, len(sample), seed, store.fingerprint, weights)]
+    protocol = [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
+    batches = activations(model, sample, _part(progress, 0.0, PASS))
+    return _diagnosis("retrieval", context, batches, about, protocol, progress)
 
 
 def diagnose_ranking(
@@ -114,7 +102,7 @@ def diagnose_ranking(
     impressions: int | None = None,
     seed: int = 0,
     weights: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> Diagnosis:
     """Every diagnostic that applies to this model, on `impressions` impressions of a split, by default `IMPRESSIONS`.
 
@@ -128,15 +116,33 @@ def diagnose_ranking(
         )
     rows = sample_impressions(store, split, IMPRESSIONS if impressions is None else impressions, seed=seed)
     context = RankingContext(model, store, split, rows)
-    measurements = [_Measurement(diagnostic, context) for diagnostic in find_diagnostics("ranking", ORDER["ranking"])]
-    for batch in ranking_activations(model, store, rows, progress):
-        for one in measurements:
-            if not one.diagnostic.runs_model:
-                one.observe(batch)
-    found = list(about_rows("impressions", split, len(rows), seed, store.fingerprint, weights))
-    for one in measurements:
-        if split != "train" or not one.diagnostic.runs_model:
-            found += one.rows()
+    about = [*about_rows("impressions", split, len(rows), seed, store.fingerprint, weights)]
+    batches = ranking_activations(model, store, rows, _part(progress, 0.0, PASS))
+    return _diagnosis("ranking", context, batches, about, [], progress)
+
+
+def _diagnosis(
+    problem: Problem,
+    context: RetrievalContext | RankingContext,
+    batches: Iterable[Any],
+    about: list[Row],
+    protocol: list[Row],
+    progress: Progress,
+) -> Diagnosis:
+    """The rows of all diagnostics: of those that observe the batches, and of those that run the model again."""
+    classes = find_diagnostics(problem, ORDER[problem])
+    observers = [_Measurement(diagnostic, context) for diagnostic in classes if not diagnostic.runs_model]
+    for batch in batches:
+        for observer in observers:
+            observer.observe(batch)
+    found = [*about, *(one for observer in observers for one in observer.rows())]
+    if context.split != "train":  # there are no targets to run it on
+        found += protocol
+        runners = [_Measurement(diagnostic, context) for diagnostic in classes if diagnostic.runs_model]
+        for place, runner in enumerate(runners):
+            low, high = (PASS + (1 - PASS) * (place + step) / len(runners) for step in (0, 1))
+            found += runner.rows(_part(progress, low, high))
+    _part(progress, 0.0, 1.0)(1, 1)
     return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
 
@@ -150,7 +156,7 @@ def diagnose_run(
     seed: int = 0,
     device: torch.device | str = "cpu",
     vectors: Float[np.ndarray, "V D"] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> Diagnosis:
     """The rows of a run's weights, with their hash. `users`, `impressions`: None is the default of the problem."""
     sample = sample_size(run, users=users, impressions=impressions)
@@ -197,12 +203,11 @@ class _Measurement:
     def observe(self, batch: Any) -> None:
         self._try(lambda: self.instance.observe(batch))
 
-    def rows(self, progress: Progress | None = None) -> list[Row]:
-        """The diagnostic's rows, told of to `progress` where that is given; or the one that says why there are none."""
+    def rows(self, progress: Progress = untold) -> list[Row]:
+        """The diagnostic's rows, told of to `progress`; or the one that says why there are none."""
 
         def measure() -> list[Row]:
-            if progress is not None:
-                self.instance.progress = progress
+            self.instance.progress = progress
             found: list[Row] = self.instance.rows()
             return found if is_built_in(self.diagnostic) else _checked(found, self.diagnostic.name)
 
@@ -233,11 +238,10 @@ def _checked(rows: Any, name: str) -> list[Row]:
     return found
 
 
-def _part(progress: Progress | None, low: float, high: float) -> Progress:
+def _part(progress: Progress, low: float, high: float) -> Progress:
     """Progress of one part of the work, told as thousandths of the whole."""
 
     def tick(done: int, total: int) -> None:
-        if progress is not None:
-            progress(round(1000 * (low + (high - low) * done / max(1, total))), 1000)
+        progress(round(1000 * (low + (high - low) * done / max(1, total))), 1000)
 
     return tick

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.errors import UserError, brief, in_context
-from fullrank.core.files import jsonable, write_jsonl
+from fullrank.core.files import JsonObject, jsonable, write_jsonl
 from fullrank.core.readers import read_jsonl
 
-Row = dict[str, Any]
+Row = JsonObject
 """One figure, as it stands in diagnosis.jsonl."""
 
 NAME = "diagnosis.jsonl"
@@ -77,7 +77,7 @@ class Diagnosis:
         names = dict.fromkeys(one["diagnostic"] for one in self.rows)
         return f"Diagnosis({len(self.rows):,} rows: {', '.join(names)})"
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> JsonObject:
         """Split, users (of a ranking model: impressions), seed, fingerprint, and where known the weights' hash."""
         return {one["name"]: one["value"] if one["label"] is None else one["label"] for one in self.of("about")}
 

@@ -28,6 +28,7 @@ from fullrank.analysis.diagnostics.spectrum import Layers, SpectralCollapse
 from fullrank.analysis.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenRanks
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, no_effect
+from fullrank.core.files import JsonObject
 from fullrank.core.log import logger
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
@@ -70,14 +71,14 @@ class Watch:
             raise no_effect("users or alarm", "on a ranking model", remedy)
         WatchRanks().check(model, store)
 
-    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> JsonObject:
         """`watch/...` figures of the scores and of the last layer, and the seconds they took."""
         if moment.store.problem == "ranking":
             return WatchRanks().on_epoch(moment)
         begun = time.perf_counter()
         figures = {f"watch/{name}": value for name, value in self._figures(cast(Model, moment.model), moment.store)}
         share = figures.get(SHARE)
-        if share is not None and share >= self.alarm and not self._raised(moment):
+        if share is not None and share >= self.alarm:
             self._raise(moment, share)
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
@@ -98,13 +99,11 @@ class Watch:
         tops = [(f"last_layer_{name}", last(Layers.name, name)) for name in ("collapse_share", "entropy_rank")]
         return of_scores + [(name, value) for name, value in tops if value is not None]
 
-    def _raised(self, moment: TrainState) -> bool:
-        """Whether the epoch before was above the threshold already: an alarm is raised once per crossing."""
-        before = [row for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
-        value = before[-1][SHARE] if before else None
-        return isinstance(value, int | float) and value >= self.alarm
-
     def _raise(self, moment: TrainState, share: float) -> None:
+        """The alarm, once per crossing: not where the epoch before was above the threshold already."""
+        before = [row[SHARE] for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
+        if before and isinstance(before[-1], int | float) and before[-1] >= self.alarm:
+            return
         log.warning(
             f"Alarm: after epoch {moment.epoch} one direction holds {share:.0%} of the score matrix (alarm at "
             f"{self.alarm:.0%}); users are about to get the same popular items"
@@ -140,7 +139,7 @@ class WatchRanks:
                 f"there is no rank to watch in this model: {NO_TOKENS}; leave watching out", code="nothing-to-watch"
             )
 
-    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> JsonObject:
         """`watch/stable_rank/LAYER` and `watch/entropy_rank/LAYER`, those of the last layer again, and the seconds."""
         begun = time.perf_counter()
         figures: dict[str, Any] = {}

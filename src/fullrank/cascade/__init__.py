@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import polars as pl
@@ -29,9 +29,17 @@ from fullrank.cascade.rerank import (
     encode_fields,
 )
 from fullrank.cascade.stages import RankingStage, RetrievalStage
-from fullrank.core.checks import check_choice, check_overrides, check_type, keywords_checked, takes
+from fullrank.core.checks import (
+    check_choice,
+    check_one_way,
+    check_overrides,
+    check_type,
+    keywords_checked,
+    takes,
+    with_defaults,
+)
 from fullrank.core.errors import UserError
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.column_names import EventColumns
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, Vocabulary, canonical
@@ -42,6 +50,18 @@ from fullrank.inference.recommend import RANKER, long_frame
 from fullrank.inference.requests import HistoryInput, RequestBatch, read_filters
 from fullrank.inference.stored_users import Users
 from fullrank.run import Run
+
+
+class StageKeywords(TypedDict, total=False):
+    """The two stores, where they were moved since the training (that of impressions is needed by runs of format 1
+    alone), and where the models run."""
+
+    store: AnyStore | str | Path | None
+    impressions: AnyStore | str | Path | None
+    device: str
+
+
+STAGE_DEFAULTS: StageKeywords = {"store": None, "impressions": None, "device": "auto"}
 
 
 @keywords_checked
@@ -57,6 +77,7 @@ class Cascade:
     Raises `UserError` where one of these is not what it should be.
     """
 
+    @takes(StageKeywords, STAGE_DEFAULTS)
     def __init__(
         self,
         retriever: RetrievalStage | Run | str | Path,
@@ -66,15 +87,15 @@ class Cascade:
         items: Any = None,
         user: str | None = None,
         item: str | None = None,
-        store: AnyStore | str | Path | None = None,
-        impressions: AnyStore | str | Path | None = None,
-        device: str = "auto",
+        **options: Unpack[StageKeywords],
     ):
-        self.retriever, self.ranker = RetrievalStage.of(retriever, store), RankingStage.of(ranker, impressions)
+        given = with_defaults(options, STAGE_DEFAULTS)
+        self.retriever = RetrievalStage.of(retriever, given["store"])
+        self.ranker = RankingStage.of(ranker, given["impressions"])
         how = self.retriever.evaluation
         self.predictor = Predictor(
-            self.retriever.model, self.retriever.catalog, device=device, budget=how.reasoning, decoding=how.decoding,
-            name=self.retriever.name,
+            self.retriever.model, self.retriever.catalog, device=given["device"], budget=how.reasoning,
+            decoding=how.decoding, name=self.retriever.name,
         )  # fmt: skip
         self.device = self.predictor.device
         self.ranker.model.to(self.device).eval()
@@ -169,7 +190,7 @@ class Cascade:
         check_type("split", split, str, "'validation' or 'test'")
         return evaluate_cascade(
             self.retriever, self.ordering(context), split, spec, candidates=candidates, blend=blend,
-            device=self.device, progress=progress,
+            progress=progress or untold,
         )  # fmt: skip
 
     def ordering(self, context: Any) -> Reranker:
@@ -182,7 +203,7 @@ class Cascade:
         plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, given.columns)
         if plan.items not in self._encoded_items:
             self._encoded_items[plan.items] = self._encode_items(plan)
-        return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items], self.device)
+        return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items])
 
     def _encode_items(self, plan: FieldPlan) -> EncodedFields:
         """The catalogue, encoded."""

@@ -12,15 +12,13 @@ import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
 from fullrank.cascade.rerank import Reranker, best_candidates, blocks, check_candidates
 from fullrank.cascade.stages import RetrievalStage
 from fullrank.core.errors import UserError
-from fullrank.core.files import require_replaceable, whole_folder, write_text
+from fullrank.core.files import JsonObject, require_replaceable, whole_folder, write_text
 from fullrank.core.log import Progress
 from fullrank.data.events.store import Store
 from fullrank.data.manifest import require_no_store
@@ -29,6 +27,7 @@ from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.retrieval import evaluated_model, longest_list, ranked, rows_of_lists, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
+from fullrank.inference.batches import Batching
 from fullrank.metrics import match
 
 PAGE = "cascade.json"
@@ -46,7 +45,7 @@ class CascadeResult:
     """after - before on the same users: recall and nDCG at every k."""
     ceiling: float
     """Recall of all the candidates: what a perfect ranker would reach at k = candidates."""
-    facts: dict[str, Any]
+    facts: JsonObject
     notes: tuple[str, ...]
     """Reasons to doubt the numbers."""
 
@@ -54,7 +53,7 @@ class CascadeResult:
         changes = ", ".join(f"{name} {found.difference:+.4f}" for name, found in [*self.differences.items()][:3])
         return f"CascadeResult({self.facts.get('candidates')} candidates, ceiling {self.ceiling:.4f}: {changes})"
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Plain data without per-user rows."""
         return {
             **self.facts, "ceiling": self.ceiling, "notes": list(self.notes),
@@ -93,8 +92,7 @@ def evaluate_cascade(
     *,
     candidates: int,
     blend: float,
-    device: torch.device,
-    progress: Progress | None,
+    progress: Progress,
 ) -> CascadeResult:
     """See `Cascade.evaluate`."""
     if spec.protocol != "full":
@@ -114,15 +112,14 @@ def evaluate_cascade(
     recall = without_candidates = 0.0
     for low, high in blocks(len(everybody), candidates):
         users = everybody.take(slice(low, high))
-        found = ranked(model, users.histories, spec, candidates, device, None)
+        found = ranked(model, users.histories, spec, candidates, Batching(spec.batch_size, spec.block))
         scores = reranker(names[users.users], users.histories.items, found.ids, found.scores, blend)
         best, _ = best_candidates(scores, found.ids, longest)
         for rows, ids in ((before, found.ids[:, :longest]), (after, best)):
             rows.append(rows_of_lists(users, protocol, store, spec, ids.astype(np.int32), found.steps))
         recall += float((match(found.ids, users.truth).sum(1) / users.truth.lengths).sum())
         without_candidates += float((~(found.ids >= 0).any(1)).sum())
-        if progress is not None:
-            progress(high, len(everybody))
+        progress(high, len(everybody))
     plan = reranker.plan
     facts = {
         "split": split, "candidates": candidates, "blend": blend, "users": len(everybody),
@@ -139,14 +136,14 @@ def evaluate_cascade(
     return CascadeResult(one, other, differences, recall / max(len(everybody), 1), facts, notes)
 
 
-def leakage(store: Store, split: str, last: int | None) -> tuple[dict[str, Any], str | None]:
+def leakage(store: Store, split: str, last: int | None) -> tuple[JsonObject, str | None]:
     """Facts about the times of a split's targets, and a sentence where they are a reason to doubt the numbers.
 
     `last` is the time of the ranker's last training impression (seconds). The facts are that, `ranker_trained_until`,
     and how many targets of the split are not later, `targets_not_later`; both None where either has no times.
     """
     if last is None or store.times is None:
-        facts: dict[str, Any] = {"ranker_trained_until": None, "targets_not_later": None}
+        facts: JsonObject = {"ranker_trained_until": None, "targets_not_later": None}
         which = (
             "the retriever's store has no times"
             if last is not None

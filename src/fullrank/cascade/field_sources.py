@@ -187,7 +187,16 @@ def plan_fields(
         else:
             lost.append(name)
     if lost:
-        raise UserError(_lost(lost, users, items), code="missing-column")
+        shown = [
+            f"the {name} ({'no table' if table is None else ', '.join(table.columns) or 'no columns'})"
+            for name, table in (("users", users), ("items", items))
+        ]
+        raise UserError(
+            f"the ranker reads {', '.join(map(repr, lost))}, which neither {' nor '.join(shown)} have: add it to a "
+            f"table (users=, items=), or give it by context={{{lost[0]!r}: VALUE}}, where None means that it is "
+            "missing",
+            code="missing-column",
+        )
     if not places["items"]:
         raise UserError(
             f"the ranker reads nothing of an item (fields: {', '.join(f.name for f in schema.fields)}), so that all "
@@ -195,14 +204,3 @@ def plan_fields(
             code="ranker-reads-no-item",
         )
     return FieldPlan(**{name: tuple(found) for name, found in places.items()})
-
-
-def _lost(lost: Sequence[str], users: KeyedTable | None, items: KeyedTable | None) -> str:
-    shown = [
-        f"the {name} ({'no table' if table is None else ', '.join(table.columns) or 'no columns'})"
-        for name, table in (("users", users), ("items", items))
-    ]
-    return (
-        f"the ranker reads {', '.join(map(repr, lost))}, which neither {' nor '.join(shown)} have: add it to a table "
-        f"(users=, items=), or give it by context={{{lost[0]!r}: VALUE}}, where None means that it is missing"
-    )

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
-import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, constant_column
@@ -33,6 +32,8 @@ PAIRS = 1 << 17
 """Most pairs (user, candidate) alive at once."""
 TINY = 1e-12
 """Probabilities are kept so far from 0 and 1 where logits are blended."""
+CandidateScores = Float[np.ndarray, "B C"]
+"""A score of each user's candidates; -inf in empty places."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,20 @@ class Reranker:
     plan: FieldPlan
     context: Context
     items: EncodedFields
-    device: torch.device
 
     def __call__(
         self,
         users: pl.Series,
         histories: Jagged,
         ids: Int[np.ndarray, "B C"],
-        scores: Float[np.ndarray, "B C"],
+        scores: CandidateScores,
         blend: float,
-    ) -> Float[np.ndarray, "B C"]:
+    ) -> CandidateScores:
         """Scores of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
 
         `users` are external ids, null where nobody is named; `histories` their items by internal ids, oldest first.
         """
-        found = probabilities(self.ranker.model, self.pairs(users, histories), ids, self.device)
+        found = probabilities(self.ranker.model, self.pairs(users, histories), ids)
         return blend_scores(found, scores, blend)
 
     def require_some(self, users: pl.Series) -> None:
@@ -179,22 +179,18 @@ class PairFeatures:
         return to_tensors(categorical, numeric, bags, labels=None, groups=None, rows=np.arange(len(users)))
 
 
-def probabilities(
-    model: RankingModule, pairs: PairFeatures, ids: Int[np.ndarray, "B C"], device: torch.device | str = "cpu"
-) -> Float[np.ndarray, "B C"]:
+def probabilities(model: RankingModule, pairs: PairFeatures, ids: Int[np.ndarray, "B C"]) -> CandidateScores:
     """The click probability of each user's candidates; -inf in empty places (id -1)."""
     users, places = np.nonzero(ids >= 0)
     found = np.full(ids.shape, -np.inf)
     for low in range(0, len(users), BATCH):
         some = slice(low, low + BATCH)
         at = users[some], places[some]
-        found[at] = predict_batch(model, pairs.batch(at[0], ids[at]), device)
+        found[at] = predict_batch(model, pairs.batch(at[0], ids[at]))
     return found
 
 
-def blend_scores(
-    ranker: Float[np.ndarray, "B C"], retriever: Float[np.ndarray, "B C"], share: float
-) -> Float[np.ndarray, "B C"]:
+def blend_scores(ranker: CandidateScores, retriever: CandidateScores, share: float) -> CandidateScores:
     """The scores that candidates are ordered by: probabilities, or (1 - share) z(logit) + share z(retriever's score).
 
     z is standardised over the user's candidates (mean 0, deviation 1), because the two scales have nothing in common.
@@ -210,7 +206,7 @@ def blend_scores(
 
 
 def best_candidates(
-    scores: Float[np.ndarray, "B C"], ids: Int[np.ndarray, "B C"], k: int
+    scores: CandidateScores, ids: Int[np.ndarray, "B C"], k: int
 ) -> tuple[Int[np.ndarray, "B k"], Float[np.ndarray, "B k"]]:
     """The k best candidates of each user and their scores; equal scores keep the retriever's order."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
@@ -238,7 +234,7 @@ def check_candidates(k: int, candidates: int, blend: float) -> None:
         )
 
 
-def _standardised(scores: Float[np.ndarray, "B C"], there: Bool[np.ndarray, "B C"]) -> Float[np.ndarray, "B C"]:
+def _standardised(scores: CandidateScores, there: Bool[np.ndarray, "B C"]) -> CandidateScores:
     kept = np.where(there, scores, 0.0).astype(np.float64)
     count = np.maximum(there.sum(1, keepdims=True), 1)
     away = np.where(there, kept - kept.sum(1, keepdims=True) / count, 0.0)

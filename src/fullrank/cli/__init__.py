@@ -1,18 +1,17 @@
 """The command line: one file for each verb or family of verbs, a shell around `fullrank.api`.
 
-A verb's module is named in `VERBS` and has a function of its own name. One with several commands, or with another name,
-has `def add(app: typer.Typer) -> None`, which puts them on the app (``app.command("sweep")(flat(sweep))``). Its rules:
+A verb is a function that `@verb()` of `cli.verbs` puts on the app, in a module that is named in `VERBS`. Its rules:
 
 - Import nothing heavy when the module is imported: `--help` and `list` load no torch. Import inside the command, and
   look at arguments, then at folders, files and settings (`told_early`), before what loads torch.
-- Take the shared options of `cli.options` by name: `as_json: AsJson = False` (required of every verb) and
-  `settings: Settings = None` for ``--set``. `--debug` is taken care of, before and after the verb.
-- An option that is a setting of a Spec is named, not declared: `COMMAND = spec_options(SPEC, FLAGS)`; those of lists
-  are not even named: `COMMAND = list_options()`.
+- Take `output: Output` (it has --json, which every verb has), or a group of `cli.option_groups` that is one, and the
+  shared options of `cli.options` by name. `--debug` is taken care of, before and after the verb.
+- An option that is a setting of a Spec is named, not declared: `@verb(cls=spec_options(SPEC, FLAGS))`; those of lists
+  are not even named: `@verb(cls=list_options())`.
 - A verb does one thing, so that no two of its options exclude each other; an option without effect is told by
   `check_beside`. What was spelt otherwise before stands in `core/errors.py`.
-- Open `output = Output(as_json)`; talk by `output.say`, `output.table`, `output.progress`; end with
-  `output.finish({...})`, which prints the one JSON object when `--json` is given.
+- Talk by `output.say`, `output.table`, `output.progress`; end with `output.finish({...})`, which prints the one JSON
+  object when `--json` is given.
 - Raise `UserError` for what the caller can put right: `main` makes it one sentence and exit code 2. Give it a
   code, which `--json` prints.
 - The docstring's first line is the verb's line in `fullrank --help`; a paragraph that starts with a line ``\\b`` keeps
@@ -57,9 +56,6 @@ VERBS = (
 """Modules with verbs; the order of the help is that of `grouped_help.py`."""
 
 
-HELP = {"help_option_names": ["-h", "--help"]}
-
-
 AT_ONCE = ("list", "schema", "keys")
 """Verbs that load nothing heavy."""
 
@@ -99,25 +95,8 @@ def _sign_of_life(words: list[str]) -> None:
 
 def build() -> typer.Typer:
     """The app with every verb."""
-    import typer
+    for module in VERBS:
+        importlib.import_module(f"fullrank.cli.{module}")
+    from fullrank.cli.verbs import app
 
-    from fullrank.cli.grouped_help import GroupedCommand, GroupedVerbs
-    from fullrank.cli.option_groups import flat
-    from fullrank.cli.options import root
-
-    app = typer.Typer(
-        name="fullrank", cls=GroupedVerbs, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=HELP
-    )
-    app.callback()(root)
-    for verb in VERBS:
-        module = importlib.import_module(f"fullrank.cli.{verb}")
-        if hasattr(module, "add"):
-            module.add(app)
-        else:
-            cls = getattr(module, "COMMAND", None)
-            app.command(verb.replace("_", "-"), cls=cls)(flat(getattr(module, verb)))
-    for inner in (app, *(group.typer_instance for group in app.registered_groups if group.typer_instance)):
-        for command in inner.registered_commands:
-            if not issubclass(command.cls or typer.core.TyperCommand, GroupedCommand):
-                command.cls = GroupedCommand
     return app

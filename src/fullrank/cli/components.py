@@ -10,33 +10,29 @@ import importlib.metadata
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fullrank.cli.options import AsJson, Overwrite, Settings, argument, check_beside, check_out, option
+from fullrank.cli.option_groups import Written
+from fullrank.cli.options import Settings, argument, check_beside, check_out, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import SPEC, check_recipe, check_settings
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.files import write_json
+from fullrank.core.files import JsonObject, write_json
 
 if TYPE_CHECKING:
     from fullrank.core.spec import Spec
     from fullrank.experiment import Experiment
 
 
-def add(app: typer.Typer) -> None:
-    app.command("list")(list_)
-    app.command("show")(show)
-    app.command("schema")(schema)
-
-
+@verb("list")
 def list_(
+    output: Output,
     room: Annotated[
-        str | None,
-        argument("TYPE", "One component type, or the setting that takes it; without it, all types."),
+        str | None, argument("TYPE", "One component type, or the setting that takes it; without it, all types.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """List recipes, data sources, losses and the rest.
 
@@ -52,20 +48,18 @@ def list_(
     """
     from fullrank.core.registry import ROOMS, SETTINGS, kinds
 
-    output = Output(as_json)
     if room is None:
-        rows = [(name, SETTINGS.get(name), len(kinds(name)), what) for name, what in ROOMS.items()]
+        rooms: list[JsonObject] = [
+            {"room": name, "setting": SETTINGS.get(name), "kinds": kinds(name), "what": what}
+            for name, what in ROOMS.items()
+        ]
+        rows = [(r["room"], r["setting"], len(r["kinds"]), r["what"]) for r in rooms]
         output.table(("type", "setting", "names", "what"), rows)
         output.say("\nfullrank list TYPE names the components of one type; TYPE may be the setting, too.")
-        output.finish({
-            "rooms": [
-                {"room": name, "setting": SETTINGS.get(name), "kinds": kinds(name), "what": what}
-                for name, what in ROOMS.items()
-            ]
-        })  # fmt: skip
+        output.finish({"rooms": rooms})
         return
     full = full_room(room)
-    lines: list[dict[str, Any]] = [{"kind": kind, "what": first_line(full, kind)} for kind in kinds(full)]
+    lines: list[JsonObject] = [{"kind": kind, "what": first_line(full, kind)} for kind in kinds(full)]
     if full == "recipes":
         _list_recipes(output, lines)
     else:
@@ -73,7 +67,7 @@ def list_(
     output.finish({"room": full, "what": ROOMS[full], "kinds": lines})
 
 
-def _list_recipes(output: Output, lines: list[dict[str, Any]]) -> None:
+def _list_recipes(output: Output, lines: list[JsonObject]) -> None:
     """Recommenders and rankers apart, with the data that each needs, which is added to `lines`."""
     for line in lines:
         line["needs"] = needs_of(line["kind"])
@@ -159,17 +153,15 @@ def _tree(module: str) -> ast.Module | None:
     return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() and file.suffix == ".py" else None
 
 
+@verb()
 def show(
+    output: Output,
     what: Annotated[
         list[str],
         argument("WHAT...", "A recipe's name, a YAML or JSON file, a run folder, or folders of codes to compare."),
     ],
     settings: Settings = None,
-    data: Annotated[
-        Path | None,
-        option("--data", "STORE", "Count a ranking model's size on this store's fields."),
-    ] = None,
-    as_json: AsJson = False,
+    data: Annotated[Path | None, option("STORE", "Count a ranking model's size on this store's fields.")] = None,
 ) -> None:
     """Show the settings of a recipe or a run as YAML.
 
@@ -193,27 +185,26 @@ def show(
     from fullrank.run import Run
     from fullrank.semantic_ids.folder import is_codes
 
-    output, name = Output(as_json), what[0]
+    name = what[0]
     if len(what) > 1 or (Path(name).is_dir() and is_codes(Path(name))):
         check_beside("a recipe or a run", None, set=settings or None, data=data)
         show_codes(output, what)
         return
-    if not Path(name).is_dir():
-        spec = api.recipe(name, *(settings or ()))
-        size = None if data is None else size_of(spec, data)
-        output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
-        output.finish({"spec": spec.dump()} | ({} if size is None else {"size": size}))
-        return
-    run = Run.open(name)
-    spec = run.spec.override(*(settings or ()))
-    size = run.manifest.get("size") if data is None and not settings else size_of(spec, data or run.path)
+    run = Run.open(name) if Path(name).is_dir() else None
+    spec = api.recipe(name if run is None else run.spec, *(settings or ()))
+    place = data or (None if run is None else run.path)
+    if run is not None and data is None and not settings:
+        size = run.manifest.get("size")
+    else:
+        size = None if place is None else size_of(spec, place)
     output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
-    last = run.rows()[-1] if run.rows() else None
-    told = {"spec": spec.dump(), "manifest": run.manifest, "last": last}
-    output.finish(told if size is None else told | {"size": size})
+    told: JsonObject = {"spec": spec.dump()}
+    if run is not None:
+        told |= {"manifest": run.manifest, "last": run.rows()[-1] if run.rows() else None}
+    output.finish(told | ({} if size is None else {"size": size}))
 
 
-def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:
+def size_of(spec: Experiment, place: Path) -> JsonObject | None:
     """A ranking model's size on the fields of a store or a run. Raises `UserError` where it has none."""
     import torch
 
@@ -234,11 +225,11 @@ def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:
             )
         fields = store.fields
     with torch.device("meta"):  # shapes without memory
-        found: dict[str, Any] = spec.model.build(fields).size().dump()  # type: ignore[attr-defined]
+        found: JsonObject = spec.model.build(fields).size().dump()  # type: ignore[attr-defined]
     return found
 
 
-def said(size: dict[str, Any] | None) -> str:
+def said(size: JsonObject | None) -> str:
     """The size as comments of the YAML before it."""
     if size is None:
         return ""
@@ -252,18 +243,17 @@ def count(flops: int | None) -> str:
     return "an unknown number of" if flops is None else f"{flops:,}"
 
 
+@verb()
 def schema(
+    output: Written,
     kind: Annotated[
-        str | None,
-        option("--kind", "KIND", "One component (see `fullrank list`), `prepare`, `impressions` or `encode`."),
+        str | None, option("KIND", "One component (see `fullrank list`), `prepare`, `impressions` or `encode`.")
     ] = None,
     room: Annotated[
         str | None,
         typer.Option("--type", "--room", metavar="TYPE", help="Where two component types have that name, which one."),
     ] = None,
-    out: Annotated[Path | None, option("--out", "FILE", "Write there, not to stdout.")] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    out: Annotated[Path | None, option("FILE", "Write there, not to stdout.")] = None,
 ) -> None:
     """Print a JSON Schema, for editors to complete.
 
@@ -276,10 +266,9 @@ def schema(
     """
     from fullrank.core.specs_alone import ask_alone
 
-    output = Output(as_json)
     if room is not None and kind is None:
         raise UserError("--type says which --kind is meant: give both or neither", code="missing-option")
-    check_out(out, overwrite)
+    check_out(out, output.overwrite)
     tree = ask_alone("fullrank.experiment", lambda _: spec_of(kind, room).model_json_schema())
     tree = spec_of(kind, room).model_json_schema() if tree is None else tree
     tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **tree}
@@ -289,9 +278,17 @@ def schema(
         output.say(f"written to {out}")
         output.finish({"out": out, "title": tree.get("title")})
         return
-    if not as_json:
+    if not output.as_json:
         output.say(text, wrap=False)
     output.finish(tree)
+
+
+SPECS = {
+    "prepare": ("fullrank.data.events.prepare", "Prepare"),
+    "impressions": ("fullrank.data.impressions.schema", "Schema"),
+    "encode": ("fullrank.semantic_ids.spec", "Encode"),
+}
+"""Specs that are no component, by what `--kind` calls them."""
 
 
 def spec_of(kind: str | None, room: str | None) -> type[Spec]:
@@ -302,16 +299,9 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
     experiment: type[Spec] = registry.load("fullrank.experiment").Experiment
     if kind is None:
         return experiment
-    if kind == "prepare" and room is None:
-        from fullrank.data.events.prepare import Prepare
-
-        return Prepare
-    if kind == "impressions" and room is None:
-        from fullrank.data.impressions.schema import Schema
-
-        return Schema
-    if kind == "encode" and room is None:
-        return registry.load("fullrank.semantic_ids.spec").Encode
+    if room is None and kind in SPECS:
+        module, name = SPECS[kind]
+        return getattr(registry.load(module), name)
     rooms = [full_room(room)] if room is not None else list(ROOMS)
     found = [name for name in rooms if kind in kinds(name)]
     if not found:

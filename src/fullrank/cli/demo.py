@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fullrank.cli.options import AsJson, option
+from fullrank.cli.options import option
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, command_line
-from fullrank.core.files import foreign_files, write_json
+from fullrank.core.files import JsonObject, foreign_files, write_json
 from fullrank.core.locks import folder_lock
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ MARK = "demo.json"
 """Written first: in a folder with it, what the demo wrote may be replaced."""
 
 
+@verb()
 def demo(
-    out: Annotated[Path, option("--out", "FOLDER", "Where everything goes.")] = Path("runs/demo"),
-    as_json: AsJson = False,
+    output: Output,
+    out: Annotated[Path, option("FOLDER", "Where everything goes.")] = Path("runs/demo"),
 ) -> None:
     """See everything on generated data, in two minutes.
 
@@ -50,21 +52,29 @@ def demo(
     fullrank demo
     fullrank demo --out runs/first
     """
+    from fullrank.data.events.prepare import Columns, Prepare, prepare
+    from fullrank.data.sources.planted import Planted
     from fullrank.training import fit  # noqa: F401  (slow to import: not the first model's time)
 
-    output = Output(as_json)
     with folder_lock(out, "demo"):
         _claim(out)
         output.say(
             "A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together."
         )
-        store = _store(out / "data")
+        tables = Planted().read()
+        spec = Prepare(columns=Columns())
+        store = prepare(tables.events, out / "data", items=tables.items, users=tables.users, spec=spec)
         runs = {name: _train(output, name, changes, store, out / name) for name, changes in MODELS.items()}
         rows = {name: _measured(run, store) for name, run in runs.items()}
         output.say()
         cells = [[TITLES[name], *row.values()] for name, row in rows.items()]
         output.table(("model", "NDCG@10", "Recall@10", "fair0.8@1", "coverage@10"), cells)
-        output.say(_legend(store))
+        output.say(
+            f"For each of {store.num_users:,} users: which of {store.num_items:,} items comes next? "
+            "NDCG and Recall: is it among the first 10, and how near the top? fair0.8: the share of first places "
+            "that go to the least popular 80 % of the items. coverage: the share of all items that anybody gets to "
+            "see. Larger is better."
+        )
         example = _example(output, store, runs["sasrec_plus"])
         _next(output, out, example["history"])
         output.say(f"\nAll of it took {seconds(output.spent)} and lies in {out}.")
@@ -80,7 +90,7 @@ def _claim(out: Path) -> None:
     require_outside_stores(out)
     if out.exists():
         ours = out.is_dir() and ((out / MARK).is_file() or not foreign_files(out))
-        others = foreign_files(out, _own) if ours else []
+        others = foreign_files(out, {"data", MARK, *MODELS}.__contains__) if ours else []
         if others or not ours:
             reason = f"it holds {', '.join(others)}" if ours else f"it has no {MARK}"
             raise UserError(
@@ -92,19 +102,6 @@ def _claim(out: Path) -> None:
             else:
                 entry.unlink()
     write_json(out / MARK, {})
-
-
-def _own(name: str) -> bool:
-    """Whether an entry of the demo's folder is its own."""
-    return name in ("data", MARK, *MODELS)
-
-
-def _store(out: Path) -> Store:
-    from fullrank.data.events.prepare import Columns, Prepare, prepare
-    from fullrank.data.sources.planted import Planted
-
-    tables = Planted().read()
-    return prepare(tables.events, out, items=tables.items, users=tables.users, spec=Prepare(columns=Columns()))
 
 
 def _train(output: Output, name: str, changes: tuple[str, ...], store: Store, out: Path) -> Run:
@@ -125,16 +122,7 @@ def _measured(run: Run, store: Store) -> dict[str, float]:
     return {name: found.metrics[name] for name in METRICS}
 
 
-def _legend(store: Store) -> str:
-    return (
-        f"For each of {store.num_users:,} users: which of {store.num_items:,} items comes next? "
-        "NDCG and Recall: is it among the first 10, and how near the top? fair0.8: the share of first places "
-        "that go to the least popular 80 % of the items. coverage: the share of all items that anybody gets to see. "
-        "Larger is better."
-    )
-
-
-def _example(output: Output, store: Store, run: Run) -> dict[str, Any]:
+def _example(output: Output, store: Store, run: Run) -> JsonObject:
     """Recommendations for one user, with titles, beside what the user really bought next."""
     import numpy as np
 

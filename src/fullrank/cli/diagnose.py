@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fullrank.cli.option_groups import SampleOptions
-from fullrank.cli.options import AsJson, Overwrite, RunFolder, check_out, option
-from fullrank.cli.output import Output, seconds
+from fullrank.cli.option_groups import SampleOptions, Written
+from fullrank.cli.options import RunFolder, check_out, option
+from fullrank.cli.output import seconds
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import command_line
 from fullrank.core.registry import Problem
 
@@ -38,15 +40,13 @@ JACOBIAN = (
 )
 
 
+@verb()
 def diagnose(
     run: RunFolder,
     sample: SampleOptions,
-    seed: Annotated[int, option("--seed", "N", "Which sample is drawn.", min=0)] = 0,
-    out: Annotated[
-        Path | None, option("--out", "FILE", "Write the rows there.  [default: RUN/diagnosis.jsonl]")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    output: Written,
+    seed: Annotated[int, option("N", "Which sample is drawn.", min=0)] = 0,
+    out: Annotated[Path | None, option("FILE", "Write the rows there.  [default: RUN/diagnosis.jsonl]")] = None,
 ) -> None:
     """Measure where popularity bias or collapse arises.
 
@@ -67,10 +67,9 @@ def diagnose(
     from fullrank.analysis.diagnostics.shortcut import verdict
     from fullrank.run import Run
 
-    output = Output(as_json)
     opened = Run.open(run)
     where = out or opened.path / NAME
-    check_out(where, overwrite, suffixes=(".jsonl",))
+    check_out(where, output.overwrite, suffixes=(".jsonl",))
     with output.progress(f"diagnose {run}") as tick:
         found = api.diagnose(opened, **vars(sample), seed=seed, progress=tick)
     found.save(where)
@@ -123,9 +122,9 @@ def _reasoning(found: Diagnosis) -> Table:
         ("gate_gain", "gain", "accuracy of the gate over equal weights"),
         ("oracle_step", "gap", "accuracy left to an oracle that stops everybody at their best step"),
     )
-    rows = [(name, found.of(diagnostic, name), text) for diagnostic, name, text in said]
-    shown = [[name.replace("_", " "), some[0]["value"], text] for name, some, text in rows if some]
-    return ("reasoning", "value", "what it says"), shown, ""
+    values = [(name, found.value(diagnostic, name), text) for diagnostic, name, text in said]
+    rows = [[name.replace("_", " "), value, text] for name, value, text in values if value is not None]
+    return ("reasoning", "value", "what it says"), rows, ""
 
 
 def _codes(found: Diagnosis) -> Table:
@@ -146,14 +145,10 @@ def _codes(found: Diagnosis) -> Table:
         ("code_popularity", "head_predicted", None), ("code_popularity", "head_targets", None),
         ("beam_loss", "kept", f"{beams or 0:.0f} beams"), ("beam_loss", "kept", "exhaustive"),
     )  # fmt: skip
-    columns = [
-        {one["index"]: one["value"] for one in found.of(kind, name) if one["label"] == label}
-        for kind, name, label in cells
-    ]
-    shown = list(columns[0])[:CODES]
-    if len(shown) < len(columns[0]):
-        title += f" The first {CODES} of {len(columns[0])} codes; the page has all."
-    return headers, [[n, int(columns[0][n]), *(one.get(n) for one in columns[1:])] for n in shown], title
+    rows = [[level, int(codes), *others] for level, codes, *others in _by(found, "index", cells)]
+    if len(rows) > CODES:
+        title += f" The first {CODES} of {len(rows)} codes; the page has all."
+    return headers, rows[:CODES], title
 
 
 def _layers(found: Diagnosis) -> Table:
@@ -165,74 +160,68 @@ def _layers(found: Diagnosis) -> Table:
         "4.1's bound."
     )
     headers = ("layer", "sigma", "share", "rank", "attn", "u.v", "norm", "bound")
+    cells = (
+        ("layers", "sigma_1", None), ("layers", "collapse_share", None), ("layers", "entropy_rank", None),
+        ("bound", "log10_norm", None), ("bound", "log10_bound", None),
+    )  # fmt: skip
+    of_heads = (("attention_share", "ratio", "top 20 %"), ("alignment", "uv_cosine", None))
+    heads = [found.values(kind, name, "layer", "head", label=label) for kind, name, label in of_heads]
     rows = []
-    for layer in sorted({one["layer"] for one in found.of("layers")}):
-        own = {one["name"]: one["value"] for one in found.of("layers") if one["layer"] == layer}
-        ratio = _mean(found, "attention_share", "ratio", layer - 1, "top 20 %")
-        uv = _mean(found, "alignment", "uv_cosine", layer - 1, None)
-        limits = [_mean(found, "bound", name, layer, None) for name in ("log10_norm", "log10_bound")]
-        rows.append([layer, own["sigma_1"], own["collapse_share"], own["entropy_rank"], ratio, uv, *limits])
+    for layer, *own in _by(found, "layer", cells):
+        blocks = ([value for (place, _), value in values.items() if place == layer - 1] for values in heads)
+        rows.append([layer, *own[:3], *(fmean(block) if block else None for block in blocks), *own[3:]])
     return headers, rows, title
+
+
+def _by(found: Diagnosis, key: str, cells: Sequence[tuple[str, str, str | None]]) -> list[list[Any]]:
+    """A row for each place of the first figure: the place, and each figure (diagnostic, name, label) there."""
+    columns = [found.values(kind, name, key, label=label) for kind, name, label in cells]
+    return [[place, *(column.get(place) for column in columns)] for place in columns[0]]
+
+
+NORMS = (
+    ("sigma", "value"), ("sigma", "output"), ("sigma", "up"), ("sigma", "down"),
+    ("log_product", "attention"), ("log_product", "feed_forward"),
+)  # fmt: skip
+"""Figures of a block, and the label of each."""
 
 
 def _norms(found: Diagnosis) -> Table:
     headers = ("layer", "value", "output", "up", "down", "attention", "feed-forward")
     title = "Largest singular value of each matrix (value: of the largest head); then the log of each block's product."
+    largest: dict[tuple[Any, ...], float] = {}
+    for (_, *place), value in found.values("norms", None, "head", "layer", "name", "label").items():
+        largest[tuple(place)] = max(value, largest.get(tuple(place), value))
     rows: list[list[Any]] = []
     for kind in ("", "decoder_", "cross_"):
-        own = {one["layer"] for one in found.of("norms") if one["label"] == f"{kind}value"}
-        own |= {one["layer"] for one in found.of("norms") if one["label"] == f"{kind}up"}
-        for layer in sorted(own):
-            cells = [_largest(found, layer, "sigma", kind + label) for label in ("value", "output", "up", "down")]
-            logs = [_largest(found, layer, "log_product", kind + label) for label in ("attention", "feed_forward")]
-            rows.append([f"{kind.rstrip('_')} {layer + 1}".strip(), *cells, *logs])
+        for layer in sorted({layer for layer, _, label in largest if label in (f"{kind}value", f"{kind}up")}):
+            cells = (largest.get((layer, name, kind + label)) for name, label in NORMS)
+            rows.append([f"{kind.rstrip('_')} {layer + 1}".strip(), *cells])
     return headers, rows, title
 
 
 def _ablation(found: Diagnosis) -> Table:
     title = "What the scores, accuracy and fairness become without a block, or where every "
     title += "event attends to itself alone (A = I); nothing is trained again."
-    names = list(dict.fromkeys(one["name"] for one in found.of("ablation")))
-    places = dict.fromkeys((one["label"], one["layer"]) for one in found.of("ablation"))
+    values = found.values("ablation", None, "label", "layer", "name")
+    names = list(dict.fromkeys(name for *_, name in values))
     rows = []
-    for label, layer in places:
-        values = {
-            one["name"]: one["value"] for one in found.of("ablation") if (one["label"], one["layer"]) == (label, layer)
-        }
-        kind = str(label).replace("_", "-")
-        what = {"whole": "nothing", "mixing": "mixing (A = I)"}.get(str(label))
+    for label, layer in dict.fromkeys(place[:2] for place in values):
+        kind = label.replace("_", "-")
+        what = {"whole": "nothing", "mixing": "mixing (A = I)"}.get(label)
         what = what or (f"every {kind}" if layer is None else f"{kind} {layer + 1}")
-        rows.append([what, *(values.get(name) for name in names)])
+        rows.append([what, *(values.get((label, layer, name)) for name in names)])
     return ("without", *(name.replace("_", " ") for name in names)), rows, title
 
 
-def _mean(found: Diagnosis, diagnostic: str, name: str, layer: int, label: str | None) -> float | None:
-    """Over the heads."""
-    values = _values(found, diagnostic, name, layer, label)
-    return sum(values) / len(values) if values else None
-
-
-def _largest(found: Diagnosis, layer: int, name: str, label: str) -> float | None:
-    return max(_values(found, "norms", name, layer, label), default=None)
-
-
-def _values(found: Diagnosis, diagnostic: str, name: str, layer: int, label: str | None) -> list[float]:
-    """The numbers of a layer that are there."""
-    rows = (one for one in found.of(diagnostic, name) if (one["layer"], one["label"]) == (layer, label))
-    return [one["value"] for one in rows if one["value"] is not None]
-
-
 def _trajectory(found: Diagnosis) -> Table:
-    rows = []
-    for layer in sorted({one["layer"] for one in found.of("token_ranks")}):
-        here = [one for one in found.of("token_ranks") if one["layer"] == layer]
-        own = {(one["name"], one["index"]): one["value"] for one in here}
-        low, high = (own[("stable_rank_quantile", percent)] for percent in (5, 95))
-        most = min(own[("tokens", None)], own[("width", None)])
-        rose = own.get(("stable_rank_rose", None))
-        rows.append([
-            here[0]["label"], own[("stable_rank", None)], low, high, most, rose, own[("entropy_rank", None)]
-        ])  # fmt: skip
+    values, rows = found.values("token_ranks", None, "label", "name", "index"), []
+    for label in dict.fromkeys(label for label, *_ in values):
+        own = {tuple(figure): value for (place, *figure), value in values.items() if place == label}
+        low, high = (own["stable_rank_quantile", percent] for percent in (5, 95))
+        most = min(own["tokens", None], own["width", None])
+        ranks = (own.get((name, None)) for name in ("stable_rank_rose", "entropy_rank"))
+        rows.append([label, own["stable_rank", None], low, high, most, *ranks])
     return ("behind", "stable", "5 %", "95 %", "of", "rose", "entropy"), rows, TRAJECTORY
 
 
@@ -248,14 +237,14 @@ def _transposes(found: Diagnosis) -> Table:
 
 def _jacobian(found: Diagnosis) -> Table:
     names = ("entropy_rank", "directions", "largest", "median")
-    values = {one["name"]: one["value"] for one in found.of("jacobian")}
-    return ("pass", "of", "largest", "median"), [[values[name] for name in names]] if values else [], JACOBIAN
+    values = found.values("jacobian", None, "name")
+    return ("pass", "of", "largest", "median"), [[values.get(name) for name in names]] if values else [], JACOBIAN
 
 
 def _by_layer(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[Any]]:
-    values = {(one["label"], one["name"]): one["value"] for one in found.of("rank_theorems")}
+    values = found.values("rank_theorems", None, "label", "name")
     labels = dict.fromkeys(label for label, name in values if name.startswith(f"{kind}_"))
-    return [[label, *(values[label, f"{kind}_{name}"] for name in names)] for label in labels]
+    return [[label, *(values.get((label, f"{kind}_{name}")) for name in names)] for label in labels]
 
 
 TABLES: Mapping[Problem, tuple[Callable[[Diagnosis], Table], ...]] = {

@@ -11,16 +11,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fullrank import __version__
 from fullrank.cli.errors import EXTRAS
-from fullrank.cli.options import AsJson, argument
+from fullrank.cli.options import argument
 from fullrank.cli.output import Output
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, install_extra
 from fullrank.core.file_system import NEEDED, check_file_system
+from fullrank.core.files import JsonObject
 
 CORE = (
     "torch",
@@ -54,12 +56,8 @@ LESS = {
 """What does not hold on a file system without it."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
-    app.command("verify")(verify)
-
-
-def doctor(as_json: AsJson = False) -> None:
+@verb()
+def doctor(output: Output) -> None:
     """Check this installation with a small training run.
 
     The exit code is 2 where something that fullrank cannot do without is broken. What a service needs: `fullrank
@@ -68,8 +66,7 @@ def doctor(as_json: AsJson = False) -> None:
     \b
     fullrank doctor
     """
-    output = Output(as_json)
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "fullrank": __version__, "python": platform.python_version(), "system": platform.platform(),
         "packages": {name: version(name) for name in CORE},
     }  # fmt: skip
@@ -82,7 +79,7 @@ def doctor(as_json: AsJson = False) -> None:
     finish(output, found, "folder", "self_test")
 
 
-def finish(output: Output, found: dict[str, Any], *checks: str) -> None:
+def finish(output: Output, found: JsonObject, *checks: str) -> None:
     """End the verb, with exit code 2 where one of its checks found something broken."""
     problems = [found[name]["problem"] for name in checks if not found[name]["ok"]]
     broken = UserError(f"not in order: {', '.join(problems)}", code="installation-broken")
@@ -101,7 +98,7 @@ def version(distribution: str) -> str | None:
         return None
 
 
-def _torch(output: Output) -> dict[str, Any]:
+def _torch(output: Output) -> JsonObject:
     import torch
 
     gpus = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
@@ -121,24 +118,21 @@ def _torch(output: Output) -> dict[str, Any]:
     return facts
 
 
-def _extras(output: Output) -> dict[str, Any]:
+def _extras(output: Output) -> JsonObject:
     """Of each extra what is there and what is missing."""
-    found: dict[str, Any] = {}
+    missing: dict[str, list[str]] = {extra: [] for extra in EXTRAS.values()}
     for package, extra in EXTRAS.items():
-        there = importlib.util.find_spec(package) is not None
-        found.setdefault(extra, {"missing": []})
-        if not there:
-            found[extra]["missing"].append(package)
-    rows = []
-    for extra, facts in found.items():
-        facts["installed"] = not facts["missing"]
-        facts["install"] = install_extra(extra)
-        rows.append((extra, "yes" if facts["installed"] else "no", "" if facts["installed"] else facts["install"]))
+        if importlib.util.find_spec(package) is None:
+            missing[extra].append(package)
+    rows = [(extra, "no", install_extra(extra)) if some else (extra, "yes", "") for extra, some in missing.items()]
     output.table(("extra", "installed", "to install it"), rows)
-    return found
+    return {
+        extra: {"missing": some, "installed": not some, "install": install_extra(extra)}
+        for extra, some in missing.items()
+    }
 
 
-def _folder(output: Output) -> dict[str, Any]:
+def _folder(output: Output) -> JsonObject:
     """Whether runs can be written here, and what the file system can do for them."""
     here = Path.cwd()
     try:
@@ -156,7 +150,7 @@ def _folder(output: Output) -> dict[str, Any]:
     return {"ok": not broken, "path": here, "problem": told, "file_system": found}
 
 
-def _self_test(output: Output) -> dict[str, Any]:
+def _self_test(output: Output) -> JsonObject:
     try:
         facts = selftest()
     except Exception as error:  # whatever is broken here, the report must say so
@@ -172,7 +166,7 @@ def _self_test(output: Output) -> dict[str, Any]:
     return facts
 
 
-def selftest() -> dict[str, Any]:
+def selftest() -> JsonObject:
     """Train a very small model for real: {"ok": whether it learned the planted walks, "recall", "chance", ...}."""
     import numpy as np
     import polars as pl
@@ -213,9 +207,10 @@ def selftest() -> dict[str, Any]:
     }  # fmt: skip
 
 
+@verb()
 def verify(
     folder: Annotated[Path, argument("FOLDER", "A store, a run, or a folder of codes.")],
-    as_json: AsJson = False,
+    output: Output,
 ) -> None:
     """Compare the files of a folder with their hashes.
 
@@ -231,7 +226,6 @@ def verify(
     ask_alone("fullrank.verification", lambda there: there.manifest_of(folder))
     from fullrank.verification import verify as check
 
-    output = Output(as_json)
     found = check(folder)
     output.say(f"{found.kind} {found.path}")
     output.table(

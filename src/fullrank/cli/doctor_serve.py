@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fullrank.cli.doctor import finish, version
-from fullrank.cli.options import AsJson, option
+from fullrank.cli.options import option
 from fullrank.cli.output import Output
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, install_extra
+from fullrank.core.files import JsonObject
 
 if TYPE_CHECKING:
     from fullrank.inference.predictor import Predictor
@@ -32,13 +34,12 @@ ASKED = 20
 """Requests whose time is told."""
 
 
+@verb()
 def doctor_serve(
-    run: Annotated[Path | None, option("--run", "RUN", "A run whose time of one answer is measured.")] = None,
-    store: Annotated[
-        str | None, option("--store", "STORE", "The store of histories to try: a file or redis://HOST:PORT.")
-    ] = None,
-    port: Annotated[int, option("--port", "N", "The port to listen on.", min=0, max=65535)] = PORT,
-    as_json: AsJson = False,
+    output: Output,
+    run: Annotated[Path | None, option("RUN", "A run whose time of one answer is measured.")] = None,
+    store: Annotated[str | None, option("STORE", "The store of histories to try: a file or redis://HOST:PORT.")] = None,
+    port: Annotated[int, option("N", "The port to listen on.", min=0, max=65535)] = PORT,
 ) -> None:
     """Check what `fullrank serve` needs of this machine.
 
@@ -49,13 +50,12 @@ def doctor_serve(
     fullrank doctor-serve
     fullrank doctor-serve --run runs/sasrec --store history.sqlite --port 8000
     """
-    output = Output(as_json)
     finish(output, {"serve": check(output, run, store, port)}, "serve")
 
 
-def check(output: Output, run: Path | None, store: str | None, port: int) -> dict[str, Any]:
+def check(output: Output, run: Path | None, store: str | None, port: int) -> JsonObject:
     """What a service would find here: {"ok", "problem", "packages", "port", ...}; said in lines too."""
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "packages": _packages(output), "port": _port(output, port), "processor": _processor(output),
         "files": _files(output), "redis_server": _redis_server(output), "store": _store(output, store),
         "run": _run(output, run),
@@ -64,7 +64,7 @@ def check(output: Output, run: Path | None, store: str | None, port: int) -> dic
     return {"ok": not problems, "problem": "; ".join(problems) or None, **found}
 
 
-def _packages(output: Output) -> dict[str, Any]:
+def _packages(output: Output) -> JsonObject:
     found = {name: version(name) for name in (*PACKAGES, *QUICKER)}
     output.say("service: " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in found.items()))
     lacking = [name for name in PACKAGES if found[name] is None]
@@ -75,7 +75,7 @@ def _packages(output: Output) -> dict[str, Any]:
     return {"versions": found, "problem": f"{', '.join(lacking)} missing: {install}" if lacking else None}
 
 
-def _port(output: Output, port: int) -> dict[str, Any]:
+def _port(output: Output, port: int) -> JsonObject:
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the service does: one that has just ended
         try:
@@ -88,7 +88,7 @@ def _port(output: Output, port: int) -> dict[str, Any]:
     return {"port": port, "problem": None}
 
 
-def _processor(output: Output) -> dict[str, Any]:
+def _processor(output: Output) -> JsonObject:
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -100,7 +100,7 @@ def _processor(output: Output) -> dict[str, Any]:
     return {"cores": cores, "torch_threads": threads, "problem": None}
 
 
-def _files(output: Output) -> dict[str, Any]:
+def _files(output: Output) -> JsonObject:
     if sys.platform == "win32":
         return {"limit": None, "problem": None}
     import resource
@@ -118,7 +118,7 @@ def _redis_server(output: Output) -> str | None:
     return found
 
 
-def _store(output: Output, address: str | None) -> dict[str, Any]:
+def _store(output: Output, address: str | None) -> JsonObject:
     """Whether the store takes an event and gives it back, and what it promises."""
     if address is None:
         output.say("store: none named (--store), so none is tried")
@@ -133,7 +133,7 @@ def _store(output: Output, address: str | None) -> dict[str, Any]:
     return facts | {"problem": None}
 
 
-async def _tried(address: str) -> dict[str, Any]:
+async def _tried(address: str) -> JsonObject:
     from fullrank.serving.stores import Event, open_history_store
 
     store = open_history_store(address)
@@ -157,7 +157,7 @@ async def _tried(address: str) -> dict[str, Any]:
             Path(f"{file}{end}").unlink(missing_ok=True)
 
 
-def _run(output: Output, path: Path | None) -> dict[str, Any]:
+def _run(output: Output, path: Path | None) -> JsonObject:
     """The time of one list of a run, or of one row's probability, without HTTP."""
     if path is None:
         return {"run": None, "problem": None}

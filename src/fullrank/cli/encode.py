@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fullrank.cli.options import AsJson, Overwrite, Settings, argument, given, option, shortcuts, spec_options
+from fullrank.cli.option_groups import WrittenBySettings
+from fullrank.cli.options import argument, given, option, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_items
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 
 if TYPE_CHECKING:
     from fullrank.semantic_ids.reader import Codes
@@ -24,31 +27,21 @@ FLAGS = {
 }  # fmt: skip
 """Setting of `Encode` -> its option; an empty one is the setting's own name."""
 
-COMMAND = spec_options("fullrank.semantic_ids.spec:Encode", FLAGS)
 
-
+@verb(cls=spec_options("fullrank.semantic_ids.spec:Encode", FLAGS))
 def encode(
     context: typer.Context,
     data: Annotated[
-        Path,
-        argument("STORE", "A store (`fullrank prepare` makes one), or a run: its items.", callback=check_items),
+        Path, argument("STORE", "A store (`fullrank prepare` makes one), or a run: its items.", callback=check_items)
     ],
-    out: Annotated[Path, option("--out", "FOLDER", "The codes to write.")],
-    vectors: Annotated[Path | None, option("--vectors", "FILE", "Vectors of your own, a row for each item.")] = None,
+    out: Annotated[Path, option("FOLDER", "The codes to write.")],
+    output: WrittenBySettings,
+    vectors: Annotated[Path | None, option("FILE", "Vectors of your own, a row for each item.")] = None,
     collaborative: Annotated[
-        Path | None,
-        option("--collaborative", "FILE", "Vectors of a trained recommender (`fullrank vectors`)."),
+        Path | None, option("FILE", "Vectors of a trained recommender (`fullrank vectors`).")
     ] = None,
-    grow: Annotated[
-        Path | None,
-        option("--grow", "CODES", "Codes to keep: only items that are new since get codes."),
-    ] = None,
-    cache: Annotated[
-        Path | None, option("--cache", "FOLDER", "Where text vectors are kept.  [default: .cache/vectors]")
-    ] = None,
-    overwrite: Overwrite = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
+    grow: Annotated[Path | None, option("CODES", "Codes to keep: only items that are new since get codes.")] = None,
+    cache: Annotated[Path | None, option("FOLDER", "Where text vectors are kept.  [default: .cache/vectors]")] = None,
 ) -> None:
     """Turn items into semantic ids (codes).
 
@@ -63,10 +56,9 @@ def encode(
     fullrank encode data/shop --learner letter --collaborative sasrec.parquet --out data/shop-letter
     fullrank encode data/shop-now --grow data/shop-codes --out data/shop-codes-now
     """
-    output = Output(as_json)
     files = {"vectors": vectors, "collaborative": collaborative}
     source = {name: {"kind": "file", "path": str(file)} for name, file in files.items() if file is not None}
-    changes = shortcuts(source | given(context), settings)  # the source first: it starts `vectors` anew
+    changes = shortcuts(source | given(context), output.settings)  # the source first: it starts `vectors` anew
     from fullrank.core.specs_alone import ask_alone
 
     if grow is None:
@@ -76,19 +68,21 @@ def encode(
 
     with output.stages() as tell:
         if grow is None:
-            made = make(data, out, set=changes, cache=cache or CACHE, overwrite=overwrite, tell=tell)
+            made = make(data, out, set=changes, cache=cache or CACHE, overwrite=output.overwrite, tell=tell)
         else:
             if [change for change in changes if not change.startswith("vectors={")]:
                 raise UserError(
                     "--grow keeps the settings of the codes that it adds to: give --vectors at most",
                     code="option-without-effect",
                 )
-            made = grow_codes(grow, data, out, vectors=vectors, cache=cache or CACHE, overwrite=overwrite, tell=tell)
+            made = grow_codes(
+                grow, data, out, vectors=vectors, cache=cache or CACHE, overwrite=output.overwrite, tell=tell
+            )
     _report(output, made)
 
 
 def _report(output: Output, made: Codes) -> None:
-    found: dict[str, Any] = made.manifest
+    found: JsonObject = made.manifest
     report, counts = found["report"], found["counts"]
     clash, rebuilt, near = report["collisions"], report["reconstruction"], report["neighbours"]
     learned = [level for level in report["levels"] if level["learned"]]
@@ -145,7 +139,7 @@ def show_codes(output: Output, folders: Sequence[str]) -> None:
     output.finish({"codes": found})
 
 
-def row_of(codes: Codes) -> dict[str, Any]:
+def row_of(codes: Codes) -> JsonObject:
     """The figures of one folder."""
     report, learner = codes.report, codes.spec.learner
     learned = [level for level in report["levels"] if level["learned"]]

@@ -60,7 +60,8 @@ EXTRAS = {
 
 def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
     """Run the app that `build` makes on the words `given`; never raises."""
-    words, debug = _without_debug(given)
+    # --debug may stand anywhere, so it is taken out before the words are parsed
+    words, debug = [word for word in given if word != "--debug"], "--debug" in given
     as_json = "--json" in words
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -71,8 +72,10 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
         except BaseException as error:
             if isinstance(error, SystemExit):
                 return error.code if isinstance(error.code, int) else 1
-            if _closed_pipe(error):
-                return _leave_pipe()
+            if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) == errno.EPIPE:
+                # the reader (`| head`) has gone: nothing more can be said, and Python must not try at exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                return 128 + 13  # as of a process that SIGPIPE ends: no bug, and not done
             if type(error).__name__ == "NoArgsIsHelpError":  # verbs of verbs, such as `scale`
                 print(error.ctx.get_help())  # type: ignore[attr-defined]
                 return 0
@@ -120,7 +123,9 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
     if isinstance(error, UnicodeEncodeError) and any(_broken(word) for word in words):
         return Explained("a word of the command line is no UTF-8 text; give names and ids as UTF-8", "not-utf8")
-    if isinstance(error, MemoryError) or _out_of_memory(error):
+    # of torch on a device, and on the CPU
+    lacking = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    if isinstance(error, MemoryError) or lacking:
         return Explained(
             "the memory of this machine or device is not enough for this; give it less at once, or a larger machine",
             "out-of-memory",
@@ -149,18 +154,13 @@ def _run(build: Callable[[], typer.Typer], words: list[str]) -> int:
     try:
         code = command.main(args=words, prog_name="fullrank", standalone_mode=False)
     except UserError as error:
-        sentence = in_shell(str(error), options_of(command, words))
+        sentence = in_shell(str(error), [*_options(command, iter(words))])
         if sentence == str(error):
             raise
         raise UserError(sentence, code=error.code) from error
     if code == 130:
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
-
-
-def _without_debug(given: list[str]) -> tuple[list[str], bool]:
-    """`--debug` may stand anywhere, so it is taken out before the words are parsed."""
-    return [word for word in given if word != "--debug"], "--debug" in given
 
 
 def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
@@ -225,13 +225,6 @@ def _tracker() -> str:
     return "to those you have fullrank from (its package names no address)" if found is None else f"at {found}"
 
 
-def _out_of_memory(error: BaseException) -> bool:
-    """Whether torch could not allocate: a CUDA error of a type of its own, a plain `RuntimeError` on the CPU."""
-    return type(error).__name__ == "OutOfMemoryError" or (
-        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    )
-
-
 def _interrupted_in_polars(error: BaseException | None) -> bool:
     """Whether a signal arrived inside polars, which panics with its text: the file that was read is not damaged."""
     while error is not None:
@@ -239,16 +232,6 @@ def _interrupted_in_polars(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _closed_pipe(error: BaseException) -> bool:
-    return isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno == errno.EPIPE)
-
-
-def _leave_pipe() -> int:
-    """The reader (`| head`) has gone: nothing more can be said, and Python must not try at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 128 + 13  # as of a process that SIGPIPE ends: no bug, and not done
 
 
 ARGUMENT = re.compile(
@@ -276,12 +259,8 @@ def in_shell(sentence: str, options: Sequence[str]) -> str:
     return ARGUMENT.sub(reworded, sentence)
 
 
-def options_of(command: Any, words: Sequence[str]) -> list[str]:
-    """The options of the verb that `words` name, below a command line's root."""
-    return list(_options(command, iter(words)))
-
-
 def _options(command: Any, words: Iterator[str]) -> Iterator[str]:
+    """The options of the verb that `words` name, below a command line's root."""
     while hasattr(command, "commands"):
         verb = next((word for word in words if word in command.commands), None)
         if verb is None:

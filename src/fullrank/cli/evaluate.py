@@ -25,12 +25,18 @@ from fullrank.cli.evaluate_runs import (
     with_metrics,
     with_paired,
 )
-from fullrank.cli.option_groups import EngineOptions, ItemCol, LaterColumns, TableColumns, UserCol, column_names, flat
+from fullrank.cli.option_groups import (
+    EngineOptions,
+    ItemCol,
+    LaterColumns,
+    TableColumns,
+    UserCol,
+    Written,
+    column_names,
+)
 from fullrank.cli.options import (
     EVALUATION,
     REASONING,
-    AsJson,
-    Overwrite,
     RunFolder,
     argument,
     check_beside,
@@ -39,35 +45,27 @@ from fullrank.cli.options import (
     option,
     spec_options,
 )
-from fullrank.cli.output import Output, seconds
+from fullrank.cli.output import seconds
 from fullrank.cli.print_evaluation import print_pair, print_single
 from fullrank.cli.told_early import check_runs, check_store
+from fullrank.cli.verbs import verb
 from fullrank.core.files import jsonable
 
 if TYPE_CHECKING:
     from fullrank.evaluation import Evaluation
 
 
-def add(app: typer.Typer) -> None:
-    app.command("evaluate", cls=spec_options(EVALUATION, REASONING))(flat(evaluate))
-    app.command("evaluate-lists")(flat(evaluate_lists))
-    app.command("evaluate-log")(flat(evaluate_log))
-
-
+@verb(cls=spec_options(EVALUATION, REASONING))
 def evaluate(
     context: typer.Context,
     run: RunFolder,
-    how: Measuring,
+    output: Measuring,
     columns: LaterColumns,
     engine: EngineOptions,
     other: OtherRun = None,
-    events: Annotated[
-        Path | None,
-        option("--events", "FILE", "What users did later, measured in place of a split."),
-    ] = None,
+    events: Annotated[Path | None, option("FILE", "What users did later, measured in place of a split.")] = None,
     before: Annotated[
-        Path | None,
-        option("--before", "FILE", "With --events: histories from these events, not from a store."),
+        Path | None, option("FILE", "With --events: histories from these events, not from a store.")
     ] = None,
     every: EveryMetric = False,
 ) -> None:
@@ -104,7 +102,7 @@ def evaluate(
     parts = engine.keywords()
     check_beside("--events FILE", events, before=before, **vars(columns))
     budget = given(context)
-    call = Call.of(how, budget, run, other)
+    call = Call.of(output, budget, run, other)
     later = {} if events is None else {"events": events, "before": before, **columns.keywords()}
     call = replace(call, keywords={**later, **parts}, whole=every)
     if budget:
@@ -122,27 +120,26 @@ OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
 """Settings of how a model makes its lists."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MeasuringLists(Measuring):
     """Options of a verb that measures lists."""
 
     data: Annotated[
-        Path | None,
-        option("--data", "STORE", "The store of the users.  [default: that of RUN]", callback=check_store),
+        Path | None, option("STORE", "The store of the users.  [default: that of RUN]", callback=check_store)
     ] = None
 
 
+@verb()
 def evaluate_lists(
     lists: Annotated[Path, argument("FILE", "Recommendations: user, item and rank or score.")],
-    how: MeasuringLists,
+    output: MeasuringLists,
     run: Annotated[
-        Path | None,
-        argument("RUN", "A run: print the paired difference FILE - RUN.", callback=check_runs),
+        Path | None, argument("RUN", "A run: print the paired difference FILE - RUN.", callback=check_runs)
     ] = None,
     user_col: UserCol = None,
     item_col: ItemCol = None,
-    rank_col: Annotated[str | None, option("--rank-col", "NAME", "Rank column of FILE.  [default: rank]")] = None,
-    score_col: Annotated[str | None, option("--score-col", "NAME", "Score column, where FILE has no ranks.")] = None,
+    rank_col: Annotated[str | None, option("NAME", "Rank column of FILE.  [default: rank]")] = None,
+    score_col: Annotated[str | None, option("NAME", "Score column, where FILE has no ranks.")] = None,
     every: EveryMetric = False,
 ) -> None:
     """Measure lists made elsewhere, also beside a run.
@@ -157,12 +154,12 @@ def evaluate_lists(
     from fullrank.core.checks import check_given
 
     remedy = "name the store on whose users lists are measured, or a RUN"
-    check_given("--data", how.data if run is None else run, remedy, code="missing-store")
+    check_given("--data", output.data if run is None else run, remedy, code="missing-store")
     from fullrank import api
     from fullrank.run import require_problem, store_path
 
     columns = column_names(user_col=user_col, item_col=item_col, rank_col=rank_col, score_col=score_col)
-    call = replace(Call.of(how, {}, run), whole=every)
+    call = replace(Call.of(output, {}, run), whole=every)
     runs = call.runs
     for opened in runs:
         require_problem(opened, "retrieval", "name such a run, or none", code="two-problems")
@@ -171,16 +168,16 @@ def evaluate_lists(
     changes = with_metrics(call, both)
     whole = names_metrics(changes)
     alike = _alike(runs[0].spec.lists, changes) if runs else changes
-    theirs = api.evaluate_lists(lists, how.data or store_path(runs[0]), how.split, set=alike, **columns)
-    if how.out is not None:
-        theirs.save(how.out / "b" if runs else how.out, overwrite=how.overwrite)
+    theirs = api.evaluate_lists(lists, output.data or store_path(runs[0]), output.split, set=alike, **columns)
+    if output.out is not None:
+        theirs.save(output.out / "b" if runs else output.out, overwrite=output.overwrite)
     if not runs:
-        print_single(call.output, {"lists": lists}, theirs, whole=whole or every)
+        print_single(output, {"lists": lists}, theirs, whole=whole or every)
         return
-    ours = measured(call.into(how.out and how.out / "a"), changes)[0]
+    ours = measured(call.into(output.out and output.out / "a"), changes)[0]
     rows = compared(ours, theirs, paired, all_of_them=whole)
     names = [str(runs[0].path), str(lists)]
-    print_pair(call.output, names, [ours, theirs], rows, stand_in=bool(paired))
+    print_pair(output, names, [ours, theirs], rows, stand_in=bool(paired))
 
 
 def _alike(spec: Evaluation, changes: list[str]) -> list[str]:
@@ -193,23 +190,21 @@ def _alike(spec: Evaluation, changes: list[str]) -> list[str]:
 class EventColumns(TableColumns):
     """Columns of what users did after the answers, which has times."""
 
-    time_col: Annotated[str | None, option("--time-col", "NAME", "Time column of FILE.  [default: timestamp]")] = None
+    time_col: Annotated[str | None, option("NAME", "Time column of FILE.  [default: timestamp]")] = None
 
 
+@verb()
 def evaluate_log(
     log: Annotated[Path, argument("DIR", "Where `fullrank serve --log DIR` logged its answers.")],
-    events: Annotated[Path, option("--events", "FILE", "What users did after the answers.")],
+    events: Annotated[Path, option("FILE", "What users did after the answers.")],
     names: EventColumns,
-    within: Annotated[float, option("--within", "HOURS", "How long after an answer an event counts.")] = 24,
+    output: Written,
+    within: Annotated[float, option("HOURS", "How long after an answer an event counts.")] = 24,
     metrics: Annotated[
         list[str] | None,
-        option("--metric", "NAME", "Compute this alone; may be repeated.  [default: hit, ndcg and mrr]"),
+        option("NAME", "Compute this alone; may be repeated.  [default: hit, ndcg and mrr]", "--metric"),
     ] = None,
-    out: Annotated[
-        Path | None, option("--out", "FOLDER", "Save logged_evaluation.json and per_answer.parquet there.")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    out: Annotated[Path | None, option("FOLDER", "Save logged_evaluation.json and per_answer.parquet there.")] = None,
 ) -> None:
     """Measure answers that a service logged, by version.
 
@@ -220,11 +215,10 @@ def evaluate_log(
     fullrank evaluate-log answers --events events.parquet
     fullrank evaluate-log answers --events events.csv --time-col when --within 48 --out measured
     """
-    check_out(out, overwrite, "logged_evaluation.json", "per_answer.parquet")
+    check_out(out, output.overwrite, "logged_evaluation.json", "per_answer.parquet")
     from fullrank.evaluation.logged import METRICS
     from fullrank.evaluation.logged import evaluate_log as measure
 
-    output = Output(as_json)
     found = measure(log, events, within=within, metrics=metrics or METRICS, **names.keywords())
     if out is not None:
         found.save(out)

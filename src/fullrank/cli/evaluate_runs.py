@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fullrank.cli.options import (
-    AsJson,
     Device,
     MovedStore,
     Overwrite,
@@ -44,31 +43,27 @@ OtherRun = Annotated[
 EveryMetric = Annotated[bool, flag("--all", "Print every metric; without it the main five (--json has all).")]
 
 
-@dataclass(frozen=True)
-class Measuring:
+@dataclass(frozen=True, kw_only=True)
+class Measuring(Output):
     """Options of the verbs that measure runs."""
 
     split: Split = "test"
     data: MovedStore = None
     metrics: Annotated[
-        list[str] | None,
-        option("--metric", "NAME", "Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
+        list[str] | None, option("NAME", "Compute this alone (ndcg, fair0.8, recall@50); may be repeated.", "--metric")
     ] = None
-    out: Annotated[Path | None, option("--out", "FOLDER", "Save what is measured there, such as evaluation.json.")] = (
-        None
-    )
+    out: Annotated[Path | None, option("FOLDER", "Save what is measured there, such as evaluation.json.")] = None
     device: Device = "auto"
     overwrite: Overwrite = False
     settings: Settings = None
-    as_json: AsJson = False
 
 
 @dataclass(frozen=True)
 class Call:
     """What a verb was asked for."""
 
-    how: Measuring
-    output: Output
+    output: Measuring
+    """The verb's options, and how it prints."""
     runs: list[Run]
     changes: list[str]
     """Settings of the evaluations."""
@@ -78,19 +73,19 @@ class Call:
     """Print every metric, not the main ones alone."""
 
     @classmethod
-    def of(cls, how: Measuring, typed: Mapping[str, object], *paths: Path | None) -> Call:
+    def of(cls, output: Measuring, typed: Mapping[str, object], *paths: Path | None) -> Call:
         """The call with its runs open; `typed` are settings that have options of their own."""
-        changes = shortcuts(typed, how.settings)
-        return cls(how, Output(how.as_json), open_runs(paths, how.metrics, how.settings), changes)
+        changes = shortcuts(typed, output.settings)
+        return cls(output, open_runs(paths, output.metrics, output.settings), changes)
 
     @property
     def metrics(self) -> list[str]:
         """Those of --metric."""
-        return self.how.metrics or []
+        return self.output.metrics or []
 
     def into(self, out: Path | None) -> Call:
         """The same, saved elsewhere."""
-        return replace(self, how=replace(self.how, out=out))
+        return replace(self, output=replace(self.output, out=out))
 
 
 def _evaluate_retrieval(call: Call) -> None:
@@ -145,7 +140,7 @@ def check_saved(call: Call, folders: Sequence[str] = ("",)) -> None:
     """Raise `UserError` before minutes are spent, where --out or one of its `folders` holds an evaluation already."""
     parts = ("a", "b") if len(call.runs) > 1 else ("",)
     names = [Path(folder, part, name) for folder in folders for part in parts for name in SAVED]
-    check_out(call.how.out, call.how.overwrite, *map(str, names))
+    check_out(call.output.out, call.output.overwrite, *map(str, names))
 
 
 def open_runs(paths: Sequence[Path | None], metrics: Sequence[str] | None, settings: Sequence[str] | None) -> list[Run]:
@@ -178,13 +173,13 @@ def measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationR
     for run in call.runs:
         with call.output.progress(f"evaluate {run.path}{what}") as tick:
             one = api.evaluate(
-                run, call.how.split, data=call.how.data, set=changes, device=call.how.device, progress=tick,
+                run, call.output.split, data=call.output.data, set=changes, device=call.output.device, progress=tick,
                 **call.keywords,
             )  # fmt: skip
         found.append(one)
-    if call.how.out is not None:
+    if call.output.out is not None:
         for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):
-            one.save(call.how.out / part, overwrite=call.how.overwrite)
+            one.save(call.output.out / part, overwrite=call.output.overwrite)
     return found
 
 
@@ -200,12 +195,10 @@ def names_metrics(changes: Sequence[str]) -> bool:
     return any(change.startswith(("metrics", "ks")) for change in changes)
 
 
-def compared(
-    one: EvaluationResult, two: EvaluationResult, paired: list[str], *, all_of_them: bool, k: int = 10
-) -> list[Comparison]:
-    """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all, and of those that only two runs have.
+def compared(one: EvaluationResult, two: EvaluationResult, paired: list[str], *, all_of_them: bool) -> list[Comparison]:
+    """two - one, paired, of the metrics at 10 and of fair0.8@1, or of all, and of those that only two runs have.
 
-    Where nothing was asked for, bqs_like@k is among them: in the JSON of a comparison, not in what is printed.
+    Where nothing was asked for, bqs_like@10 is among them: in the JSON of a comparison, not in what is printed.
 
     `UserError` where the protocols differ.
     """
@@ -213,9 +206,9 @@ def compared(
     from fullrank.metrics.names import PAIRED
 
     both = [name for name in one.metrics if name in two.metrics]
-    main = [name for name in both if name.endswith(f"@{k}") or name == "fair0.8@1"]
-    if not all_of_them and f"ndcg@{k}" in main and one.slices:
-        paired = [f"{PAIRED}@{k}"]
+    main = [name for name in both if name.endswith("@10") or name == "fair0.8@1"]
+    if not all_of_them and "ndcg@10" in main and one.slices:
+        paired = [f"{PAIRED}@10"]
     level = one.protocol["bootstrap"]["level"]
     return [compare(one, two, name, level=level) for name in [*(both if all_of_them else main or both), *paired]]
 

@@ -5,28 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fullrank.cli.options import AsJson, MovedStore, Overwrite, RunFolder, flag, option
+from fullrank.cli.option_groups import Written
+from fullrank.cli.options import MovedStore, RunFolder, flag, option
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
     from fullrank.serving.export.folder import Exported
 
 
+@verb()
 def export(
     run: RunFolder,
-    out: Annotated[Path, option("--out", "FOLDER", "The folder to write.")],
-    to: Annotated[str, option("--to", "onnx|torch|faiss|folder", "What is written.")] = "onnx",
-    k: Annotated[int | None, option("--k", "N", "Items in the list of a graph.  [default: 100]", min=1)] = None,
+    out: Annotated[Path, option("FOLDER", "The folder to write.")],
+    output: Written,
+    to: Annotated[str, option("onnx|torch|faiss|folder", "What is written.")] = "onnx",
+    k: Annotated[int | None, option("N", "Items in the list of a graph.  [default: 100]", min=1)] = None,
     seen: Annotated[
-        str | None,
-        option("--seen", "exclude|keep", "Whether a graph lists items of the history.  [default: exclude]"),
+        str | None, option("exclude|keep", "Whether a graph lists items of the history.  [default: exclude]")
     ] = None,
     int8: Annotated[bool, flag("--int8", "With --to faiss: store vectors in 8 bits, measure the recall.")] = False,
     logs: Annotated[bool, flag("--logs", "With --to folder: keep the metrics of the training too.")] = False,
     data: MovedStore = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write a run for ONNX, torch, faiss, or to ship.
 
@@ -53,11 +54,10 @@ def export(
     from fullrank.serving.export.folder import require_replaceable_export
 
     if to != "folder":
-        require_replaceable_export(out, overwrite=overwrite)
-    elif overwrite:
+        require_replaceable_export(out, overwrite=output.overwrite)
+    elif output.overwrite:
         raise UserError("--to folder goes into a new folder: leave --overwrite out", code="option-without-effect")
 
-    output = Output(as_json)
     made: Exported | Run = api.export(run, out, to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
     if isinstance(made, Run):
         facts = {"to": to, "problem": made.spec.problem, "files": made.manifest["files"]}

@@ -85,7 +85,7 @@ def budget_of(typed: Mapping[str, Any]) -> dict[str, Any]:
     return {path.removeprefix("reasoning."): value for path, value in typed.items() if "." in path}
 
 
-def settled(lists: Mapping[str, Any]) -> dict[str, Any]:
+def policies_of(lists: Mapping[str, Any]) -> dict[str, Any]:
     """What `--json` says of the keywords of a call: the length of its lists, and its policies."""
     from fullrank.inference.list_options import ListOptions
 
@@ -103,7 +103,7 @@ def known_ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None
     if text is None:
         return None
     ids = catalog.parse(words_of(text))
-    strange = unknown_ids([ids.to_list()], "", catalog)
+    strange = unknown_ids(ids, catalog)
     if strange:
         raise UserError(
             f"{flag} names items that the model does not know: {', '.join(map(str, strange[:5]))}", code="unknown-item"
@@ -111,14 +111,13 @@ def known_ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None
     return ids
 
 
-def unknown_ids(asked: Any, item: str, catalog: Catalog) -> list[Any]:
+def unknown_ids(items: pl.Series, catalog: Catalog) -> list[Any]:
     """The distinct items that the catalogue does not have, at most 100."""
     import polars as pl
 
-    flat = asked[item] if isinstance(asked, pl.DataFrame) else pl.Series([i for some in asked for i in some])
-    if not len(flat):
+    if items.is_empty():
         return []
-    return flat.filter(pl.Series(catalog.lookup(flat) < 0)).unique(maintain_order=True).head(100).to_list()
+    return items.filter(pl.Series(catalog.lookup(items) < 0)).unique(maintain_order=True).head(100).to_list()
 
 
 def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:

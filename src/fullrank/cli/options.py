@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, ge
 import typer
 from typer.core import TyperCommand
 
-from fullrank import __version__
 from fullrank.cli.grouped_help import GroupedCommand
 from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.constraints import MOST_VALUE
@@ -38,14 +37,30 @@ else:
 """A word that `choice` has checked: for typer, which would say what is allowed and not what is nearest, any text."""
 
 
-def option(name: str, metavar: str, text: str, **more: Any) -> Any:
-    """An option that takes a value, as typer reads it from a parameter's annotation."""
-    return typer.Option(name, metavar=metavar, help=text, **more)
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """An option that takes a value, as typer reads it from a parameter's annotation; it has the parameter's name
+    unless others are given."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
-def choice(name: str, words: str, text: str) -> Any:
+def choice(words: str, text: str) -> Any:
     """An option that takes one of some words (`validation|test`), and refuses others with the nearest."""
-    return option(name, words, text, callback=lambda word: word and chosen(name, word, tuple(words.split("|"))))
+    return option(words, text, callback=one_of(words))
+
+
+def one_of(words: str) -> Callable[[Any, Any, Any], Any]:
+    """A callback of typer's that raises `UserError` for what is none of some words (`validation|test`)."""
+    allowed = words.split("|")
+
+    def check(context: Any, parameter: Any, word: Any) -> Any:
+        if word and word not in allowed:
+            raise UserError(
+                f"{parameter.opts[0]} {word!r} is unknown{did_you_mean(word, allowed)} (allowed: {', '.join(allowed)})",
+                code="unknown-value",
+            )
+        return word
+
+    return check
 
 
 def flag(name: str, text: str, **more: Any) -> Any:
@@ -64,11 +79,11 @@ AsJson = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    option("--set", "PATH=VALUE", "Change one setting, such as a.b=3; may be repeated."),
+    option("PATH=VALUE", "Change one setting, such as a.b=3; may be repeated.", "--set"),
 ]
 MovedStore = Annotated[
     Path | None,
-    option("--data", "STORE", "The store, where it was moved since the training.", callback=check_store),
+    option("STORE", "The store, where it was moved since the training.", callback=check_store),
 ]
 EVALUATION = "fullrank.evaluation.spec:Evaluation"
 REASONING = {
@@ -79,49 +94,21 @@ REASONING = {
 Overwrite = Annotated[bool, flag("--overwrite", "Replace what is at --out already.")]
 Device = Annotated[
     str,
-    option("--device", "auto|cpu|cuda|...", "Where the model runs; auto is a CUDA device where there is one."),
+    option("auto|cpu|cuda|...", "Where the model runs; auto is a CUDA device where there is one."),
 ]
 History = Annotated[
     list[str] | None,
-    option("--history", "ID,ID,...", "Items of one user, oldest first; may be repeated."),
+    option("ID,ID,...", "Items of one user, oldest first; may be repeated."),
 ]
 UserStore = Annotated[
     Path | None,
-    option("--data", "STORE", "The store of the users.  [default: that of the run's training]"),
+    option("STORE", "The store of the users.  [default: that of the run's training]"),
 ]
 RunFolder = Annotated[Path, argument("RUN", "A run folder, as `fullrank train` writes it.", callback=check_runs)]
 
 
 LAST = ("overwrite", "settings", "device", "as_json")
 """Parameters that stand behind those of a Spec in a verb's help."""
-
-
-def _print_version(asked: bool) -> bool:
-    if asked:
-        print(f"fullrank {__version__}")
-        raise typer.Exit
-    return asked
-
-
-def root(
-    version: Annotated[
-        bool, flag("--version", "Print the version and leave.", is_eager=True, callback=_print_version)
-    ] = False,
-    debug: Annotated[bool, flag("--debug", "Show the traceback of an error; also accepted after the verb.")] = False,
-) -> None:
-    """Train, evaluate and use transformer recommenders.
-
-    From a table of events to recommendations in four commands:
-
-    \b
-    fullrank prepare events.parquet --items items.parquet --out data/shop
-    fullrank train sasrec --data data/shop --out runs/sasrec
-    fullrank evaluate runs/sasrec --split test
-    fullrank recommend runs/sasrec --history 2,3,5 --k 5
-
-    No data at hand? `fullrank demo` shows all of it on a generated marketplace. Every verb explains itself:
-    `fullrank train --help`. Every verb takes --json.
-    """
 
 
 def check_out(out: Path | None, overwrite: bool, *names: str, suffixes: Sequence[str] = ()) -> None:
@@ -151,17 +138,7 @@ def check_out(out: Path | None, overwrite: bool, *names: str, suffixes: Sequence
         )
 
 
-def chosen(name: str, value: str, allowed: tuple[str, ...]) -> Any:
-    """`value` where it is one of the allowed values of an option, else a `UserError` with the nearest."""
-    if value not in allowed:
-        raise UserError(
-            f"{name} {value!r} is unknown{did_you_mean(value, allowed)} (allowed: {', '.join(allowed)})",
-            code="unknown-value",
-        )
-    return value
-
-
-Split = Annotated[Word, choice("--split", "validation|test", "Which part of the store is measured.")]
+Split = Annotated[Word, choice("validation|test", "Which part of the store is measured.")]
 
 
 def check_beside(owner: str, there: object, **typed: object) -> None:
@@ -314,8 +291,7 @@ def _option(path: str, setting: Setting, flags: Mapping[str, str]) -> inspect.Pa
     }
     if _nullable(field):
         metavar = f"{metavar}|none"
-    allowed = tuple(metavar.split("|")) if metavar and setting.choice else ()
-    callback = (lambda word: word and chosen(setting.flag, word, allowed)) if len(allowed) > 1 else None
+    callback = one_of(metavar) if metavar and setting.choice and "|" in metavar else None
     names = [setting.flag, *([f"-{path}"] if len(path) == 1 else [])]
     text = _help(field, owner, kind, flags)
     info = typer.Option(

@@ -15,8 +15,10 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from fullrank.cli.options import AsJson
 from fullrank.core.files import jsonable
 from fullrank.core.log import CONTROLS, Progress, Tell, printable, reporting, stages
 
@@ -24,12 +26,17 @@ UNBOUNDED = 10_000
 """Columns of a table that is written to a pipe or a file."""
 
 
+@dataclass(frozen=True)
 class Output:
-    """The output of one verb."""
+    """How a verb prints: its field is an option of every verb (`verbs.py`)."""
 
-    def __init__(self, as_json: bool):
-        self.as_json, self._begun = as_json, time.perf_counter()
-        self.silent = os.environ.get("RANK", "0") != "0"  # torchrun: the first process speaks for all
+    as_json: AsJson = False
+    _begun: float = field(default_factory=time.perf_counter, init=False)
+
+    @property
+    def silent(self) -> bool:
+        """Whether this is a process of torchrun's for which the first one speaks."""
+        return os.environ.get("RANK", "0") != "0"
 
     def say(self, text: str = "", *, wrap: bool = True) -> None:
         """Lines for a person, wrapped at the terminal's width; not where they are to be pasted (`wrap=False`)."""

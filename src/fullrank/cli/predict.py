@@ -11,25 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fullrank.cli.option_groups import TableOut, flat
-from fullrank.cli.options import (
-    AsJson,
-    Device,
-    MovedStore,
-    Overwrite,
-    RunFolder,
-    Settings,
-    Split,
-    Word,
-    argument,
-    check_out,
-    choice,
-    option,
-)
+from fullrank.cli.option_groups import TableOut, WrittenBySettings
+from fullrank.cli.options import Device, MovedStore, RunFolder, Split, Word, argument, check_out, choice, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_store
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import command_line
 
 if TYPE_CHECKING:
@@ -40,30 +26,23 @@ SHOWN = 10
 """Rows printed where there is no --out."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("predict")(flat(predict))
-    app.command("calibrate")(flat(calibrate))
-    app.command("cascade")(flat(cascade))
-
-
+@verb()
 def predict(
     run: RunFolder,
     impressions: Annotated[
         Path, argument("FILE", "Impressions with the columns that the model reads; no label needed.")
     ],
-    to: TableOut,
-    column: Annotated[str, option("--column", "NAME", "Name of the new column.")] = "probability",
+    output: TableOut,
+    column: Annotated[str, option("NAME", "Name of the new column.")] = "probability",
     list_separator: Annotated[
         str | None,
         option(
-            "--list-separator",
             "TEXT",
             "Between the values of a list in a text file, such as '|'.  [default: as the training's schema says]",
         ),
     ] = None,
     data: Annotated[
-        Path | None,
-        option("--data", "STORE", "The store, where it was moved; needed by runs of format 1 alone."),
+        Path | None, option("STORE", "The store, where it was moved; needed by runs of format 1 alone.")
     ] = None,
 ) -> None:
     """Predict click probabilities of new impressions.
@@ -79,20 +58,19 @@ def predict(
     fullrank predict runs/rankelastor today.csv --column ctr
     fullrank predict runs/din today.csv --list-separator '|' --out predictions.csv
     """
-    to.check()
+    output.check()
     from fullrank import api
 
-    output = Output(to.as_json)
     with output.progress(f"predict {impressions}") as tick:
         how: dict[str, Any] = {"column": column, "list_separator": list_separator, "progress": tick}
-        predictor = api.load(run, data=data, device=to.device)
-        if to.out is not None:
-            done = predictor.predict_file(impressions, to.out, **how)
+        predictor = api.load(run, data=data, device=output.device)
+        if output.out is not None:
+            done = predictor.predict_file(impressions, output.out, **how)
         else:
             found = predictor.predict(impressions, **how)
-    if to.out is not None:
-        output.say(f"{done.rows:,} probabilities written to {to.out} in {seconds(output.spent)}")
-        output.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": to.out})
+    if output.out is not None:
+        output.say(f"{done.rows:,} probabilities written to {output.out} in {seconds(output.spent)}")
+        output.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": output.out})
         return
     shown = found.head(SHOWN)
     output.table(shown.columns, [list(row) for row in shown.rows()])
@@ -102,15 +80,14 @@ def predict(
     output.finish({"run": run, "rows": len(found), "mean": mean, "out": None, "predictions": found.to_dicts()})
 
 
+@verb()
 def calibrate(
     run: RunFolder,
-    out: Annotated[Path, option("--out", "FOLDER", "The new run; RUN stays as it is.")],
-    method: Annotated[
-        Word, choice("--method", "isotonic|platt", "Isotonic regression, or Platt's line in logits.")
-    ] = "isotonic",
+    output: Output,
+    out: Annotated[Path, option("FOLDER", "The new run; RUN stays as it is.")],
+    method: Annotated[Word, choice("isotonic|platt", "Isotonic regression, or Platt's line in logits.")] = "isotonic",
     data: MovedStore = None,
     device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Correct the click probabilities of a ranking model.
 
@@ -124,7 +101,7 @@ def calibrate(
     from fullrank import api
     from fullrank.run import Run
 
-    output, opened = Output(as_json), Run.open(run)
+    opened = Run.open(run)
     with output.progress(f"calibrate {run}") as tick:
         made = api.calibrate(opened, out, method=method, data=data, device=device, progress=tick)
     found = made.calibration
@@ -139,17 +116,15 @@ def calibrate(
 class Tables:
     """Where the two models and what they read are."""
 
-    users: Annotated[Path | None, option("--users", "FILE", "Columns of users.  [default: the store's]")] = None
-    items: Annotated[Path | None, option("--items", "FILE", "Columns of items.  [default: the catalogue's]")] = None
-    user: Annotated[str | None, option("--user", "NAME", "The ranker's column of user ids.")] = None
-    item: Annotated[str | None, option("--item", "NAME", "The ranker's column of item ids.")] = None
+    users: Annotated[Path | None, option("FILE", "Columns of users.  [default: the store's]")] = None
+    items: Annotated[Path | None, option("FILE", "Columns of items.  [default: the catalogue's]")] = None
+    user: Annotated[str | None, option("NAME", "The ranker's column of user ids.")] = None
+    item: Annotated[str | None, option("NAME", "The ranker's column of item ids.")] = None
     store: Annotated[
-        Path | None,
-        option("--store", "STORE", "The retriever's store, where it was moved.", callback=check_store),
+        Path | None, option("STORE", "The retriever's store, where it was moved.", callback=check_store)
     ] = None
     impressions: Annotated[
-        Path | None,
-        option("--impressions", "STORE", "The ranker's store, where it was moved.", callback=check_store),
+        Path | None, option("STORE", "The ranker's store, where it was moved.", callback=check_store)
     ] = None
     device: Device = "auto"
 
@@ -158,13 +133,12 @@ class Tables:
 class Order:
     """How candidates are put in order."""
 
-    candidates: Annotated[int, option("--candidates", "N", "Items of each user that the ranker puts in order.")] = 100
-    blend: Annotated[float, option("--blend", "SHARE", "The retriever's share in the order: 0 none, 1 all.")] = 0.0
-    context: Annotated[
-        list[str] | None,
-        option("--context", "NAME=VALUE", "A field that is the same for all; may be repeated."),
-    ] = None
-    contexts: Annotated[Path | None, option("--context-table", "FILE", "Such fields, with a row for each user.")] = None
+    candidates: Annotated[int, option("N", "Items of each user that the ranker puts in order.")] = 100
+    blend: Annotated[float, option("SHARE", "The retriever's share in the order: 0 none, 1 all.")] = 0.0
+    context: Annotated[list[str] | None, option("NAME=VALUE", "A field that is the same for all; may be repeated.")] = (
+        None
+    )
+    contexts: Annotated[Path | None, option("FILE", "Such fields, with a row for each user.", "--context-table")] = None
 
     def keywords(self) -> dict[str, Any]:
         """What was typed, as keywords of the library."""
@@ -176,16 +150,15 @@ class Order:
         return {"candidates": self.candidates, "blend": self.blend, "context": context}
 
 
+@verb()
 def cascade(
     retriever: Annotated[Path, argument("RETRIEVER", "A run that recommends items.", callback=check_runs)],
     ranker: Annotated[Path, argument("RANKER", "A run of a ranking model.", callback=check_runs)],
     tables: Tables,
     order: Order,
+    output: WrittenBySettings,
     split: Split = "test",
-    out: Annotated[Path | None, option("--out", "FOLDER", "Save cascade.json and both evaluations there.")] = None,
-    overwrite: Overwrite = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
+    out: Annotated[Path | None, option("FOLDER", "Save cascade.json and both evaluations there.")] = None,
 ) -> None:
     """Let a ranker order a retriever's candidates.
 
@@ -202,14 +175,13 @@ def cascade(
     ordered = order.keywords()
     from fullrank.cascade import Cascade, CascadeResult
 
-    output = Output(as_json)
     if out is not None:
         CascadeResult.check_folder(out)
-    check_out(out, overwrite, "cascade.json")
+    check_out(out, output.overwrite, "cascade.json")
     made = Cascade(retriever, ranker, **vars(tables))
     with output.progress(f"cascade {retriever} {ranker}") as tick, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the notes say the same
-        found = made.evaluate(split, **ordered, set=settings or (), progress=tick)
+        found = made.evaluate(split, **ordered, set=output.settings or (), progress=tick)
     if out is not None:
         found.save(out)
     show(output, found)

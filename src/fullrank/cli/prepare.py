@@ -14,21 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.errors import in_shell
-from fullrank.cli.option_groups import TimeUnit, column_names, flat
-from fullrank.cli.options import (
-    AsJson,
-    Overwrite,
-    Settings,
-    Word,
-    argument,
-    choice,
-    given,
-    names_of,
-    option,
-    shortcuts,
-    spec_options,
-)
+from fullrank.cli.option_groups import TimeUnit, WrittenBySettings, column_names
+from fullrank.cli.options import Settings, Word, argument, choice, given, names_of, option, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, brief, command_line, did_you_mean, unknown
 
 if TYPE_CHECKING:
@@ -49,34 +38,24 @@ FLAGS = {
 """Setting of `Prepare` -> its option; an empty one is the setting's own name."""
 
 
-@dataclass(frozen=True)
-class StoreOut:
+@dataclass(frozen=True, kw_only=True)
+class StoreOut(WrittenBySettings):
     """How a store is written."""
 
-    out: Annotated[Path, option("--out", "FOLDER", "The store to write.")]
+    out: Annotated[Path, option("FOLDER", "The store to write.")]
     parts: Annotated[
         int | None,
         option(
-            "--parts",
             "N",
             "Write a store in so many parts, out of core: the table is read in pieces, and a preparation that was "
             "killed goes on.  [default: in one]",
         ),
     ] = None
-    engine: Annotated[Word, choice("--engine", "embedded|spark", "What prepares parts: this process, or Spark.")] = (
-        "embedded"
-    )
-    master: Annotated[
-        str | None,
-        option("--master", "URL", "Spark's address, such as local[2] or spark://host:7077."),
-    ] = None
+    engine: Annotated[Word, choice("embedded|spark", "What prepares parts: this process, or Spark.")] = "embedded"
+    master: Annotated[str | None, option("URL", "Spark's address, such as local[2] or spark://host:7077.")] = None
     separator: Annotated[
-        str | None,
-        option("--separator", "CHAR", "Between the columns of a text file (tab is one).  [default: found]"),
+        str | None, option("CHAR", "Between the columns of a text file (tab is one).  [default: found]")
     ] = None
-    overwrite: Overwrite = False
-    settings: Settings = None
-    as_json: AsJson = False
 
     def keywords(self) -> dict[str, Any]:
         """What was typed, as keywords of the library."""
@@ -84,17 +63,12 @@ class StoreOut:
         return {name: getattr(self, name) for name in names} | {"progress": True}
 
 
-def add(app: typer.Typer) -> None:
-    app.command("download")(flat(download))
-    app.command("prepare", cls=spec_options("fullrank.data.events.prepare:Prepare", FLAGS))(flat(prepare))
-    app.command("prepare-impressions")(flat(prepare_impressions))
-
-
+@verb()
 def download(
     source: Annotated[str, argument("SOURCE", "A public data set; `fullrank list sources` names all.")],
-    out: Annotated[Path | None, option("--out", "FOLDER", "Where the files go.  [default: downloads/SOURCE]")] = None,
+    output: Output,
+    out: Annotated[Path | None, option("FOLDER", "Where the files go.  [default: downloads/SOURCE]")] = None,
     settings: Settings = None,
-    as_json: AsJson = False,
 ) -> None:
     """Download a public data set.
 
@@ -108,7 +82,6 @@ def download(
     """
     from fullrank.data.download import download as fetch
 
-    output = Output(as_json)
     spec = named_source(source, settings or [])
     kept: Any = getattr(spec, "dump", dict)()
     folder = out or DOWNLOADS / source
@@ -135,6 +108,7 @@ def named_source(name: str, settings: list[str]) -> EventSource | ImpressionSour
     return spec().override(*settings)
 
 
+@verb(cls=spec_options("fullrank.data.events.prepare:Prepare", FLAGS))
 def prepare(
     context: typer.Context,
     events: Annotated[
@@ -145,16 +119,14 @@ def prepare(
             ".parquet, or the name of a source (`fullrank list sources`; ./NAME means the file).",
         ),
     ],
-    to: StoreOut,
-    items: Annotated[Path | None, option("--items", "FILE", "Table of items: titles, features.")] = None,
+    output: StoreOut,
+    items: Annotated[Path | None, option("FILE", "Table of items: titles, features.")] = None,
     items_id: Annotated[
-        str | None,
-        option("--items-id", "NAME", "Column of ids in --items.  [default: as in the events, or item_id]"),
+        str | None, option("NAME", "Column of ids in --items.  [default: as in the events, or item_id]")
     ] = None,
-    users: Annotated[Path | None, option("--users", "FILE", "Table of users.")] = None,
+    users: Annotated[Path | None, option("FILE", "Table of users.")] = None,
     folder: Annotated[
-        Path | None,
-        option("--from", "FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]"),
+        Path | None, option("FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]", "--from")
     ] = None,
 ) -> None:
     """Turn events into a store for recommenders.
@@ -175,8 +147,7 @@ def prepare(
     from fullrank.data.events.prepare import prepare as make
     from fullrank.data.sources import EventSource
 
-    output = Output(to.as_json)
-    own, rest = _of_source(shortcuts(given(context), to.settings))
+    own, rest = _of_source(shortcuts(given(context), output.settings))
     source = _source_or_file(events, own, folder, "--from")
     table: Any = events
     beside: dict[str, Any] = {"items": items, "users": users, "items_id": items_id}
@@ -202,7 +173,7 @@ def prepare(
             "--min-rating, the least rating that is kept",
             code="setting-without-effect",
         )
-    store = make(table, to.out, spec=spec, **beside, **to.keywords())
+    store = make(table, output.out, spec=spec, **beside, **output.keywords())
     _report(output, store)
 
 
@@ -264,6 +235,7 @@ def _report(output: Output, store: Store) -> None:
     output.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": output.spent})
 
 
+@verb()
 def prepare_impressions(
     impressions: Annotated[
         str,
@@ -273,20 +245,16 @@ def prepare_impressions(
             ".parquet, or the name of a source (`fullrank list sources`; ./NAME means the file).",
         ),
     ],
-    to: StoreOut,
+    output: StoreOut,
     folder: Annotated[
-        Path | None,
-        argument("FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]"),
+        Path | None, argument("FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]")
     ] = None,
     schema: Annotated[
-        Path | None,
-        option("--schema", "FILE", "YAML or JSON: label, fields, split.  [default: from names and types]"),
+        Path | None, option("FILE", "YAML or JSON: label, fields, split.  [default: from names and types]")
     ] = None,
-    label: Annotated[str | None, option("--label", "NAME", "Column that is predicted: clicked or not.")] = None,
-    user_col: Annotated[str | None, option("--user-col", "NAME", "Column of the user, the group of gauc.")] = None,
-    time_col: Annotated[
-        str | None, option("--time-col", "NAME|none", "Column of the time; none: the rows have no times.")
-    ] = None,
+    label: Annotated[str | None, option("NAME", "Column that is predicted: clicked or not.")] = None,
+    user_col: Annotated[str | None, option("NAME", "Column of the user, the group of gauc.")] = None,
+    time_col: Annotated[str | None, option("NAME|none", "Column of the time; none: the rows have no times.")] = None,
     time_unit: TimeUnit = None,
 ) -> None:
     """Turn impressions into a store for rankers.
@@ -307,18 +275,18 @@ def prepare_impressions(
     from fullrank.data.impressions.schema import Schema
     from fullrank.data.sources import ImpressionSource
 
-    output = Output(to.as_json)
-    own, rest = _of_source(to.settings or [])
+    own, rest = _of_source(output.settings or [])
     source = _source_or_file(impressions, own, folder, "the folder")
     how = {
-        **to.keywords(), **column_names(user_col=user_col, time_col=time_col), "label": label, "time_unit": time_unit
+        **output.keywords(), **column_names(user_col=user_col, time_col=time_col), "label": label,
+        "time_unit": time_unit,
     }  # fmt: skip
     if source is None:
-        store = make(impressions, to.out, schema=schema, set=rest, **how)
+        store = make(impressions, output.out, schema=schema, set=rest, **how)
     elif isinstance(source, ImpressionSource):
         found = source.impressions(folder or DOWNLOADS / impressions)
         spec = (found.schema if schema is None else Schema.read(schema)).override(*rest)
-        store = make(found.table, to.out, schema=spec, notes=found.notes, **how)
+        store = make(found.table, output.out, schema=spec, notes=found.notes, **how)
     else:
         raise UserError(
             f"the source {impressions!r} holds events: use {command_line('prepare', impressions)}",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.output import Output, seconds
+from fullrank.core.files import JsonObject
 from fullrank.core.registry import Problem
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _span(pair: tuple[float, float] | None, sign: str = "") -> str:
     return f"{pair[0]:{sign}.4f} {pair[1]:{sign}.4f}"
 
 
-def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[dict[str, Any]]) -> None:
+def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[JsonObject]) -> None:
     """Metrics by the share of events that is hidden; of two runs their differences."""
     from fullrank.metrics.names import PAIRED, history_words
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,28 +17,16 @@ from fullrank.cli.list_options import (
     check_lists,
     list_keywords,
     list_options,
-    settled,
+    policies_of,
     unknown_ids,
     user_ids,
     words_of,
 )
-from fullrank.cli.option_groups import EngineOptions, TableColumns, TableOut, column_names, flat
-from fullrank.cli.options import (
-    AsJson,
-    Device,
-    History,
-    Overwrite,
-    RunFolder,
-    UserStore,
-    Word,
-    check_beside,
-    choice,
-    given,
-    option,
-)
+from fullrank.cli.option_groups import EngineOptions, TableColumns, TableOut, WrittenByModel, column_names
+from fullrank.cli.options import History, RunFolder, UserStore, Word, check_beside, choice, given, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
-from fullrank.core.errors import UserError
+from fullrank.cli.verbs import verb
 from fullrank.core.tables import write_table
 
 if TYPE_CHECKING:
@@ -50,28 +40,18 @@ SHOWN = 10
 """Histories printed; the others are counted."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("recommend", cls=list_options())(flat(recommend))
-    app.command("recommend-parts", cls=list_options())(flat(recommend_parts))
-
-
+@verb(cls=list_options())
 def recommend(
     context: typer.Context,
     run: RunFolder,
     names: TableColumns,
-    to: TableOut,
+    output: TableOut,
     history: History = None,
-    histories: Annotated[
-        Path | None, option("--histories", "FILE", "A table of events (.parquet, .csv, .jsonl).")
-    ] = None,
-    users: Annotated[
-        str | None,
-        option("--users", "ID,ID,...|FILE", "Users of --data, with all their events there."),
-    ] = None,
+    histories: Annotated[Path | None, option("FILE", "A table of events (.parquet, .csv, .jsonl).")] = None,
+    users: Annotated[str | None, option("ID,ID,...|FILE", "Users of --data, with all their events there.")] = None,
     data: UserStore = None,
     unknown_users: Annotated[
-        Word | None,
-        choice("--unknown-users", "error|popular|skip", "Users whom --data does not have.  [default: error]"),
+        Word | None, choice("error|popular|skip", "Users whom --data does not have.  [default: error]")
     ] = None,
 ) -> None:
     """Recommend items for histories or known users.
@@ -97,18 +77,19 @@ def recommend(
     check_beside(table, histories, **vars(replace(names, user_col=None)))
     check_beside(table, histories or users, user_col=names.user_col)
     strangers = unknown_users or "error"
-    to.check()
+    output.check()
     check_store(data)
     check_lists(given(context))
     source = None if histories is None else _source(histories, names)
+    import polars as pl
+
     from fullrank import api
     from fullrank.data.column_names import EventColumns
     from fullrank.data.events.store import Store
     from fullrank.run import Run, event_store_of
 
-    output = Output(to.as_json)
     opened = Run.open(run)
-    predictor = api.load(opened, device=to.device)
+    predictor = api.load(opened, device=output.device)
     catalog = predictor.catalog
     asked: Any = names.keywords()
     columns = EventColumns.of(asked).names
@@ -119,30 +100,33 @@ def recommend(
         asked = {"users": user_ids(users, store, columns[0]), "data": store, "unknown_users": strangers}
         asked |= column_names(item_col=names.item_col)
     else:
-        events = _listed(history or [], catalog) if source is None else _table(source, columns, catalog)
-        missing = unknown_ids(events, columns[1], catalog)
-        asked |= {"histories": events}
+        listed = _listed(history or [], catalog)
+        items = (
+            pl.Series([i for some in listed for i in some]) if source is None else _items(source, columns[1], catalog)
+        )
+        missing = unknown_ids(items, catalog)
+        asked |= {"histories": listed if source is None else histories}
     lists, budget = list_keywords(given(context), catalog, columns[1]), budget_of(given(context))
-    with warnings.catch_warnings(record=True) as doubts:
-        warnings.simplefilter("always", UserWarning)
+    with _doubts(output, "--empty", "--untimed"):
         answers = predictor.recommend(**asked, **lists, titles=True, budget=budget)
-    output.notes(in_shell(str(doubt.message), ("--empty", "--untimed")) for doubt in doubts)
     if missing:
         output.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"
         )
     result: dict[str, Any] = {
         "run": opened.path,
-        **settled(lists),
+        **policies_of(lists),
         "reasoning": budget,
         **{name: lists[name] for name in ("decoding", "filters") if name in lists},
         **({} if users is None else {"unknown_users": strangers}),
         "unknown_items": missing,
     }
-    if to.out is not None:
-        write_table(answers, to.out)
-        output.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {to.out}")
-        output.finish({**result, "out": to.out, "rows": len(answers)})
+    if output.out is not None:
+        write_table(answers, output.out)
+        output.say(
+            f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {output.out}"
+        )
+        output.finish({**result, "out": output.out, "rows": len(answers)})
         return
     _print(output, answers, named=history is None)
     output.finish({**result, "recommendations": answers.to_dicts()})
@@ -165,26 +149,23 @@ def _source(path: Path, names: TableColumns) -> InputTable:
     return source
 
 
-def _table(source: InputTable, columns: tuple[str, ...], catalog: Catalog) -> pl.DataFrame:
-    """The table of histories, its item ids in the catalogue's type (a CSV file knows text alone)."""
-    import polars as pl
+def _items(source: InputTable, column: str, catalog: Catalog) -> pl.Series:
+    """The items of a table of histories, in the catalogue's type (a CSV file knows text alone)."""
+    from fullrank.data.values import without_fractions
 
-    from fullrank.data import values
+    items = source.read([column])[column]
+    source.require_rows(len(items))
+    items = items.drop_nulls()  # refused where histories are read
+    return without_fractions(items) if source.typed else catalog.parse(items.to_list())
 
-    frame = source.read([name for name in columns if name in source.columns])
-    if frame.is_empty():
-        raise UserError(f"{source.name} has no rows", code="empty-table")
-    for name in columns[:2]:
-        source.require_one_kind(name)
-    if source.typed:
-        return frame.with_columns(values.without_fractions(frame[name]) for name in columns[:2])
-    text = frame[columns[1]]
-    values.refuse(text.is_null(), text, f"column {columns[1]!r} of {source.name}", "missing ids", code="missing-ids")
-    frame = frame.with_columns(catalog.parse(text.cast(pl.String).to_list()).alias(columns[1]))
-    if columns[2] in frame.columns:  # times are read as `prepare` reads them in such a file
-        what = f"column {columns[2]!r} of {source.name}"
-        frame = frame.with_columns(values.moments(frame[columns[2]], what, typed=False))
-    return frame
+
+@contextmanager
+def _doubts(output: Output, *options: str) -> Iterator[None]:
+    """What the library warns of in the block, as notes in the words of a shell that has these options."""
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    output.notes(in_shell(str(doubt.message), options) for doubt in doubts if doubt.category is UserWarning)
 
 
 def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
@@ -195,26 +176,23 @@ def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
     names = [name for name in told if name in answers.columns]
     for group in groups[:SHOWN]:
         title = None if len(groups) == 1 and not named else f"user {group['user'][0]}"
-        cells = [[row["rank"], str(row["item"]), *(row[name] for name in names[2:])] for row in group.to_dicts()]
-        output.table(names, cells, title=title)
+        output.table(names, group.select(names).cast({"item": str}).rows(), title=title)
     if len(groups) > SHOWN:
         output.say(f"... and {len(groups) - SHOWN:,} more; --out FILE keeps them all")
 
 
+@verb(cls=list_options())
 def recommend_parts(
     context: typer.Context,
     run: RunFolder,
-    out: Annotated[Path, option("--out", "FOLDER", "Write the lists below it, in Parquet files.")],
+    out: Annotated[Path, option("FOLDER", "Write the lists below it, in Parquet files.")],
     columns: TableColumns,
     engine: EngineOptions,
+    output: WrittenByModel,
     histories: Annotated[
-        Path | None,
-        option("--histories", "FILE", "A table of events, or a folder of them, in place of --data."),
+        Path | None, option("FILE", "A table of events, or a folder of them, in place of --data.")
     ] = None,
     data: UserStore = None,
-    overwrite: Overwrite = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Recommend items for all users, in parts.
 
@@ -236,24 +214,20 @@ def recommend_parts(
     from fullrank import api
     from fullrank.run import Run
 
-    output = Output(as_json)
     opened = Run.open(run)
     lists: dict[str, Any] = list_keywords(typed, opened.catalog, columns.item_col or "item_id")
-    with warnings.catch_warnings(record=True) as doubts, output.progress(f"recommend to {out}") as tick:
-        warnings.simplefilter("always", UserWarning)
+    with _doubts(output, "--empty"), output.progress(f"recommend to {out}") as tick:
         made = api.recommend_parts(
-            opened, out, histories, data=data, titles=True, budget=budget_of(typed), device=device, overwrite=overwrite,
-            progress=tick, **columns.keywords(), **lists, **how,
+            opened, out, histories, data=data, titles=True, budget=budget_of(typed), device=output.device,
+            overwrite=output.overwrite, progress=tick, **columns.keywords(), **lists, **how,
         )  # fmt: skip
-    messages = (str(doubt.message) for doubt in doubts if doubt.category is UserWarning)
-    output.notes(in_shell(message, ("--empty",)) for message in messages)
     resumed = f", {made.resumed:,} of them by an earlier call" if made.resumed else ""
     output.say(
         f"{made.rows:,} recommendations for {made.users:,} users written to {made.folder} in {made.parts:,} parts"
         f"{resumed}, in {seconds(output.spent)}"
     )
     output.finish({
-        "run": opened.path, "out": made.path, **settled(lists), "parts": made.parts,
+        "run": opened.path, "out": made.path, **policies_of(lists), "parts": made.parts,
         "resumed": made.resumed, "users": made.users, "rows": made.rows, "popular": made.popular,
         "seconds": output.spent,
     })  # fmt: skip

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fullrank.cli.option_groups import SampleOptions, flat
-from fullrank.cli.options import AsJson, Device, MovedStore, Overwrite, Settings, Split, argument, check_out, option
+from fullrank.cli.option_groups import SampleOptions, WrittenBySettings
+from fullrank.cli.options import Device, MovedStore, Split, argument, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_settings
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.registry import Problem
 
 if TYPE_CHECKING:
@@ -25,29 +25,22 @@ SHOWN = 30
 """Characters of a title."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("report")(flat(report))
-    app.command("attention")(attention)
-
-
+@verb()
 def report(
     runs: Annotated[
-        list[Path],
-        argument("RUN...", "Run folders, as `fullrank train` writes them.", callback=check_runs),
+        list[Path], argument("RUN...", "Run folders, as `fullrank train` writes them.", callback=check_runs)
     ],
-    out: Annotated[Path, option("--out", "FILE", "The page to write (.html).")],
+    out: Annotated[Path, option("FILE", "The page to write (.html).")],
     sample: SampleOptions,
+    output: WrittenBySettings,
     evaluations: Annotated[
         list[str] | None,
         option(
-            "--evaluation",
             "RUN=FOLDER",
             "What `fullrank evaluate --out FOLDER` kept of a run (by its folder's name); may be repeated.",
+            "--evaluation",
         ),
     ] = None,
-    overwrite: Overwrite = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write one HTML page about runs, the answer first.
 
@@ -61,15 +54,14 @@ def report(
     fullrank report runs/* --out report.html --set seen=exclude
     fullrank report runs/rankmixer runs/rankelastor --out clicks.html
     """
-    check_out(out, overwrite, suffixes=(".html", ".htm"))
+    check_out(out, output.overwrite, suffixes=(".html", ".htm"))
     for run in runs:
-        check_settings(run, settings or (), evaluation=True)
+        check_settings(run, output.settings or (), evaluation=True)
     from fullrank import api
 
-    output = Output(as_json)
     with output.stages() as tell:
         found = api.report(
-            runs, out, **vars(sample), set=settings or (), evaluations=_loaded(evaluations or []), tell=tell
+            runs, out, **vars(sample), set=output.settings or (), evaluations=_loaded(evaluations or []), tell=tell
         )
     _print(output, found, out)
 
@@ -109,13 +101,13 @@ def _print(output: Output, found: Report, out: Path) -> None:
     })  # fmt: skip
 
 
-def _row(one: Any, **figures: float | None) -> dict[str, Any]:
+def _row(one: Any, **figures: float | None) -> JsonObject:
     """A run in the JSON of a report."""
     facts = {"key": one.key, "run": one.run.path, "recipe": one.run.spec.recipe}
     return {**facts, "metrics": one.evaluation.dump()["metrics"], **figures}
 
 
-def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
+def _print_ranking(output: Output, found: Report) -> list[JsonObject]:
     from fullrank.analysis.diagnostics.token_ranks import last_layer_value
 
     rows = [
@@ -131,7 +123,7 @@ def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
+def _print_retrieval(output: Output, found: Report) -> list[JsonObject]:
     from fullrank.analysis.activations import FAIRNESS
     from fullrank.analysis.report import join_words
     from fullrank.metrics.names import history_words
@@ -147,19 +139,20 @@ def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
     return rows
 
 
-SUMMARY: Mapping[Problem, Callable[[Output, Any], list[dict[str, Any]]]] = {
+SUMMARY: Mapping[Problem, Callable[[Output, Any], list[JsonObject]]] = {
     "retrieval": _print_retrieval,
     "ranking": _print_ranking,
 }
 
 
+@verb()
 def attention(
     runs: Annotated[list[Path], argument("RUN...", "Run folders of the same store.", callback=check_runs)],
-    user: Annotated[str | None, option("--user", "ID", "A user of the store.  [default: one that tells much]")] = None,
+    output: Output,
+    user: Annotated[str | None, option("ID", "A user of the store.  [default: one that tells much]")] = None,
     data: MovedStore = None,
     split: Split = "test",
     device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Show what runs attend to in one history, with titles.
 
@@ -174,7 +167,6 @@ def attention(
     from fullrank import api
     from fullrank.run import Run
 
-    output = Output(as_json)
     opened = [Run.open(run) for run in runs]
     if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
         raise UserError("the runs were trained on different splits; give runs of one store", code="different-splits")
@@ -186,7 +178,7 @@ def attention(
     output.finish({"user": longest.name, "split": split, "target": target, "events": events})
 
 
-def _item(run: Run, item: int) -> dict[str, Any]:
+def _item(run: Run, item: int) -> JsonObject:
     """An item's own id and title."""
     from fullrank.analysis.report.results import readable
 
@@ -195,7 +187,7 @@ def _item(run: Run, item: int) -> dict[str, Any]:
     return {"item": run.catalog.ids[item], "title": None if title is None else readable(title)}
 
 
-def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explanation) -> dict[str, Any]:
+def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explanation) -> JsonObject:
     """The n-th event from the end, and the share of attention of each layer of each run that reads so far back."""
     shares = {
         str(run.path): [float(layer[-n]) for layer in one.shares] if n <= len(one.items) else None
@@ -206,7 +198,7 @@ def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explana
 
 
 def _print_attention(
-    output: Output, opened: list[Run], cases: list[Explanation], target: dict[str, Any], events: list[dict[str, Any]]
+    output: Output, opened: list[Run], cases: list[Explanation], target: JsonObject, events: list[JsonObject]
 ) -> None:
     letters = [f"{chr(ord('A') + n)}" for n in range(len(opened))]
     for letter, run in zip(letters, opened, strict=True):

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fullrank.cli.option_groups import flat
-from fullrank.cli.options import AsJson, Overwrite, argument, check_out, option
+from fullrank.cli.option_groups import Written
+from fullrank.cli.options import argument, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
+from fullrank.cli.verbs import group, verb
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import JsonObject
 
 if TYPE_CHECKING:
     from fullrank.scaling.fit import Law
@@ -32,22 +32,15 @@ class Runs:
 
     file: Annotated[Path, argument("FILE", "A CSV of runs, or rows.jsonl or the --results of a sweep.")]
     metric: Annotated[
-        str | None,
-        option("--metric", "NAME", "Which metric: NAME of the columns NAME_ep5, or ndcg@10 of a sweep."),
+        str | None, option("NAME", "Which metric: NAME of the columns NAME_ep5, or ndcg@10 of a sweep.")
     ] = None
-    resamples: Annotated[int, option("--resamples", "N", "Resamples of the runs that intervals are made of.")] = 200
-    seed: Annotated[int, option("--seed", "N", "Seed of the resamples.", min=0)] = 0
-    metric_col: Annotated[
-        str | None,
-        option("--metric-col", "COL", "Column of the metric; a row is a moment of a run."),
-    ] = None
-    flops_col: Annotated[
-        str | None,
-        option("--flops-col", "COL", "Column of FLOPs: of an epoch, or spent until the row."),
-    ] = None
-    params_col: Annotated[str | None, option("--params-col", "COL", "Column of parameters, the N.")] = None
-    data_col: Annotated[str | None, option("--data-col", "COL", "Column of interactions, the T.")] = None
-    run_col: Annotated[str | None, option("--run-col", "COL", "Column of the runs' names.")] = None
+    resamples: Annotated[int, option("N", "Resamples of the runs that intervals are made of.")] = 200
+    seed: Annotated[int, option("N", "Seed of the resamples.", min=0)] = 0
+    metric_col: Annotated[str | None, option("COL", "Column of the metric; a row is a moment of a run.")] = None
+    flops_col: Annotated[str | None, option("COL", "Column of FLOPs: of an epoch, or spent until the row.")] = None
+    params_col: Annotated[str | None, option("COL", "Column of parameters, the N.")] = None
+    data_col: Annotated[str | None, option("COL", "Column of interactions, the T.")] = None
+    run_col: Annotated[str | None, option("COL", "Column of the runs' names.")] = None
 
     def ladder(self) -> Ladder:
         """The runs of the file."""
@@ -57,13 +50,7 @@ class Runs:
         return read_ladder(self.file, metric=self.metric, columns=columns)
 
 
-def add(app: typer.Typer) -> None:
-    group = typer.Typer(help=scale.__doc__, rich_markup_mode=None, no_args_is_help=True)
-    for verb in (fit, advise, growth):
-        group.command()(flat(verb))
-    app.add_typer(group, name="scale")
-
-
+@group
 def scale() -> None:
     """Fit scaling laws to runs and predict larger ones.
 
@@ -76,15 +63,13 @@ def scale() -> None:
     """
 
 
+@verb(of=scale)
 def fit(
     runs: Runs,
-    form: Annotated[
-        str, option("--form", "sigmoid|linear|power|loss", "The law; the first two read FLOPs alone.")
-    ] = "sigmoid",
-    out: Annotated[Path | None, option("--out", "FOLDER", "Write report.html and fit.json there.")] = None,
-    overwrite: Overwrite = False,
-    reference: Annotated[str | None, option("--reference", "srt", "Compare with the constants of SRT.")] = None,
-    as_json: AsJson = False,
+    output: Written,
+    form: Annotated[str, option("sigmoid|linear|power|loss", "The law; the first two read FLOPs alone.")] = "sigmoid",
+    out: Annotated[Path | None, option("FOLDER", "Write report.html and fit.json there.")] = None,
+    reference: Annotated[str | None, option("srt", "Compare with the constants of SRT.")] = None,
 ) -> None:
     """Fit a law to runs, with intervals and what stays open.
 
@@ -99,7 +84,6 @@ def fit(
     """
     from fullrank.scaling.fit import SRT, fit_law, srt_distance
 
-    output = Output(as_json)
     if reference is not None and reference not in REFERENCES:
         raise unknown("reference", reference, REFERENCES)
     if reference is not None and form not in SRT:
@@ -107,12 +91,12 @@ def fit(
             f"--reference srt has no constants of the form {form!r} (allowed: {', '.join(SRT)}); leave it out",
             code="option-without-effect",
         )
-    _check_report(out, overwrite, "fit.json")
+    _check_report(out, output.overwrite, "fit.json")
     ladder = runs.ladder()
     with output.progress(f"fit {form}") as tick:
         law = fit_law(ladder, form, resamples=runs.resamples, seed=runs.seed, tell=tick)
     held, left_out = _held(output, ladder, form, runs)
-    found: dict[str, Any] = {
+    found: JsonObject = {
         **law.dump(), "source": str(runs.file), "held_out": [one.dump() for one in held], "not_held_out": left_out
     }  # fmt: skip
     if reference is not None:
@@ -134,12 +118,13 @@ def fit(
     output.finish(found)
 
 
+@verb(of=scale)
 def advise(
     runs: Runs,
-    flops: Annotated[float, option("--flops", "F", "What there is to spend, such as 1e15.")],
-    data: Annotated[float | None, option("--data", "T", "Interactions that there are.  [default: no limit]")] = None,
-    form: Annotated[str, option("--form", "power|loss", "The law; loss: a smaller metric is better.")] = "power",
-    as_json: AsJson = False,
+    output: Output,
+    flops: Annotated[float, option("F", "What there is to spend, such as 1e15.")],
+    data: Annotated[float | None, option("T", "Interactions that there are.  [default: no limit]")] = None,
+    form: Annotated[str, option("power|loss", "The law; loss: a smaller metric is better.")] = "power",
 ) -> None:
     """Say what to train with a number of FLOPs.
 
@@ -152,7 +137,6 @@ def advise(
     """
     from fullrank.scaling.frontier import advise as _advise
 
-    output = Output(as_json)
     ladder = runs.ladder()
     with output.progress("fit") as tick:
         found = _advise(ladder, flops, form=form, data=data, resamples=runs.resamples, seed=runs.seed, tell=tick)
@@ -165,16 +149,15 @@ def advise(
     output.finish({**found.dump(), "source": str(runs.file)})
 
 
+@verb(of=scale)
 def growth(
     store: Annotated[
-        Path,
-        argument("STORE", "A store of events, as `fullrank prepare` makes it.", callback=check_store),
+        Path, argument("STORE", "A store of events, as `fullrank prepare` makes it.", callback=check_store)
     ],
-    out: Annotated[Path | None, option("--out", "FOLDER", "Write report.html and growth.json there.")] = None,
-    overwrite: Overwrite = False,
-    dim: Annotated[int, option("--dim", "D", "Numbers in the vector of an item.", min=1, max=1_000_000)] = 64,
-    seed: Annotated[int, option("--seed", "N", "Order in which users are added.", min=0)] = 0,
-    as_json: AsJson = False,
+    output: Written,
+    out: Annotated[Path | None, option("FOLDER", "Write report.html and growth.json there.")] = None,
+    dim: Annotated[int, option("D", "Numbers in the vector of an item.", min=1, max=1_000_000)] = 64,
+    seed: Annotated[int, option("N", "Order in which users are added.", min=0)] = 0,
 ) -> None:
     """Show how the catalogue grows with users and events.
 
@@ -188,11 +171,10 @@ def growth(
     """
     from fullrank.scaling.growth import catalogue_growth
 
-    output = Output(as_json)
-    _check_report(out, overwrite, "growth.json")
+    _check_report(out, output.overwrite, "growth.json")
     grown = catalogue_growth(store, seed=seed, dim=dim)
     _print_growth(output, grown)
-    found: dict[str, Any] = grown.dump()
+    found: JsonObject = grown.dump()
     if out is not None:
         from fullrank.analysis.report.growth import growth_report
 
@@ -210,7 +192,7 @@ def _check_report(out: Path | None, overwrite: bool, name: str) -> None:
         check_extra()
 
 
-def _save(output: Output, page: Any, found: dict[str, Any], out: Path, name: str) -> str:
+def _save(output: Output, page: Any, found: JsonObject, out: Path, name: str) -> str:
     """The page and what was found, in a folder; returns the folder's name."""
     from fullrank.core.files import jsonable, write_json
 
@@ -236,7 +218,7 @@ def _held(output: Output, ladder: Ladder, form: str, runs: Runs) -> tuple[list[H
     return held, left_out
 
 
-def _print(output: Output, law: Law, found: dict[str, Any]) -> None:
+def _print(output: Output, law: Law, found: JsonObject) -> None:
     named = {**law.parameters, **law.derived}
     output.table(
         (law.form.name, "value", "from", "to"),

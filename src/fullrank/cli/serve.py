@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from fullrank.cli.list_options import check_lists, list_options, words_of
-from fullrank.cli.option_groups import flat
-from fullrank.cli.options import AsJson, History, Settings, argument, flag, given, option, shortcuts, spec_options
+from fullrank.cli.options import History, Settings, argument, flag, given, option, shortcuts, spec_options
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_runs
+from fullrank.cli.verbs import group, verb
 
 SETTINGS = "fullrank.serving.settings:ServeSettings"
 FLAGS = {
@@ -26,24 +26,15 @@ FLAGS = {
 KeyFile = Annotated[Path, argument("FILE", "The file of keys that `fullrank serve --keys` reads.")]
 
 
-def add(app: typer.Typer) -> None:
-    app.command("serve", cls=spec_options(SETTINGS, FLAGS))(flat(serve))
-    app.command("ask", cls=list_options("ListChoices", without=("filters",)))(flat(ask))
-    group = typer.Typer(help=keys.__doc__, rich_markup_mode=None, no_args_is_help=True)
-    group.command("add")(add_key)
-    group.command("list")(list_keys)
-    group.command("remove")(remove_key)
-    app.add_typer(group, name="keys")
-
-
+@verb(cls=spec_options(SETTINGS, FLAGS))
 def serve(
     context: typer.Context,
     run: Annotated[Path, argument("RUN", "Run folder, of a recommender or of a ranking model.")],
+    output: Output,
     check: Annotated[
         bool, flag("--check", "Open everything, answer one request, say what would listen, and leave.")
     ] = False,
     settings: Settings = None,
-    as_json: AsJson = False,
 ) -> None:
     """Serve a run over HTTP, with a page.
 
@@ -62,7 +53,6 @@ def serve(
     """
     from fullrank.serving.settings import ServeSettings
 
-    output = Output(as_json)
     made = ServeSettings.parse({"run": str(run)}).override(*shortcuts(given(context), settings))
     if made.watch is None:
         check_runs(made.run)
@@ -78,13 +68,14 @@ def serve(
     output.finish({"run": run, "stopped": True})
 
 
+@verb(cls=list_options("ListChoices", without=("filters",)))
 def ask(
     context: typer.Context,
     url: Annotated[str, argument("URL", "Address of the service (`fullrank serve`).")],
-    user: Annotated[str | None, option("--user", "ID", "A user whose events the service has stored.")] = None,
+    output: Output,
+    user: Annotated[str | None, option("ID", "A user whose events the service has stored.")] = None,
     history: History = None,
-    key: Annotated[str | None, option("--key", "KEY", "An API key of the service.", envvar="FULLRANK_KEY")] = None,
-    as_json: AsJson = False,
+    key: Annotated[str | None, option("KEY", "An API key of the service.", envvar="FULLRANK_KEY")] = None,
 ) -> None:
     """Ask a service for recommendations.
 
@@ -98,7 +89,6 @@ def ask(
     check_lists(given(context))
     from fullrank.serving.client import Client
 
-    output = Output(as_json)
     lists: dict[str, Any] = given(context) | {"titles": True}
     lists |= {name: words_of(lists[name]) for name in ("exclude", "allow") if name in lists}
     asked = [{"user": user}] if history is None else [{"history": words_of(text)} for text in history]
@@ -113,6 +103,7 @@ def ask(
     output.finish({"url": url, "k": lists.get("k", 10), "answers": answers})
 
 
+@group
 def keys() -> None:
     """Make, list and remove the API keys of a service.
 
@@ -125,19 +116,19 @@ def keys() -> None:
     """
 
 
+@verb("add", of=keys)
 def add_key(
     file: KeyFile,
-    name: Annotated[str, option("--name", "NAME", "Whose key it is; stands in the service's log.")],
+    output: Output,
+    name: Annotated[str, option("NAME", "Whose key it is; stands in the service's log.")],
     scope: Annotated[
         list[str] | None,
         option(
-            "--scope",
             "read|write|admin",
             "What it may do; may be repeated: read recommendations, write events, items and users, administer "
             "versions.  [default: read]",
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Make a key, and show it this once.
 
@@ -148,16 +139,16 @@ def add_key(
     """
     from fullrank.serving import keys as made
 
-    output = Output(as_json)
     text, key = made.add_key(file, name, scope or ["read"])
-    shown = "it stands below" if as_json else "it is shown this once"  # and in one place: stderr may be kept
+    shown = "it stands below" if output.as_json else "it is shown this once"  # and in one place: stderr may be kept
     output.say(f"{file}: made the key {key.name} (scopes: {', '.join(key.scopes)}); {shown}", wrap=False)
-    if not as_json:
+    if not output.as_json:
         output.say(text, wrap=False)
     output.finish({"file": file, "name": key.name, "scopes": key.scopes, "created": key.created, "key": text})
 
 
-def list_keys(file: KeyFile, as_json: AsJson = False) -> None:
+@verb("list", of=keys)
+def list_keys(file: KeyFile, output: Output) -> None:
     """List the names and scopes of the keys in a file.
 
     \b
@@ -165,17 +156,17 @@ def list_keys(file: KeyFile, as_json: AsJson = False) -> None:
     """
     from fullrank.serving.keys import read_keys
 
-    output = Output(as_json)
     found = read_keys(file)
     output.table(("name", "scopes", "created"), [(key.name, " ".join(key.scopes), key.created) for key in found])
     rows = [{"name": key.name, "scopes": key.scopes, "created": key.created} for key in found]
     output.finish({"file": file, "keys": rows})
 
 
+@verb("remove", of=keys)
 def remove_key(
     file: KeyFile,
-    name: Annotated[str, option("--name", "NAME", "Name of the key that is taken back.")],
-    as_json: AsJson = False,
+    output: Output,
+    name: Annotated[str, option("NAME", "Name of the key that is taken back.")],
 ) -> None:
     """Take a key back: services refuse it within two seconds.
 
@@ -184,7 +175,6 @@ def remove_key(
     """
     from fullrank.serving import keys as made
 
-    output = Output(as_json)
     key = made.remove_key(file, name)
     output.say(f"{file}: the key {key.name} is taken back")
     output.finish({"file": file, "name": key.name})

@@ -18,7 +18,6 @@ from fullrank.cli.evaluate_runs import (
     names_metrics,
     with_metrics,
 )
-from fullrank.cli.option_groups import flat
 from fullrank.cli.options import (
     EVALUATION,
     REASONING,
@@ -32,8 +31,9 @@ from fullrank.cli.options import (
 )
 from fullrank.cli.output import seconds
 from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle
+from fullrank.cli.verbs import group, verb
 from fullrank.core.errors import UserError
-from fullrank.core.files import jsonable, write_json
+from fullrank.core.files import JsonObject, jsonable, write_json
 
 if TYPE_CHECKING:
     from fullrank.run import Run
@@ -48,17 +48,7 @@ OF_STEPS = {
 """Studies of reasoning steps, and what their help says."""
 
 
-def add(app: typer.Typer) -> None:
-    group = typer.Typer(help=study.__doc__, rich_markup_mode=None, no_args_is_help=True)
-    steps, streams, *adaptive = REASONING.items()
-    group.command("drop", cls=spec_options(EVALUATION, dict([steps, streams])))(flat(drop))
-    for name, text in OF_STEPS.items():
-        flags = dict([steps, *adaptive] if name == "dial" else REASONING)
-        text += f"\n\n\b\nfullrank study {name} runs/plr"
-        group.command(name, help=text, cls=spec_options(EVALUATION, flags))(flat(over_steps))
-    app.add_typer(group, name="study")
-
-
+@group
 def study() -> None:
     """Measure a run by hidden events or reasoning steps.
 
@@ -72,11 +62,16 @@ def study() -> None:
     """
 
 
+STEPS, STREAMS, *ADAPTIVE = REASONING.items()
+"""Options of the budget: those of every study, and of those that a budget may be adaptive in."""
+
+
+@verb(of=study, cls=spec_options(EVALUATION, dict([STEPS, STREAMS])))
 def drop(
     context: typer.Context,
     run: RunFolder,
-    shares: Annotated[str, option("--shares", "SHARE,...", "Shares of each history that are hidden, beside none.")],
-    how: Measuring,
+    shares: Annotated[str, option("SHARE,...", "Shares of each history that are hidden, beside none.")],
+    output: Measuring,
     other: OtherRun = None,
 ) -> None:
     """Measure with shares of each history hidden.
@@ -87,8 +82,8 @@ def drop(
     fullrank study drop runs/sasrec --shares 0.1,0.2,0.3
     fullrank study drop runs/sasrec runs/plr --shares 0.2 --metric ndcg@10
     """
-    hidden = read_shares(shares, how.settings or [])
-    call = Call.of(how, given(context), run, other)
+    hidden = read_shares(shares, output.settings or [])
+    call = Call.of(output, given(context), run, other)
     check_saved(call, [f"drop-{share:g}" for share in hidden])
     _finish(call, lambda changes: _hidden(call, hidden, changes))
 
@@ -96,26 +91,32 @@ def drop(
 def over_steps(
     context: typer.Context,
     run: RunFolder,
-    how: Measuring,
+    output: Measuring,
 ) -> None:
     """Measure the study that the verb names, and save it below --out."""
-    call, name = Call.of(how, given(context), run), str(context.command.name)
+    call, name = Call.of(output, given(context), run), str(context.command.name)
     file = f"{name.replace('-', '_')}.json"
-    check_out(how.out, how.overwrite, file)
+    check_out(output.out, output.overwrite, file)
 
-    def measure(changes: list[str]) -> dict[str, Any]:
+    def measure(changes: list[str]) -> JsonObject:
         found = _oracle(call, changes) if name == "oracle-step" else _curve(call, changes, every=name == "dial")
-        if how.out is not None:
-            write_json(how.out / file, jsonable(found))
+        if output.out is not None:
+            write_json(output.out / file, jsonable(found))
         return found
 
     _finish(call, measure)
 
 
-def _finish(call: Call, measure: Callable[[list[str]], dict[str, Any]]) -> None:
+for name, text in OF_STEPS.items():
+    flags = dict([STEPS, *ADAPTIVE]) if name == "dial" else REASONING
+    text += f"\n\n\b\nfullrank study {name} runs/plr"
+    verb(name, of=study, cls=spec_options(EVALUATION, flags), help=text)(over_steps)
+
+
+def _finish(call: Call, measure: Callable[[list[str]], JsonObject]) -> None:
     _ = [run.spec.lists for run in call.runs]  # refuses a ranking model
     found = measure(with_metrics(call))
-    call.output.say(f"{call.how.split} split; in {seconds(call.output.spent)}")
+    call.output.say(f"{call.output.split} split; in {seconds(call.output.spent)}")
     call.output.finish({"runs": [str(run.path) for run in call.runs], **found, "seconds": call.output.spent})
 
 
@@ -142,11 +143,11 @@ def read_shares(text: str, changes: list[str]) -> list[float]:
     return sorted({0.0, *shares})
 
 
-def _hidden(call: Call, shares: list[float], changes: list[str]) -> dict[str, Any]:
+def _hidden(call: Call, shares: list[float], changes: list[str]) -> JsonObject:
     """Of each share, the metrics of the run or the differences of the two."""
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for share in shares:
-        out = None if call.how.out is None else call.how.out / f"drop-{share:g}"
+        out = None if call.output.out is None else call.output.out / f"drop-{share:g}"
         both = measured(call.into(out), [*changes, f"drop={share}"], f", {share:.0%} hidden")
         if len(both) == 1:
             rows.append({"drop": share, **both[0].dump()})
@@ -157,20 +158,20 @@ def _hidden(call: Call, shares: list[float], changes: list[str]) -> dict[str, An
     return {"shares": rows}
 
 
-def _oracle(call: Call, changes: list[str]) -> dict[str, Any]:
+def _oracle(call: Call, changes: list[str]) -> JsonObject:
     from fullrank import api
     from fullrank.evaluation.reasoning_steps import LABEL
 
     (run,) = call.runs
     with call.output.progress(f"evaluate {run.path} after every step") as tick:
         found = api.oracle_step(
-            run, call.how.split, data=call.how.data, set=changes, device=call.how.device, progress=tick
+            run, call.output.split, data=call.output.data, set=changes, device=call.output.device, progress=tick
         )
     print_oracle(call.output, found)
     return {"oracle": {one.metric: one.dump() for one in found}, "label": LABEL}
 
 
-def _curve(call: Call, changes: list[str], *, every: bool) -> dict[str, Any]:
+def _curve(call: Call, changes: list[str], *, every: bool) -> JsonObject:
     """Over the steps, in the streams that are set; with `every` in one stream, in two, and so on to those trained."""
     from fullrank import api
 
@@ -182,11 +183,11 @@ def _curve(call: Call, changes: list[str], *, every: bool) -> dict[str, Any]:
         with call.output.progress(f"evaluate {run.path} over its steps{', '.join(['', *streams])}") as tick:
             found += api.step_curve(
                 run,
-                call.how.split,
-                data=call.how.data,
+                call.output.split,
+                data=call.output.data,
                 set=[*changes, *streams],
                 metrics=names,
-                device=call.how.device,
+                device=call.output.device,
                 progress=tick,
             )
     print_curve(call.output, found, names)

@@ -7,29 +7,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from fullrank.cli.options import AsJson, Overwrite, argument, flag, option
-from fullrank.cli.output import Output, seconds
+from fullrank.cli.option_groups import Written
+from fullrank.cli.options import argument, flag, option
+from fullrank.cli.output import seconds
 from fullrank.cli.told_early import check_store
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import command_line
 
 
+@verb()
 def subset(
     data: Annotated[Path, argument("STORE", "A store (`fullrank prepare` makes one).", callback=check_store)],
-    out: Annotated[Path, option("--out", "FOLDER", "The store to write.")],
-    share: Annotated[float, option("--share", "X", "Share of the users, above 0.")] = 1.0,
-    seed: Annotated[int, option("--seed", "N", "Which users and items.", min=0)] = 0,
-    hide_items: Annotated[
-        float, option("--hide-items", "X", "Share of the items that lose their training events.")
-    ] = 0.0,
+    out: Annotated[Path, option("FOLDER", "The store to write.")],
+    output: Written,
+    share: Annotated[float, option("X", "Share of the users, above 0.")] = 1.0,
+    seed: Annotated[int, option("N", "Which users and items.", min=0)] = 0,
+    hide_items: Annotated[float, option("X", "Share of the items that lose their training events.")] = 0.0,
     keep_items: Annotated[
         bool, flag("--keep-items", "Keep items without events, so that all shares rank the same ones.")
     ] = False,
     without: Annotated[
-        Path | None,
-        option("--without", "STORE", "Leave out the users of this store, by their ids.", callback=check_store),
+        Path | None, option("STORE", "Leave out the users of this store, by their ids.", callback=check_store)
     ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
 ) -> None:
     """Take a share of a store's users with their events.
 
@@ -46,10 +45,9 @@ def subset(
     """
     from fullrank.data.events.subset import subset as make
 
-    output = Output(as_json)
     store = make(
         data, out, share=share, seed=seed, hide_items=hide_items, keep_items=keep_items, without=without,
-        overwrite=overwrite,
+        overwrite=output.overwrite,
     )  # fmt: skip
     facts = store.manifest["subset"]
     output.say(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.option_groups import flat
-from fullrank.cli.options import AsJson, Device, Settings, Word, argument, choice, flag, option
+from fullrank.cli.options import Device, Settings, Word, argument, choice, flag, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, command_line
+from fullrank.core.files import JsonObject
 
 if TYPE_CHECKING:
     from fullrank.parallel import Runner
@@ -28,44 +29,35 @@ ENGINES = {"local": (), "processes": ("jobs",), "ray": ("jobs", "ray", "job_cpus
 """Engine -> the options that it reads."""
 
 
-@dataclass(frozen=True)
-class ManyRuns:
+@dataclass(frozen=True, kw_only=True)
+class ManyRuns(Output):
     """How runs are run: where to, for how long, and by what."""
 
-    out: Annotated[Path, option("--out", "FOLDER", "Where runs and rows go; the same call again goes on there.")]
-    max_hours: Annotated[
-        float | None,
-        option("--max-hours", "H", "Do not start runs that would not fit into this time."),
-    ] = None
+    out: Annotated[Path, option("FOLDER", "Where runs and rows go; the same call again goes on there.")]
+    max_hours: Annotated[float | None, option("H", "Do not start runs that would not fit into this time.")] = None
     dry_run: Annotated[bool, flag("--dry-run", "Check everything, measure the cost, run nothing.")] = False
     settings: Settings = None
     engine: Annotated[
         Word,
         choice(
-            "--engine",
             "local|processes|ray",
             "What runs the runs: this process one by one, several of this machine, or a Ray cluster.",
         ),
     ] = "local"
     jobs: Annotated[
-        int | None,
-        option("--jobs", "N", "Runs at a time.  [default: of processes 2, of ray as many as there is room for]"),
+        int | None, option("N", "Runs at a time.  [default: of processes 2, of ray as many as there is room for]")
     ] = None
     ray: Annotated[
         str | None,
-        option("--ray", "ADDRESS", "The Ray cluster: auto, local (one is started here) or HOST:PORT.  [default: auto]"),
+        option("ADDRESS", "The Ray cluster: auto, local (one is started here) or HOST:PORT.  [default: auto]"),
     ] = None
-    job_cpus: Annotated[
-        float | None,
-        option("--job-cpus", "N", "CPUs of a run on Ray, and its threads.  [default: 1]"),
-    ] = None
-    job_gpus: Annotated[float | None, option("--job-gpus", "N", "GPUs of a run on Ray.  [default: 0]")] = None
+    job_cpus: Annotated[float | None, option("N", "CPUs of a run on Ray, and its threads.  [default: 1]")] = None
+    job_gpus: Annotated[float | None, option("N", "GPUs of a run on Ray.  [default: 0]")] = None
     placed: Annotated[
         Path | None,
-        option("--place", "FOLDER", "Copy the store into this folder of every Ray node's disk, and read it there."),
+        option("FOLDER", "Copy the store into this folder of every Ray node's disk, and read it there.", "--place"),
     ] = None
     device: Device = "auto"
-    as_json: AsJson = False
 
     def runner(self) -> Runner:
         """The engine that the options name. Raises `UserError` for an option that it does not read."""
@@ -90,24 +82,15 @@ class ManyRuns:
         return Local(self.device)
 
 
-def add(app: typer.Typer) -> None:
-    app.command("sweep")(flat(sweep))
-    app.command("tune")(flat(tune))
-
-
+@verb()
 def sweep(
     grid: Annotated[Path, argument("GRID", "YAML or JSON: cells, or base and axes; and seeds.")],
     data: Annotated[
         list[Path],
-        option(
-            "--data", "STORE", "The store, as `fullrank prepare` writes it; of a ladder, several.", callback=check_store
-        ),
+        option("STORE", "The store, as `fullrank prepare` writes it; of a ladder, several.", callback=check_store),
     ],
-    how: ManyRuns,
-    results: Annotated[
-        Path | None,
-        option("--results", "FILE", "Keep grid, rows and means over seeds in this JSON file."),
-    ] = None,
+    output: ManyRuns,
+    results: Annotated[Path | None, option("FILE", "Keep grid, rows and means over seeds in this JSON file.")] = None,
 ) -> None:
     """Train and evaluate a grid of settings over seeds.
 
@@ -139,25 +122,24 @@ def sweep(
     from fullrank.sweeps.records import protocols_in_words, summarise_seeds
     from fullrank.sweeps.sweep import Grid, Rung, SweepOptions, by_store, ladder_rows, run_ladder, run_sweep
 
-    output = Output(how.as_json)
     found = Grid.read(grid)
-    if how.settings:
-        found = found.with_settings(from_settings(how.settings))
+    if output.settings:
+        found = found.with_settings(from_settings(output.settings))
     stores = [open_store(path) for path in data]
     options: SweepOptions = {
-        "max_hours": how.max_hours, "dry_run": how.dry_run, "results": results, "command": _command(),
-        "engine": how.runner(),
+        "max_hours": output.max_hours, "dry_run": output.dry_run, "results": results, "command": _command(),
+        "engine": output.runner(),
     }  # fmt: skip
     if len(stores) == 1:
-        outcome = run_sweep(found, stores[0], how.out, **options)
+        outcome = run_sweep(found, stores[0], output.out, **options)
         rungs = [Rung(stores[0], outcome)]
         summary, history = summarise_seeds(outcome.newest), protocols_in_words(outcome.newest)
     else:
-        rungs = run_ladder(found, stores, how.out, **options, on_store=lambda store: output.say(f"on {store.path}"))
+        rungs = run_ladder(found, stores, output.out, **options, on_store=lambda store: output.say(f"on {store.path}"))
         summary, history = by_store(rungs, summarise_seeds), by_store(rungs, protocols_in_words)
     _table(output, summary, history)
     for rung in rungs:
-        _notes(output, rung.outcome, how.dry_run)
+        _notes(output, rung.outcome, output.dry_run)
     outcomes = [rung.outcome for rung in rungs]
     failed = [row for one in outcomes for row in one.failed]
     output.finish({
@@ -165,21 +147,19 @@ def sweep(
         "failed": [f"{row['cell']}-seed{row['seed']}" for row in failed],
         "not_run": [entry for one in outcomes for entry in one.not_run],
         "estimate": [entry for one in outcomes for entry in one.estimate],
-        "hours": sum(one.hours for one in outcomes), "out": how.out,
+        "hours": sum(one.hours for one in outcomes), "out": output.out,
     })  # fmt: skip
     if failed:
         raise typer.Exit(1)
 
 
+@verb()
 def tune(
     space: Annotated[Path, argument("SPACE", "YAML or JSON: cells, space and trials.")],
-    data: Annotated[
-        Path,
-        option("--data", "STORE", "The store, as `fullrank prepare` writes it.", callback=check_store),
-    ],
-    how: ManyRuns,
+    data: Annotated[Path, option("STORE", "The store, as `fullrank prepare` writes it.", callback=check_store)],
+    output: ManyRuns,
     sampler: Annotated[
-        str, option("--sampler", "halton|tpe", "How trials are chosen: spread evenly, or by the scores so far.")
+        str, option("halton|tpe", "How trials are chosen: spread evenly, or by the scores so far.")
     ] = "halton",
 ) -> None:
     """Search for good settings, at equal budgets.
@@ -209,15 +189,14 @@ def tune(
     from fullrank.sweeps.search import Search
     from fullrank.sweeps.tune import tune as search
 
-    output = Output(how.as_json)
     asked = Search.read(space)
-    if how.settings:
-        asked = asked.with_settings(from_settings(how.settings))
+    if output.settings:
+        asked = asked.with_settings(from_settings(output.settings))
     found = search(
-        asked, open_store(data), how.out, max_hours=how.max_hours, dry_run=how.dry_run, command=_command(),
-        engine=how.runner(), sampler=sampler,
+        asked, open_store(data), output.out, max_hours=output.max_hours, dry_run=output.dry_run, command=_command(),
+        engine=output.runner(), sampler=sampler,
     )  # fmt: skip
-    if not how.dry_run:
+    if not output.dry_run:
         rows = [_tuned_row(name, best, found["trials"][name]) for name, best in found["best"].items()]
         output.table(("cell", "trial", "validation", "defaults", "settings"), rows)
         budget = found["budget"]
@@ -226,21 +205,21 @@ def tune(
             f"{seconds(3600 * sum(budget['hours'].values()))} in all"
         )
         output.say(
-            f"next: {command_line('sweep', how.out / 'grid.yaml', '--data', data, '--out', 'FOLDER')}", wrap=False
+            f"next: {command_line('sweep', output.out / 'grid.yaml', '--data', data, '--out', 'FOLDER')}", wrap=False
         )
     output.finish(found)
     if any(trial["error"] for trials in found["trials"].values() for trial in trials):
         raise typer.Exit(1)
 
 
-def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, Any]]) -> list[Any]:
+def _tuned_row(name: str, best: JsonObject | None, trials: list[JsonObject]) -> list[Any]:
     if best is None:
         return [name, None, None, None, "no trial gave a score"]
     chosen = "  ".join(f"{path}={value}" for path, value in best["set"].items()) or "defaults"
     return [name, best["trial"], best["score"], trials[0]["score"], chosen]
 
 
-def _table(output: Output, summary: dict[str, Any], history: dict[str, dict[str, str]]) -> None:
+def _table(output: Output, summary: JsonObject, history: dict[str, dict[str, str]]) -> None:
     """Mean and standard deviation over seeds of a few metrics, one row per cell and evaluation."""
     rows = []
     ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
@@ -254,7 +233,7 @@ def _table(output: Output, summary: dict[str, Any], history: dict[str, dict[str,
         output.table(("cell", "split", *told, "seeds", *columns), rows)
 
 
-def _spread(entry: dict[str, Any] | None) -> str:
+def _spread(entry: JsonObject | None) -> str:
     if entry is None:
         return ""
     return f"{entry['mean']:.4f}" + ("" if entry["sd"] is None else f" ± {entry['sd']:.4f}")

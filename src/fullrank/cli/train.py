@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fullrank.cli.option_groups import RunOut
 from fullrank.cli.options import argument, flag, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_place, check_recipe, check_runs, check_settings, check_store
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import command_line
+from fullrank.core.files import JsonObject
 from fullrank.core.log import printable
 
 if TYPE_CHECKING:
@@ -49,26 +51,19 @@ class RayOptions:
     """The processes of a cluster that train."""
 
     ray: Annotated[
-        str | None,
-        option("--ray", "ADDRESS", "Train on a Ray cluster: auto, local (one is started here) or HOST:PORT."),
+        str | None, option("ADDRESS", "Train on a Ray cluster: auto, local (one is started here) or HOST:PORT.")
     ] = None
-    workers: Annotated[int | None, option("--workers", "N", "Processes on Ray.  [default: 1]")] = None
-    min_workers: Annotated[
-        int | None,
-        option("--min-workers", "N", "Go on with so many where nodes are lost.  [default: all]"),
-    ] = None
-    worker_cpus: Annotated[
-        int | None,
-        option("--worker-cpus", "N", "CPUs of a process on Ray, and its threads.  [default: 1]"),
-    ] = None
+    workers: Annotated[int | None, option("N", "Processes on Ray.  [default: 1]")] = None
+    min_workers: Annotated[int | None, option("N", "Go on with so many where nodes are lost.  [default: all]")] = None
+    worker_cpus: Annotated[int | None, option("N", "CPUs of a process on Ray, and its threads.  [default: 1]")] = None
 
 
+@verb()
 def train(
-    how: RunOut,
+    output: RunOut,
     ray: RayOptions,
     data: Annotated[
-        Path | None,
-        option("--data", "STORE", "The store, as `fullrank prepare` writes it; with --resume it may be left out."),
+        Path | None, option("STORE", "The store, as `fullrank prepare` writes it; with --resume it may be left out.")
     ] = None,
     recipe: Annotated[
         str | None,
@@ -81,12 +76,12 @@ def train(
     source: Annotated[
         Path | None,
         option(
-            "--from", "RUN", "Start from this run's weights; without RECIPE, with its settings.", callback=check_runs
+            "RUN", "Start from this run's weights; without RECIPE, with its settings.", "--from", callback=check_runs
         ),
     ] = None,
     loggers: Annotated[
         list[str] | None,
-        option("--logger", "NAME", "Log to tensorboard, csv, mlflow, wandb, ... too; may be repeated."),
+        option("NAME", "Log to tensorboard, csv, mlflow, wandb, ... too; may be repeated.", "--logger"),
     ] = None,
     watch: Annotated[
         bool,
@@ -98,11 +93,7 @@ def train(
     ] = False,
     checkpoints: Annotated[
         str | None,
-        option(
-            "--checkpoints",
-            "URL",
-            "Copy the run here at each checkpoint (s3://..., gs://..., a path); --resume goes on from it.",
-        ),
+        option("URL", "Copy the run here at each checkpoint (s3://..., gs://..., a path); --resume goes on from it."),
     ] = None,
 ) -> None:
     """Train a model on a store and write a run folder.
@@ -123,36 +114,40 @@ def train(
     """
     from fullrank.core.checks import check_given, check_one_way
 
-    out = how.out
-    if not how.resume:
+    out = output.out
+    if not output.resume:
         remedy = "name one (`fullrank list recipes`), a YAML file, or a run by --from"
         check_given("a recipe", source if recipe is None else recipe, remedy, code="missing-argument")
         check_given("--data", data, "name the store to train on", code="missing-option")
     check_one_way({
-        "--resume, which goes on with the run,": how.resume or None,
-        "--overwrite, which throws it away,": how.overwrite or None,
+        "--resume, which goes on with the run,": output.resume or None,
+        "--overwrite, which throws it away,": output.overwrite or None,
     })  # fmt: skip
     if recipe is not None and recipe != "same":
-        check_recipe(recipe, how.settings)
+        check_recipe(recipe, output.settings)
     elif source is not None:
-        check_settings(source, how.settings or ())
+        check_settings(source, output.settings or ())
     check_store(data)
-    if not how.resume:
-        check_place(out, overwrite=how.overwrite)
+    if not output.resume:
+        check_place(out, overwrite=output.overwrite)
     elif checkpoints is None and (recipe is None or data is None):
         check_runs(out)
     from fullrank import api
 
-    output = Output(how.as_json)
+    callbacks: list[Callback] = []
+    if watch:
+        from fullrank.analysis.watch import Watch
+
+        callbacks.append(Watch())
     old = _identity(out)
     try:
         run = api.train(
-            recipe, data, out, set=how.settings or (), resume=how.resume, overwrite=how.overwrite, init_from=source,
-            loggers=loggers or (), callbacks=_callbacks(watch), device=how.device, progress=not output.silent,
-            checkpoints=checkpoints, **vars(ray),
+            recipe, data, out, set=output.settings or (), resume=output.resume, overwrite=output.overwrite,
+            init_from=source, loggers=loggers or (), callbacks=callbacks, device=output.device,
+            progress=not output.silent, checkpoints=checkpoints, **vars(ray),
         )  # fmt: skip
     except KeyboardInterrupt:
-        replaced = not how.overwrite or _identity(out) != old  # until then its checkpoints are the old run's
+        replaced = not output.overwrite or _identity(out) != old  # until then its checkpoints are the old run's
         if (out / "checkpoints").is_dir() and replaced and not output.silent:
             logged = [word for name in loggers or () for word in ("--logger", name)]
             again = ["--resume", *logged, *["--watch"] * watch]
@@ -165,14 +160,6 @@ def train(
 def _identity(folder: Path) -> int | None:
     """What changes where one folder is exchanged for another."""
     return folder.stat().st_ino if folder.exists() else None
-
-
-def _callbacks(watch: bool) -> tuple[Callback, ...]:
-    if not watch:
-        return ()
-    from fullrank.analysis.watch import Watch
-
-    return (Watch(),)
 
 
 def report(output: Output, run: Run) -> None:
@@ -194,7 +181,7 @@ def report(output: Output, run: Run) -> None:
     })  # fmt: skip
 
 
-def best(run: Run) -> dict[str, Any] | None:
+def best(run: Run) -> JsonObject | None:
     """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
     from fullrank.evaluation.spec import selection_sign
 

@@ -9,51 +9,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fullrank.cli.option_groups import RunOut, flat
-from fullrank.cli.options import (
-    AsJson,
-    Device,
-    Overwrite,
-    RunFolder,
-    Settings,
-    Word,
-    argument,
-    check_out,
-    choice,
-    flag,
-    option,
-)
+from fullrank.cli.option_groups import RunOut, WrittenByModel
+from fullrank.cli.options import Device, RunFolder, Settings, Word, argument, check_out, choice, flag, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_recipe, check_settings, check_store
 from fullrank.cli.train import report
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
 
 
-def add(app: typer.Typer) -> None:
-    app.command("pretrain")(flat(pretrain))
-    app.command("fisher")(flat(fisher))
-    app.command("finetune")(flat(finetune))
-    app.command("grow")(flat(grow))
-
-
+@verb()
 def pretrain(
     recipe: Annotated[str, argument("RECIPE", "A recipe whose items are made of text or vectors, such as srt.")],
-    data: Annotated[list[Path], option("--data", "STORE", "A store; give two or more.", callback=check_store)],
-    out: Annotated[Path, option("--out", "FOLDER", "The run folder to write.")],
+    data: Annotated[list[Path], option("STORE", "A store; give two or more.", callback=check_store)],
+    out: Annotated[Path, option("FOLDER", "The run folder to write.")],
+    output: Output,
     weights: Annotated[
-        str | None,
-        option("--weights", "X,X,...", "How often the rows of each store count in an epoch.  [default: 1 each]"),
+        str | None, option("X,X,...", "How often the rows of each store count in an epoch.  [default: 1 each]")
     ] = None,
-    joined: Annotated[
-        Path | None,
-        option("--joined", "FOLDER", "Where the joined store is written.  [default: OUT-data]"),
-    ] = None,
+    joined: Annotated[Path | None, option("FOLDER", "Where the joined store is written.  [default: OUT-data]")] = None,
     settings: Settings = None,
     overwrite: Annotated[bool, flag("--overwrite", "Replace the run and the joined store.")] = False,
     device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Train one model on several stores at once.
 
@@ -70,7 +47,6 @@ def pretrain(
     from fullrank.data.events.join import join_stores
     from fullrank.training.run_folder import check_place
 
-    output = Output(as_json)
     check_place(out, overwrite=overwrite)  # before the stores are joined
     place = joined if joined is not None else out.parent / f"{out.name}-data"
     store = join_stores(data, place, weights=_numbers(weights), overwrite=overwrite)
@@ -92,21 +68,18 @@ def _numbers(text: str | None) -> list[float] | None:
         ) from None
 
 
+@verb()
 def fisher(
     run: RunFolder,
-    out: Annotated[Path, option("--out", "FILE", "Write it there (.safetensors).")],
+    out: Annotated[Path, option("FILE", "Write it there (.safetensors).")],
+    output: WrittenByModel,
     data: Annotated[
-        Path | None,
-        option("--data", "STORE", "The store of the run, where it was moved.", callback=check_store),
+        Path | None, option("STORE", "The store of the run, where it was moved.", callback=check_store)
     ] = None,
-    batches: Annotated[int, option("--batches", "N", "Training batches to read.", min=1)] = 3000,
+    batches: Annotated[int, option("N", "Training batches to read.", min=1)] = 3000,
     batch_size: Annotated[
-        int | None,
-        option("--batch-size", "N", "Events or rows in a batch; by default as in training.", min=1),
+        int | None, option("N", "Events or rows in a batch; by default as in training.", min=1)
     ] = None,
-    overwrite: Overwrite = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Measure how much each weight of a run matters.
 
@@ -119,40 +92,33 @@ def fisher(
     fullrank fisher runs/toys --batches 500 --out runs/toys-fisher.safetensors
     fullrank finetune runs/toys --data data/shop --out runs/shop --ewc runs/toys-fisher.safetensors
     """
-    check_out(out, overwrite)
+    check_out(out, output.overwrite)
     from fullrank.training.finetune import fisher_information as make
 
-    output = Output(as_json)
     with output.progress(f"fisher {run}") as progress:
-        made = make(run, out, data=data, batches=batches, batch_size=batch_size, device=device, progress=progress)
+        made = make(
+            run, out, data=data, batches=batches, batch_size=batch_size, device=output.device, progress=progress
+        )
     output.say(f"{made}: of {batches:,} batches, {made.stat().st_size / 2**20:.1f} MiB")
     output.finish({"run": run, "out": made, "batches": batches, "batch_size": batch_size})
 
 
+@verb()
 def finetune(
     run: RunFolder,
-    data: Annotated[Path, option("--data", "STORE", "The store to fine-tune on.", callback=check_store)],
-    how: RunOut,
+    data: Annotated[Path, option("STORE", "The store to fine-tune on.", callback=check_store)],
+    output: RunOut,
     stages: Annotated[
         int | None,
         option(
-            "--stages",
-            "N",
-            "Blocks to free one by one before all is trained; 0 trains all at once.  [default: every block]",
-            min=0,
+            "N", "Blocks to free one by one before all is trained; 0 trains all at once.  [default: every block]", min=0
         ),
     ] = None,
-    stage_epochs: Annotated[
-        int | None,
-        option("--stage-epochs", "N", "Epochs of each stage.  [default: 10]", min=1),
-    ] = None,
+    stage_epochs: Annotated[int | None, option("N", "Epochs of each stage.  [default: 10]", min=1)] = None,
     ewc: Annotated[
-        Path | None,
-        option("--ewc", "FILE", "Hold on to the weights that matter: a file of `fullrank fisher`."),
+        Path | None, option("FILE", "Hold on to the weights that matter: a file of `fullrank fisher`.")
     ] = None,
-    ewc_weight: Annotated[
-        float | None, option("--ewc-weight", "X", "How firmly --ewc holds on to them.  [default: 100]")
-    ] = None,
+    ewc_weight: Annotated[float | None, option("X", "How firmly --ewc holds on to them.  [default: 100]")] = None,
 ) -> None:
     """Fine-tune a run on another store, in stages.
 
@@ -165,38 +131,37 @@ def finetune(
     fullrank finetune runs/toys --data data/shop --out runs/shop
     fullrank finetune runs/toys --data data/shop --out runs/shop --stages 0 --set training.lr=1e-4
     """  # fmt: skip
-    check_settings(run, how.settings or ())
+    check_settings(run, output.settings or ())
     from fullrank.training.finetune import finetune as make
 
-    output = Output(how.as_json)
     made = make(
-        run, data, how.out, stages=stages, stage_epochs=stage_epochs, ewc=ewc, ewc_weight=ewc_weight,
-        set=how.settings or (), resume=how.resume, overwrite=how.overwrite, device=how.device,
+        run, data, output.out, stages=stages, stage_epochs=stage_epochs, ewc=ewc, ewc_weight=ewc_weight,
+        set=output.settings or (), resume=output.resume, overwrite=output.overwrite, device=output.device,
         progress=not output.silent,
     )  # fmt: skip
     report(output, made)
 
 
+@verb()
 def grow(
     run: RunFolder,
-    items: Annotated[Path, option("--items", "FILE", "The new items: ids, and what is known of them.")],
-    out: Annotated[Path, option("--out", "FOLDER", "The new run; RUN stays as it is.")],
+    output: Output,
+    items: Annotated[Path, option("FILE", "The new items: ids, and what is known of them.")],
+    out: Annotated[Path, option("FOLDER", "The new run; RUN stays as it is.")],
     start: Annotated[
         Word,
         choice(
-            "--start",
             "features|neighbours|mean",
             "Where a new item's vector comes from: its features, the items with the same --like, or all items.",
         ),
     ] = "features",
     like: Annotated[
-        str | None, option("--like", "NAME", "Column whose values make items neighbours, for --start neighbours.")
+        str | None, option("NAME", "Column whose values make items neighbours, for --start neighbours.")
     ] = None,
     codes: Annotated[
-        Path | None, option("--codes", "FOLDER", "Semantic ids of old and new items, for a run whose items have them.")
+        Path | None, option("FOLDER", "Semantic ids of old and new items, for a run whose items have them.")
     ] = None,
-    item: Annotated[str, option("--item-col", "NAME", "Column of FILE with the ids.")] = "item_id",
-    as_json: AsJson = False,
+    item: Annotated[str, option("NAME", "Column of FILE with the ids.", "--item-col")] = "item_id",
 ) -> None:
     """Add new items to a trained run, without training.
 
@@ -210,7 +175,6 @@ def grow(
     from fullrank.run import Run
     from fullrank.training.grow import grow_catalog
 
-    output = Output(as_json)
     opened = Run.open(run)
     before = opened.catalog.size
     made = grow_catalog(opened, items, out, item=item, start=start, like=like, codes=codes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import torch
 
 from fullrank.core.errors import UserError, brief
@@ -44,6 +46,13 @@ def _named(name: str | torch.device) -> torch.device:
             code="device-unavailable",
         )
     return device
+
+
+def device_of(model: object) -> torch.device:
+    """Where a model's weights are; the CPU for one without any."""
+    tensors = chain(model.parameters(), model.buffers()) if isinstance(model, torch.nn.Module) else iter(())
+    first: torch.Tensor | None = next(tensors, None)
+    return torch.device("cpu") if first is None else first.device
 
 
 def seed_draws(seed: int, device: torch.device) -> None:

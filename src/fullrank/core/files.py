@@ -28,6 +28,8 @@ from fullrank.core.locks import folder_lock, forget_part, is_leftover, part_name
 if TYPE_CHECKING:
     import numpy as np
 
+JsonObject = dict[str, Any]
+"""An object of JSON: a manifest, a protocol, the body of an answer."""
 _AT_CWD, _EXCHANGE = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 
 

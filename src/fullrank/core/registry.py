@@ -16,7 +16,7 @@ A room that does something for both problems states in a Protocol what that is, 
 its own; callers look up by `problem`:
 
     evaluation.EVALUATE              metrics of a model on a split        `evaluation.Evaluate`
-    evaluation.compare.COMPARE       the paired difference of two results `evaluation.compare.Compare`
+    evaluation.compare.COMPARE       the paired difference of two results a function of both sides and a metric
     training.data_module.DATA_MODULES   a store, as training sees it      `training.data_module.DataModule`
     analysis.diagnose.DIAGNOSE       what a run looks like from inside    a function of a run, its model and a sample
     analysis.report.report.REPORT    a page about some runs               a function of their results and the split

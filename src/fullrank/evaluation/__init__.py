@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import torch
-
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.registry import Problem
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.ranking import evaluate_ranking
@@ -45,8 +43,7 @@ class Evaluate(Protocol):
         split: str,
         spec: Any = None,
         *,
-        device: torch.device | str = "cpu",
-        progress: Progress | None = None,
+        progress: Progress = untold,
     ) -> EvaluationResult: ...
 
 

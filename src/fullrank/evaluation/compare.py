@@ -10,9 +10,9 @@ the mean does; its numbers are not those of BQS and may not be reported as such.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -20,20 +20,20 @@ from pydantic import Field
 
 from fullrank.core.checks import check_type, public
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import JsonObject
 from fullrank.core.registry import Problem
 from fullrank.evaluation.result import EvaluationResult, require_same_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import (
     LABELS,
     RESAMPLED,
-    UserValues,
     bootstrap_p,
     bounds,
     metric_values,
     resample,
-    resample_clicks,
     sign_flip,
 )
+from fullrank.metrics import UserValues
 from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 
 MAY_DIFFER = (
@@ -72,16 +72,18 @@ class Comparison:
         change = f"{self.difference:+.4f} ({low:+.4f} to {high:+.4f})"
         return f"{self.metric}: {self.a:.4f} to {self.b:.4f}, {change}, p = {self.p:.2g}, {self.users:,} compared"
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return asdict(self)
 
 
-class Compare(Protocol):
-    """The difference b - a of one metric of one problem; a side holds one evaluation or more."""
+@dataclass(frozen=True)
+class Draws:
+    """How an interval and a p value are drawn."""
 
-    def __call__(
-        self, a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int
-    ) -> Comparison: ...
+    samples: int | None
+    """None is the default of the problem."""
+    level: float
+    seed: int
 
 
 def check_comparable(a: Evaluation, b: Evaluation) -> None:
@@ -118,25 +120,20 @@ def compare(
 
     Raises `UserError` where the protocols differ, naming how, or where a metric was not computed.
     """
-    ours, theirs = (_side(name, side) for name, side in (("a", a), ("b", b)))
+    ours, theirs = ([*side] if isinstance(side, list | tuple) else [side] for side in (a, b))
+    for name, one in (*(("a", one) for one in ours), *(("b", one) for one in theirs)):
+        check_type(name, one, EvaluationResult, "an evaluation (what fr.evaluate gives), or a list of them")
     if not ours or not theirs:
         raise UserError("there is nothing to compare: give at least one evaluation of each side", code="no-evaluations")
     if len({one.problem for one in (*ours, *theirs)}) > 1:
         raise UserError(
             "one run ranks items and the other predicts clicks; compare two of the same kind", code="problems-differ"
         )
-    return COMPARE[ours[0].problem](ours, theirs, metric, samples=samples, level=level, seed=seed)
+    return COMPARE[ours[0].problem](ours, theirs, metric, Draws(samples, level, seed))
 
 
-def _side(name: str, given: Any) -> list[EvaluationResult]:
-    several = list(given) if isinstance(given, list | tuple) else [given]
-    for one in several:
-        check_type(name, one, EvaluationResult, "an evaluation (what fr.evaluate gives), or a list of them")
-    return several
-
-
-def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
-    samples = 10_000 if samples is None else samples
+def _compare_lists(a: Results, b: Results, metric: str, how: Draws) -> Comparison:
+    samples, level, seed = how.samples or 10_000, how.level, how.seed
     quality = bqs_like_quality(metric)
     name = parse_metric(metric) if quality is None else quality
     for side in (*a, *b):
@@ -145,7 +142,11 @@ def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, 
             raise unknown("metric", str(name), side.metrics)
     values = influences = _mean_column(b, name) - _mean_column(a, name)
     if quality is not None:
-        values, influences = bqs_like_columns(values, _target_bands(a[0]))
+        if "target" not in a[0].per_user.groups:
+            raise UserError(
+                f"{PAIRED} needs the popularity of the targets: evaluate with slices=true", code="slices-needed"
+            )
+        values, influences = bqs_like_columns(values, a[0].per_user.groups["target"])
     span = bounds(resample(influences[:, None], samples=min(samples, MAX_RESAMPLES), seed=seed)[:, 0], level)
     p, users = sign_flip(values, samples, seed), len(values)
     if quality is None:
@@ -158,21 +159,24 @@ def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, 
     return Comparison(f"{PAIRED}@{name.k}", half, found, found - half, (low, high), p, test, users)
 
 
-def _compare_clicks(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
-    samples = 1000 if samples is None else samples
+def _compare_clicks(a: Results, b: Results, metric: str, how: Draws) -> Comparison:
+    samples = how.samples or 1000
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER_RANKING)
         if metric not in RESAMPLED or metric not in side.metrics:
             raise unknown("metric", metric, [name for name in RESAMPLED if name in side.metrics])
     unit = "group" if metric == "gauc" else a[0].protocol["bootstrap"]["unit"]
     before, after = (_mean_metric(side, metric) for side in (a, b))
-    drawn = _mean_drawn(b, metric, unit, samples, seed) - _mean_drawn(a, metric, unit, samples, seed)
+    drawn = _mean_drawn(b, metric, unit, samples, how.seed) - _mean_drawn(a, metric, unit, samples, how.seed)
     test = f"paired bootstrap of {unit}s, {samples} samples"
     count = len(a[0].per_impression.rows)
-    return Comparison(metric, before, after, after - before, bounds(drawn, level), bootstrap_p(drawn), test, count)
+    return Comparison(metric, before, after, after - before, bounds(drawn, how.level), bootstrap_p(drawn), test, count)
 
 
-COMPARE: Mapping[Problem, Compare] = {"retrieval": _compare_lists, "ranking": _compare_clicks}
+COMPARE: Mapping[Problem, Callable[[Results, Results, str, Draws], Comparison]] = {
+    "retrieval": _compare_lists,
+    "ranking": _compare_clicks,
+}
 
 
 def _mean_metric(sides: Results, name: str) -> float:
@@ -185,13 +189,8 @@ def _mean_column(sides: Results, name: Name) -> UserValues:
 
 
 def _mean_drawn(sides: Results, metric: str, unit: str, samples: int, seed: int) -> Float[np.ndarray, "S"]:
-    rows = [one.per_impression for one in sides]
-    each = [
-        resample_clicks(
-            one.probabilities, one.labels, one.groups, by_group=unit == "group", samples=samples, seed=seed
-        )[metric]
-        for one in rows
-    ]
+    by_group = unit == "group"
+    each = [one.per_impression.resample(by_group=by_group, samples=samples, seed=seed)[metric] for one in sides]
     return np.mean(each, axis=0)
 
 
@@ -209,15 +208,6 @@ def bqs_like_quality(metric: str) -> Name | None:
     if metric.strip().partition("@")[0] != PAIRED:
         return None
     return Name("ndcg", split_name(metric)[1])
-
-
-def _target_bands(result: EvaluationResult) -> Int[np.ndarray, "U"]:
-    """Each user's band: 0 head, 1 mid, 2 tail."""
-    if "target" not in result.per_user.groups:
-        raise UserError(
-            f"{PAIRED} needs the popularity of the targets: evaluate with slices=true", code="slices-needed"
-        )
-    return result.per_user.groups["target"]
 
 
 def bqs_like_columns(gap: UserValues, band: Int[np.ndarray, "U"]) -> tuple[UserValues, UserValues]:

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from jaxtyping import Int
 
 from fullrank.core.checks import known_times
 from fullrank.core.errors import UserError, no_effect
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
@@ -53,7 +53,7 @@ class LaterEvents:
     bounds: Int[np.ndarray, "U 2"]
     times: Int[np.ndarray, "E"] | None
     fingerprint: str
-    facts: dict[str, Any]
+    facts: JsonObject
     """Counts for the protocol: what was left out, and what may have leaked."""
 
     def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
@@ -70,8 +70,7 @@ def evaluate_later(
     later: LaterEvents,
     spec: Evaluation,
     *,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> EvaluationResult:
     """The model's metrics on the users of a period. Raises `UserError` as `retrieval.evaluate`, and where settings or
     the model need what later events do not have."""
@@ -85,7 +84,7 @@ def evaluate_later(
             "events: are these users of that store? empty=answer evaluates without histories",
             code="no-users-with-history",
         )
-    rows = measure(model, later, "test", spec, device=device, progress=progress)
+    rows = measure(model, later, "test", spec, progress=progress)
     began = later.facts["from"]
     own = {
         "split": SPLIT,
@@ -109,8 +108,7 @@ def later_events(
     training, where it is at hand: it tells users that were trained on, and which events are no later than its training.
     Raises `UserError` for what is no table of events, and where no item is known.
     """
-    known_users = earlier.user_ids if isinstance(earlier, Store) else None
-    text_users = known_users is not None and known_users.dtype == pl.String
+    text_users = isinstance(earlier, Store) and earlier.user_ids.dtype == pl.String
     period = _read(events, "the events", catalog, columns, text_users=text_users)
     known = period.items >= 0
     if not known.any():
@@ -135,9 +133,15 @@ def later_events(
     times = None
     if history.times is not None and target.times is not None:
         times = np.concatenate([history.times, target.times])[order]
-    rows = np.full(len(users), -1) if trained is None else trained.rows_of(_of_type(users, trained.user_ids))
-    new = before == 0 if trained is None else (rows < 0) | ~_trained(trained)[rows]
-    limit = _last_trained(trained)
+    new = before == 0
+    limit: int | None = None
+    if trained is not None:
+        ids = users if trained.user_ids.dtype == pl.String else users.cast(trained.user_ids.dtype, strict=False)
+        rows, learned = trained.rows_of(ids), np.asarray(trained.bounds[:, 0] > trained.offsets[:-1])
+        new = (rows < 0) | ~learned[rows]
+        last = trained.bounds[learned, 0] - 1  # a user's events are in order of time
+        if trained.times is not None and len(last):
+            limit = int(trained.times[last].max())
     facts = {
         "events": len(period.items),
         "from": began,
@@ -205,24 +209,6 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
     owner = np.repeat(np.arange(store.num_users), np.diff(store.offsets))
     times = None if store.times is None else np.asarray(store.times)
     return _Events(str(store.path), store.user_ids.cast(pl.String), owner, number[np.asarray(store.items)], times)
-
-
-def _of_type(users: pl.Series, ids: pl.Series) -> pl.Series:
-    """Text as ids of a store; null where it is none of its type."""
-    return users if ids.dtype == pl.String else users.cast(ids.dtype, strict=False)
-
-
-def _trained(store: Store) -> np.ndarray:
-    """Whether each user of a store has a training event."""
-    return np.asarray(store.bounds[:, 0] > store.offsets[:-1])
-
-
-def _last_trained(store: Store | None) -> int | None:
-    """The time of the last training event, in seconds."""
-    if store is None or store.times is None:
-        return None
-    last = store.bounds[_trained(store), 0] - 1  # a user's events are in order of time
-    return int(store.times[last].max()) if len(last) else None
 
 
 def _fingerprint(users: pl.Series, catalog: Catalog, *arrays: np.ndarray) -> str:

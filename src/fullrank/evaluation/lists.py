@@ -17,7 +17,9 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from fullrank.core.checks import check_one_way
 from fullrank.core.errors import UserError, no_effect
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.events.store import Store
@@ -28,7 +30,7 @@ from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.evaluation.retrieval import longest_list, rows_of_lists, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.search import Decoding
-from fullrank.metrics import match
+from fullrank.metrics import RankedIds, match
 from fullrank.models.sequential.reasoning import Budget
 
 USERS, ITEMS = ("user_id", "user"), ("item_id", "item")
@@ -95,8 +97,7 @@ def _column(source: InputTable, given: str | None, usual: tuple[str, ...], keywo
 
 def _order_column(source: InputTable, rank: str | None, score: str | None) -> tuple[str, bool]:
     """The column that lists are put in order by, and whether its smallest value stands first."""
-    if rank is not None and score is not None:
-        raise UserError("lists are put in order by rank_col= or by score_col=: give one of the two", code="given-twice")
+    check_one_way({"rank_col=": rank, "score_col=": score}, code="given-twice")
     if score is not None or (rank is None and "rank" not in source.columns and "score" in source.columns):
         return _column(source, score, ("score",), "score_col"), False
     name = rank or "rank"
@@ -125,7 +126,7 @@ def _find(given: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.n
 
 def _padded_lists(
     owner: Int[np.ndarray, "n"], ids: Int[np.ndarray, "n"], users: EvalSet, longest: int, items: int
-) -> tuple[Int[np.ndarray, "U k"], dict[str, Any]]:
+) -> tuple[RankedIds, JsonObject]:
     """The lists of the evaluated users, -1 where a place is empty or its item unknown, and what there is to say of
     them. Rows are in order of (owner, place)."""
     at = np.searchsorted(users.users, owner).clip(max=len(users) - 1)

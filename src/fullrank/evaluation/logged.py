@@ -28,7 +28,7 @@ from pydantic import Field
 
 from fullrank.core.checks import public, takes
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import jsonable, write_json
+from fullrank.core.files import JsonObject, jsonable, write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import BROKEN, read_parquet, unreadable
 from fullrank.core.tables import write_table
@@ -38,8 +38,8 @@ from fullrank.data.frames import InputTable
 from fullrank.data.manifest import require_no_store
 from fullrank.data.values import TextIndex
 from fullrank.evaluation.compare import Comparison
-from fullrank.evaluation.statistics import UserValues, bootstrap_p, bounds, draws, resample, sign_flip, summarise
-from fullrank.metrics import MetricInputs, match
+from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
+from fullrank.metrics import MetricInputs, UserValues, match
 from fullrank.metrics.names import ACCURACY, Name, expand_metrics, parse_metric
 
 COLUMNS: dict[str, Any] = {
@@ -80,7 +80,7 @@ class LoggedDifference:
     """On the users that both have answered; else over all users of both, resampled together."""
     comparison: Comparison
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return {"a_version": self.a, "b_version": self.b, "paired": self.paired, **self.comparison.dump()}
 
 
@@ -94,14 +94,14 @@ class LoggedEvaluation:
     """Of each version and the one before it."""
     counts: dict[str, int]
     """`answers`, `without_user`, `user_without_events`, `without_later_event`, `scored`; and those by `source:NAME`."""
-    protocol: dict[str, Any]
+    protocol: JsonObject
     rows: pl.DataFrame
     """A row for each scored answer: user, time, version, k, targets, and each metric (null above the answer's k)."""
 
     def __repr__(self) -> str:
         return f"LoggedEvaluation({len(self.rows):,} answers scored, of versions {', '.join(self.versions)})"
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Plain data without the rows; numbers that do not exist are None."""
         measured = {"versions": self.versions, "differences": [one.dump() for one in self.differences]}
         return {**jsonable(measured), "counts": self.counts, "protocol": self.protocol}
@@ -342,7 +342,9 @@ def _differences(
     found, every, both = [], has[0] | has[1], has[0] & has[1]
     # one row a user: value and presence of either side, resampled together, so that users of both count as one
     table = np.stack([*np.nan_to_num(means), *has], 1)[every]
-    drawn = _ratios(table, samples, seed)
+    sums = np.array([counts @ table for counts in draws(len(table), samples, seed)]).reshape(-1, 4)
+    sums = sums[(sums[:, 2:] > 0).all(1)]  # samples with users of either side
+    drawn = sums[:, 1] / sums[:, 3] - sums[:, 0] / sums[:, 2]
     before, after = (table[:, :2].sum(0) / table[:, 2:].sum(0)).tolist()
     p = bootstrap_p(drawn) if len(drawn) else math.nan
     test = f"bootstrap of all users, {len(drawn)} samples"
@@ -357,13 +359,6 @@ def _differences(
         one = Comparison(name, float(ours.mean()), float(theirs.mean()), gap, span, p, test, len(change))
         found.append(LoggedDifference(a, b, True, one))
     return found
-
-
-def _ratios(table: Float[np.ndarray, "U 4"], samples: int, seed: int) -> Float[np.ndarray, "S"]:
-    """The difference of both means in each bootstrap sample; samples without a user of either side are left out."""
-    sums = np.array([counts @ table for counts in draws(len(table), samples, seed)]).reshape(-1, 4)
-    sums = sums[(sums[:, 2:] > 0).all(1)]
-    return np.asarray(sums[:, 1] / sums[:, 3] - sums[:, 0] / sums[:, 2])
 
 
 def _date(seconds: Any) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fullrank.core.log import Progress
+from fullrank.core.files import JsonObject
+from fullrank.core.log import Progress, untold
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 from fullrank.data.sent_store import StoreAt
@@ -44,7 +45,7 @@ class MeasureTask:
         store, users, protocol = _measured(self.model, self.store, self.split, self.spec)
         low, high = stretch(number, self.parts, len(users))
         return measure_users(
-            predictor.model, store, users.take(np.arange(low, high)), protocol, self.spec, device=predictor.device
+            predictor.model, store, users.take(np.arange(low, high)), protocol, self.spec
         )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def evaluate_parts(
     *,
     runner: Runner,
     parts: int | None,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> EvaluationResult:
     """What `retrieval.evaluate` gives, of a model that workers open. Raises `UserError` as it does, before they begin.
 
@@ -71,15 +72,12 @@ def evaluate_parts(
     task = MeasureTask(model.sent(runner), StoreAt.of(store), split, spec, count)
     for _, rows in runner.results(task, range(count)):
         found.append(rows)
-        if progress is not None:
-            progress(sum(len(one.users) for one in found), len(users))
+        progress(sum(len(one.users) for one in found), len(users))
     return merge(found)
 
 
 @lru_cache(maxsize=1)
-def _measured(
-    model: ModelSource, there: StoreAt, split: str, spec: Evaluation
-) -> tuple[Store, EvalSet, dict[str, Any]]:
+def _measured(model: ModelSource, there: StoreAt, split: str, spec: Evaluation) -> tuple[Store, EvalSet, JsonObject]:
     """The store, the users of the split and the protocol, made once by a process that has several parts of them."""
     store: Any = there.open()
     return store, *users_and_protocol(model.open().model, store, split, spec)

@@ -10,22 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Int, Int64
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.log import Progress
+from fullrank.core.files import JsonObject
+from fullrank.core.log import Progress, untold
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import FieldEncoder, is_categorical
 from fullrank.data.impressions.schema import AnyField, BagOf, Numeric
+from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import FIRST, MISSING, UNKNOWN, Vocabulary
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.retrieval import check_split
 from fullrank.evaluation.spec import RankingEvaluation, Selection
-from fullrank.evaluation.statistics import bounds, resample_clicks
+from fullrank.evaluation.statistics import bounds
 from fullrank.inference.predict import predict_batch
 from fullrank.metrics import ctr
 from fullrank.models.ranking.calibration import Calibration
@@ -38,31 +38,17 @@ CHUNK = 1 << 16
 """Rows that are read at once."""
 
 
-@runtime_checkable
-class ImpressionEvalStore(Protocol):
-    """What evaluation reads of a store of impressions."""
-
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def encoder(self) -> FieldEncoder: ...
-    def split(self, name: Any) -> range: ...
-    def batch(self, rows: Any) -> Impressions: ...
-
-
 def evaluate_ranking(
     model: RankingModule,
-    store: ImpressionEvalStore,
+    store: ImpressionStore,
     split: str,
-    spec: RankingEvaluation | None = None,
+    spec: RankingEvaluation = RankingEvaluation(),
     *,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> EvaluationResult:
     """The model's metrics on all impressions of a split. Raises `UserError` where there are none, or no labels."""
-    spec = spec or RankingEvaluation()
     fields = slice_fields(store.encoder, spec.slices)  # an unknown one is told before minutes are spent
-    rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, device=device, progress=progress)
+    rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, progress=progress)
     found = ranking_result(rows, spec, split, store.fingerprint)
     if model.calibration is not None:
         found = replace(found, protocol=found.protocol | {"calibration": _before(rows, model.calibration.spec, spec)})
@@ -82,61 +68,56 @@ def evaluate_ranking(
 def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fingerprint: str) -> EvaluationResult:
     """Metrics, intervals and protocol of some rows."""
     if spec.unit == "group":
-        _groups_of(rows, "unit=group", "use unit=row")
+        _require_groups(rows, "unit=group", "use unit=row")
     if "gauc" in (spec.metrics or ()):
-        _groups_of(rows, "the metric gauc", "leave it out")
+        _require_groups(rows, "the metric gauc", "leave it out")
     metrics = click_metrics(rows, spec.bins)
-    protocol: dict[str, Any] = {
+    protocol: JsonObject = {
         "kind": "clicks", "split": split, "fingerprint": fingerprint, "rows": len(rows.rows),
         "clicks": int(rows.labels.sum()),
         "ties": "one half", "bins": spec.bins, "gauc_groups": None, "gauc_left_out": None,
         "bootstrap": {"samples": spec.bootstrap, "level": spec.level, "seed": spec.seed, "unit": spec.unit},
     }  # fmt: skip
     if rows.groups is not None:
-        within = ctr.gauc(rows.probabilities, rows.labels, rows.groups)
+        within = rows.gauc
         protocol |= {"gauc_groups": within.groups, "gauc_left_out": within.left_out}
         protocol["bootstrap"]["gauc"] = "groups with both classes"
     if spec.metrics is not None:
         protocol["metrics"] = list(spec.metrics)
         metrics = {name: metrics[name] for name in spec.metrics}
-    by_group = spec.unit == "group"
-    drawn = resample_clicks(
-        rows.probabilities, rows.labels, rows.groups, by_group=by_group, samples=spec.bootstrap, seed=spec.seed
-    )
+    drawn = rows.resample(by_group=spec.unit == "group", samples=spec.bootstrap, seed=spec.seed)
     drawn = {name: values for name, values in drawn.items() if name in metrics}
     stderr = {n: float(v.std(ddof=1)) if len(v) > 1 else math.nan for n, v in drawn.items()}
     interval = {n: bounds(v, spec.level) for n, v in drawn.items()}
-    curve = ctr.reliability_curve(rows.probabilities, rows.labels, spec.bins)
-    return EvaluationResult(metrics, stderr, interval, {}, protocol, rows, curve)
+    return EvaluationResult(metrics, stderr, interval, {}, protocol, rows, rows.curve(spec.bins))
 
 
 def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
     """Every metric of some rows; gauc where they have groups, NaN what they cannot tell."""
     area, loss = rows.auc, rows.logloss
-    error = ctr.ece(ctr.reliability_curve(rows.probabilities, rows.labels, bins))
+    error = ctr.ece(rows.curve(bins))
     clicks = float(rows.labels.sum())
     pcoc = float(rows.probabilities.sum()) / clicks if clicks else math.nan
     metrics = {"auc": area, "logloss": loss, "auc-logloss": area - loss, "ece": error, "pcoc": pcoc}
     if rows.groups is not None:
-        metrics["gauc"] = ctr.gauc(rows.probabilities, rows.labels, rows.groups).value
+        metrics["gauc"] = rows.gauc.value
     return metrics
 
 
-def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluation) -> dict[str, Any]:
+def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluation) -> JsonObject:
     """What an evaluation says of a calibration: by what, on how many validation rows, and the metrics without it."""
     raw = replace(rows, probabilities=calibration.inverse().of_probabilities(rows.probabilities))
     before = {name: value for name, value in click_metrics(raw, spec.bins).items() if name in CALIBRATED}
     return {"method": calibration.method, "fitted_on": "validation", "rows": calibration.rows, "before": before}
 
 
-def _groups_of(rows: PerImpression, what: str, remedy: str) -> np.ndarray:
-    """The group of each row. Raises `UserError` where the store has none."""
+def _require_groups(rows: PerImpression, what: str, remedy: str) -> None:
+    """Raise `UserError` where the store has no groups."""
     if rows.groups is None:
         raise UserError(
             f"{what} needs a group column and this store has none: prepare it with one (user_col), or {remedy}",
             code="no-group-column",
         )
-    return rows.groups
 
 
 def selection_value(rows: PerImpression, selection: Selection) -> float:
@@ -144,12 +125,12 @@ def selection_value(rows: PerImpression, selection: Selection) -> float:
     if selection == "logloss":
         return rows.logloss
     if selection == "gauc":
-        groups = _groups_of(rows, "the selection metric gauc", "select auc")
-        return ctr.gauc(rows.probabilities, rows.labels, groups).value
+        _require_groups(rows, "the selection metric gauc", "select auc")
+        return rows.gauc.value
     return rows.auc if selection == "auc" else rows.auc - rows.logloss
 
 
-def split_rows(store: ImpressionEvalStore, split: str) -> Int[np.ndarray, "N"]:
+def split_rows(store: ImpressionStore, split: str) -> Int[np.ndarray, "N"]:
     """Row numbers of a split."""
     check_split(split)
     found = store.split(split)
@@ -163,12 +144,11 @@ def split_rows(store: ImpressionEvalStore, split: str) -> Int[np.ndarray, "N"]:
 
 def predict_rows(
     model: RankingModule,
-    store: ImpressionEvalStore,
+    store: ImpressionStore,
     rows: Int[np.ndarray, "N"],
     batch_size: int,
     *,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> PerImpression:
     """Probability, label and group of some rows of a store."""
     probabilities, labels, groups = [], [], []
@@ -176,19 +156,16 @@ def predict_rows(
         labels.append(checked_labels(batch.labels).numpy())
         if batch.groups is not None:
             groups.append(batch.groups.numpy())
-        probabilities.append(predict_batch(model, batch, device))
+        probabilities.append(predict_batch(model, batch))
     whose = np.concatenate(groups).astype(np.int64) if groups else None
     return PerImpression(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), whose)
 
 
-def row_batches(
-    store: ImpressionEvalStore, rows: np.ndarray, size: int, progress: Progress | None
-) -> Iterator[Impressions]:
+def row_batches(store: ImpressionStore, rows: np.ndarray, size: int, progress: Progress) -> Iterator[Impressions]:
     """Some rows of a store, so many at once."""
     for low in range(0, len(rows), size):
         yield store.batch(rows[low : low + size])
-        if progress is not None:
-            progress(min(low + size, len(rows)), len(rows))
+        progress(min(low + size, len(rows)), len(rows))
 
 
 def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:
@@ -207,7 +184,9 @@ def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:
     return [fields[name] for name in names]
 
 
-def slice_rows(store: Any, rows: Int64[np.ndarray, "N"], field: AnyField) -> Iterator[tuple[str, Int[np.ndarray, "n"]]]:
+def slice_rows(
+    store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
+) -> Iterator[tuple[str, Int[np.ndarray, "n"]]]:
     """Each slice of a field: its label, and the places in `rows` of its rows; the slices of most rows first."""
     place, ids = _pairs(store, rows, field)
     counts = np.bincount(ids)
@@ -224,10 +203,10 @@ def slice_rows(store: Any, rows: Int64[np.ndarray, "N"], field: AnyField) -> Ite
 
 
 def _pairs(
-    store: Any, rows: Int64[np.ndarray, "N"], field: AnyField
+    store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
 ) -> tuple[Int64[np.ndarray, "P"], Int64[np.ndarray, "P"]]:
     """Places of rows and the id of a value that each has; of a bag without values the missing one."""
-    encoder: FieldEncoder = store.encoder
+    encoder = store.encoder
     places, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for low in range(0, len(rows), CHUNK):
         batch = store.batch(rows[low : low + CHUNK])

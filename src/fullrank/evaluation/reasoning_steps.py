@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from fullrank.core.checks import public
 from fullrank.core.constraints import MOST_ROUNDS
 from fullrank.core.errors import UserError
-from fullrank.core.log import Progress
+from fullrank.core.files import JsonObject
+from fullrank.core.log import Progress, untold
 from fullrank.evaluation.retrieval import EvalStore, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import bounds, resample
@@ -56,7 +56,7 @@ class OracleCeiling:
     chosen: tuple[float, ...]
     """Share of the users whose (earliest) best step this is."""
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return asdict(self) | {"label": LABEL}
 
 
@@ -80,7 +80,7 @@ class StepCurvePoint:
     def label(self) -> str:
         return f"{'adaptive, at most ' if self.adaptive else ''}{self.asked}"
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return asdict(self)
 
 
@@ -88,18 +88,23 @@ def oracle_ceilings(
     model: Any,
     store: EvalStore,
     split: str,
-    spec: Evaluation | None = None,
+    spec: Evaluation = Evaluation(),
     *,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> list[OracleCeiling]:
     """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
-    spec = _accuracy_alone(spec or Evaluation())
+    if spec.reasoning.adaptive is not None:
+        raise UserError(
+            "the oracle chooses the step itself: leave reasoning.adaptive out", code="adaptive-without-effect"
+        )
+    # of what else is measured (exposure, fairness) more is not better
+    names = accuracy_among(spec.names(), "the oracle, which chooses by accuracy,")
+    spec = spec.model_copy(update={"metrics": names, "slices": False})
     most = _most_steps(model, spec)
     values = []
     for step in range(most + 1):
-        tick = None if progress is None else _part(progress, step, most + 1)
-        found = evaluate(model, store, split, _at_step(spec, step), device=device, progress=tick)
+        tick = _part(progress, step, most + 1)
+        found = evaluate(model, store, split, _at_step(spec, step), progress=tick)
         values.append(found.per_user.values)
     return [_ceiling(str(name), np.stack([v[str(name)] for v in values]), spec) for name in spec.names()]
 
@@ -109,18 +114,16 @@ def accuracy_by_steps(
     model: Any,
     store: EvalStore,
     split: str,
-    spec: Evaluation | None = None,
+    spec: Evaluation = Evaluation(),
     *,
     metrics: Sequence[str] | None = None,
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 3,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> list[StepCurvePoint]:
     """A point for each number of steps up to `reasoning.steps` (as trained by default), then the adaptive one.
 
     `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a reasoner.
     """
-    spec = spec or Evaluation()
     most = _most_steps(model, spec)
     light = spec.selection_alone().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
     settings = [_at_step(light, step) for step in range(most + 1)]
@@ -131,11 +134,10 @@ def accuracy_by_steps(
     for turn in range(rounds):
         for place, setting in enumerate(settings):
             begun = time.perf_counter()
-            measured: Any = evaluate(model, store, split, setting, device=device)
+            measured: Any = evaluate(model, store, split, setting)
             best[place] = min(best[place], time.perf_counter() - begun)
             found[place] = measured
-            if progress is not None:
-                progress(turn * len(settings) + place + 1, rounds * len(settings))
+            progress(turn * len(settings) + place + 1, rounds * len(settings))
     return [_point(*three) for three in zip(settings, found, best, strict=True)]
 
 
@@ -152,16 +154,6 @@ def _most_steps(model: Any, spec: Evaluation) -> int:
 def _at_step(spec: Evaluation, step: int) -> Evaluation:
     """The same evaluation after this many steps."""
     return spec.model_copy(update={"reasoning": Budget(steps=step, streams=spec.reasoning.streams)})
-
-
-def _accuracy_alone(spec: Evaluation) -> Evaluation:
-    """Of what else is measured (exposure, fairness) more is not better, so an oracle cannot choose by it."""
-    if spec.reasoning.adaptive is not None:
-        raise UserError(
-            "the oracle chooses the step itself: leave reasoning.adaptive out", code="adaptive-without-effect"
-        )
-    names = accuracy_among(spec.names(), "the oracle, which chooses by accuracy,")
-    return spec.model_copy(update={"metrics": names, "slices": False})
 
 
 def _ceiling(name: str, values: np.ndarray, spec: Evaluation) -> OracleCeiling:

@@ -13,7 +13,7 @@ import polars as pl
 from jaxtyping import Float, Int, Integer
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, jsonable, whole_file, write_json
+from fullrank.core.files import JsonObject, NotWritten, jsonable, whole_file, write_json
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.registry import Problem
@@ -21,9 +21,9 @@ from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, read_saved
-from fullrank.evaluation.statistics import UserValues, slice_means, summarise
+from fullrank.evaluation.statistics import resample_clicks, slice_means, summarise
 from fullrank.evaluation.summary import metric_table, population, protocol_notes
-from fullrank.metrics import ctr
+from fullrank.metrics import RankedIds, RowValues, UserValues, ctr
 from fullrank.metrics.names import HISTORY, Name, expand_metrics
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -45,11 +45,11 @@ class PerUser:
     users: Int[np.ndarray, "U"]
     values: dict[str, UserValues]
     """By metric name; metrics of all lists together are not here."""
-    lists: Int[np.ndarray, "U k"] | None
+    lists: RankedIds | None
     """The ranked item ids; None under the sampled protocol."""
     groups: dict[str, Int[np.ndarray, "U"]]
     """Slice -> place of the user's label in `statistics.LABELS`."""
-    protocol: dict[str, Any]
+    protocol: JsonObject
     steps: Int[np.ndarray, "U"] | None = None
     """Reasoning steps of each user where stopping was adaptive."""
     sampled: dict[str, UserValues] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class PerUser:
         return frame if self.lists is None else frame.with_columns(items=pl.Series(self.lists))
 
     @staticmethod
-    def read(frame: pl.DataFrame, protocol: dict[str, Any]) -> PerUser:
+    def read(frame: pl.DataFrame, protocol: JsonObject) -> PerUser:
         """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
         optional = [name for name in frame.columns if name == "steps" or name.startswith("slice:")]
         accuracy = [str(name) for name in metric_names(protocol) if name.per_user]
@@ -96,8 +96,8 @@ class PerImpression:
 
     rows: Int[np.ndarray, "N"]
     """Row numbers in the store."""
-    probabilities: Float[np.ndarray, "N"]
-    labels: Float[np.ndarray, "N"]
+    probabilities: RowValues
+    labels: RowValues
     groups: Int[np.ndarray, "N"] | None
 
     @property
@@ -114,6 +114,22 @@ class PerImpression:
     def logloss(self) -> float:
         return float(ctr.losses(self.probabilities, self.labels).mean())
 
+    @property
+    def gauc(self) -> ctr.Grouped:
+        """Within groups, which have to be there."""
+        assert self.groups is not None
+        return ctr.gauc(self.probabilities, self.labels, self.groups)
+
+    def curve(self, bins: int) -> tuple[ctr.Bin, ...]:
+        """The reliability curve."""
+        return ctr.reliability_curve(self.probabilities, self.labels, bins)
+
+    def resample(self, *, by_group: bool, samples: int, seed: int) -> dict[str, Float[np.ndarray, "S"]]:
+        """The metrics of bootstrap samples of the rows, or of whole groups."""
+        return resample_clicks(
+            self.probabilities, self.labels, self.groups, by_group=by_group, samples=samples, seed=seed
+        )
+
     def take(self, at: Integer[np.ndarray, "n"]) -> PerImpression:
         """Some of the rows."""
         groups = None if self.groups is None else self.groups[at]
@@ -125,7 +141,7 @@ class PerImpression:
         return frame if self.groups is None else frame.with_columns(group=pl.Series(self.groups))
 
     @staticmethod
-    def read(frame: pl.DataFrame, protocol: dict[str, Any]) -> PerImpression:
+    def read(frame: pl.DataFrame, protocol: JsonObject) -> PerImpression:
         """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
         check_row_types(frame, [name for name in ("row", "group") if name in frame.columns], ["probability", "label"])
         row, probability, label = (frame[name].to_numpy() for name in ("row", "probability", "label"))
@@ -149,7 +165,7 @@ class EvaluationResult:
     """Lower and upper end of the bootstrap interval over users or impressions."""
     slices: dict[str, dict[str, dict[str, float | int]]]
     """Slice -> label -> the metrics of those users or impressions, and how many they are."""
-    protocol: dict[str, Any]
+    protocol: JsonObject
     """Everything that the numbers depend on besides the model."""
     rows: Rows
     """The rows behind the numbers."""
@@ -196,7 +212,7 @@ class EvaluationResult:
     @property
     def notes(self) -> list[str]:
         """What has to be known to read the numbers, as sentences: what was left out, and what may have leaked."""
-        return protocol_notes(self.protocol) if self.problem == "retrieval" else []
+        return [*protocol_notes(self.protocol)] if self.problem == "retrieval" else []
 
     @property
     def mean_steps(self) -> float | None:
@@ -209,9 +225,9 @@ class EvaluationResult:
         """Metric -> `full`, `sampled` and their `gap`; empty where no sampled metrics were asked for."""
         return sampled_gaps(self.metrics, self.rows.sampled) if self.rows.problem == "retrieval" else {}
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Plain data without the rows; numbers that do not exist are None."""
-        found: dict[str, Any] = {} if self.mean_steps is None else {"mean_steps": self.mean_steps}
+        found: JsonObject = {} if self.mean_steps is None else {"mean_steps": self.mean_steps}
         if sampled := self.sampled:
             found["sampled"] = sampled
         found |= {"metrics": self.metrics, "stderr": self.stderr, "interval": self.interval}
@@ -311,11 +327,11 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
     return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, protocol, rows)
 
 
-def metric_names(protocol: dict[str, Any]) -> list[Name]:
+def metric_names(protocol: JsonObject) -> list[Name]:
     return expand_metrics(protocol["metrics"], ())
 
 
-def require_same_protocol(ours: dict[str, Any], theirs: dict[str, Any], what: str) -> None:
+def require_same_protocol(ours: JsonObject, theirs: JsonObject, what: str) -> None:
     """Raise `UserError` where two protocols differ, naming how; `what` says what cannot be done then."""
     if ours != theirs:
         raise UserError(
@@ -325,13 +341,13 @@ def require_same_protocol(ours: dict[str, Any], theirs: dict[str, Any], what: st
         )
 
 
-def protocol_difference(a: dict[str, Any], b: dict[str, Any]) -> str:
+def protocol_difference(a: JsonObject, b: JsonObject) -> str:
     """The keys in which two protocols differ, with both values (of a fingerprint, its beginning)."""
     keys = [k for k in {**a, **b} if a.get(k) != b.get(k)]
     return ", ".join(f"{k} ({_brief(a.get(k))} and {_brief(b.get(k))})" for k in keys)
 
 
-def setting_to_align(a: dict[str, Any], b: dict[str, Any]) -> str:
+def setting_to_align(a: JsonObject, b: JsonObject) -> str:
     """What makes two protocols alike; nothing where no setting does, as with different data."""
     keys = {k for k in {**a, **b} if a.get(k) != b.get(k)}
     if not keys & set(SETTABLE) or keys - set(SETTABLE) - FOLLOWING:
@@ -345,7 +361,7 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:13]}...{text[0]}"
 
 
-def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:
+def _restored(tree: JsonObject, folder: Path) -> EvaluationResult:
     protocol = tree.get("protocol")
     clicks = isinstance(protocol, dict) and protocol.get("kind") == "clicks"
     kind: type[Rows] = PerImpression if clicks else PerUser

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.log import Progress
+from fullrank.core.files import JsonObject
+from fullrank.core.log import Progress, untold
 from fullrank.core.memory import require_memory
 from fullrank.core.parted import Flat, occurrences
 from fullrank.data.histories import EvalSet, Histories
@@ -24,10 +24,10 @@ from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.sampled import block_of, sampled_hits, shared_negative_metrics, shared_negative_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import slice_codes
-from fullrank.inference.batches import score_batches
+from fullrank.inference.batches import Batching, score_batches
 from fullrank.inference.recommend import rank
 from fullrank.inference.search import Decoding
-from fullrank.metrics import MetricInputs, RankedLists, match
+from fullrank.metrics import ItemCounts, MetricInputs, RankedIds, RankedLists, match
 from fullrank.metrics.lists import history_popularity
 from fullrank.models import Model
 from fullrank.models.sequential.reasoning import described
@@ -46,7 +46,7 @@ class CountedCatalog(Protocol):
     """A catalogue whose items were counted."""
 
     @property
-    def popularity(self) -> Int[np.ndarray, "V"]: ...
+    def popularity(self) -> ItemCounts: ...
 
 
 @runtime_checkable
@@ -68,47 +68,43 @@ def evaluate(
     model: Model,
     store: EvalStore,
     split: str,
-    spec: Evaluation | None = None,
+    spec: Evaluation = Evaluation(),
     *,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> EvaluationResult:
     """The model's metrics on all users of a split (`validation` or `test`).
 
-    The model must already be on `device`. Raises `UserError` where the split has no users, the store and the model
+    Raises `UserError` where the split has no users, the store and the model
     disagree about the catalogue, or the model gives NaN.
     """
-    return merge([measure(model, store, split, spec, device=device, progress=progress)])
+    return merge([measure(model, store, split, spec, progress=progress)])
 
 
 def measure(
     model: Model,
     store: EvalStore,
     split: str,
-    spec: Evaluation | None = None,
+    spec: Evaluation = Evaluation(),
     *,
     shard: tuple[int, int] = (0, 1),
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> PerUser:
     """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See `merge`."""
-    spec = spec or Evaluation()
     if not 0 <= shard[0] < shard[1]:
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="invalid-shard")
     everybody, protocol = users_and_protocol(model, store, split, spec)
     users = everybody.take(slice(shard[0], None, shard[1]))
-    return measure_users(model, store, users, protocol, spec, device=device, progress=progress)
+    return measure_users(model, store, users, protocol, spec, progress=progress)
 
 
 def measure_users(
     model: Model,
     store: EvalStore,
     users: EvalSet,
-    protocol: dict[str, Any],
+    protocol: JsonObject,
     spec: Evaluation,
     *,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> PerUser:
     """The rows of some users of what `users_and_protocol` gave."""
     model, longest = evaluated_model(model, store, spec), longest_list(spec, model.num_items)
@@ -117,14 +113,13 @@ def measure_users(
         f"the metrics of {len(users):,} users with lists of {longest:,} items",
         "lower ks and the lengths in metrics",
     )
-    scored = score_batches(
-        model, users.histories, block=block_of(spec, model.num_items), batch_size=spec.batch_size, device=device,
-        progress=progress, budget=spec.reasoning,
-    )  # fmt: skip
+    how = Batching(spec.batch_size, spec.block, progress)
+    blocks = replace(how, block=block_of(spec, model.num_items))
+    scored = score_batches(model, users.histories, blocks, budget=spec.reasoning)
     if spec.protocol == "sampled":
         hits = sampled_hits(scored, users, store.catalog.popularity, spec)
         return _rows(users, protocol, store, spec, MetricInputs(hits, users.truth.lengths))
-    ranking = ranked(model, users.histories, spec, longest, device, progress)
+    ranking = ranked(model, users.histories, spec, longest, how)
     rows = rows_of_lists(users, protocol, store, spec, ranking.ids.astype(np.int32), ranking.steps)
     if spec.sampled is None:
         return rows
@@ -134,7 +129,7 @@ def measure_users(
 
 def users_and_protocol(
     model: Model | None, store: EvalStore, split: str, spec: Evaluation
-) -> tuple[EvalSet, dict[str, Any]]:
+) -> tuple[EvalSet, JsonObject]:
     """All users of a split by ascending row, and the protocol; without a model, that of lists made elsewhere.
 
     Raises `UserError` where there are none, or where store and model disagree about items.
@@ -182,37 +177,26 @@ def longest_list(spec: Evaluation, items: int) -> int:
     return min(max(n.k for n in spec.names()), items)
 
 
-def ranked(
-    model: Model,
-    histories: Histories,
-    spec: Evaluation,
-    k: int,
-    device: torch.device | str,
-    progress: Progress | None,
-) -> RankedLists:
+def ranked(model: Model, histories: Histories, spec: Evaluation, k: int, how: Batching) -> RankedLists:
     """The lists under the spec's seen policy, budget and decoding."""
-    return rank(
-        model, histories, k=k, seen=spec.seen, batch_size=spec.batch_size, block=spec.block, device=device,
-        progress=progress, decoding=spec.decoding, budget=spec.reasoning,
-    )  # fmt: skip
+    return rank(model, histories, k=k, seen=spec.seen, search=spec.decoding, budget=spec.reasoning, how=how)
 
 
 def rows_of_lists(
     users: EvalSet,
-    protocol: dict[str, Any],
+    protocol: JsonObject,
     store: EvalStore,
     spec: Evaluation,
-    lists: Int[np.ndarray, "U k"],
+    lists: RankedIds,
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> PerUser:
     """The rows of users whose ranked item ids are given (-1: an empty place), whoever ranked them."""
     counts = store.catalog.popularity
     if spec.popularity == "all":
         counts = occurrences(store.items, len(counts))
-    chosen = None
-    if any(n.needs_histories for n in spec.names()):
-        chosen = history_popularity(users.histories.items, counts)
-    repeats = match(lists, users.histories.items) if any(n.needs_repeats for n in spec.names()) else None
+    histories, bases = users.histories.items, {name.base for name in spec.names()}
+    chosen = history_popularity(histories, counts) if "lift" in bases else None
+    repeats = match(lists, histories) if "repeat" in bases else None
     codes = None if spec.diversity_by is None else item_categories(store.catalog, spec.diversity_by)
     table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen, repeats, codes)
     return _rows(users, protocol, store, spec, table, steps)
@@ -230,7 +214,7 @@ def item_categories(catalog: Any, column: str) -> Int[np.ndarray, "V L"]:
 
 def _rows(
     users: EvalSet,
-    protocol: dict[str, Any],
+    protocol: JsonObject,
     store: EvalStore,
     spec: Evaluation,
     table: MetricInputs,
@@ -265,9 +249,9 @@ def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int
     return whole.take(order), int(np.sum(~keep))
 
 
-def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
+def _inference(model: Model, spec: Evaluation) -> JsonObject:
     """Budget, decoding, dropped events and discount, where they are not the defaults: other results keep their keys."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     budget = described(model, spec.reasoning)
     if budget is not None:
         found["reasoning"] = budget
@@ -280,7 +264,7 @@ def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
     return found
 
 
-def _protocol(store: EvalStore, split: str, spec: Evaluation, users: int, skipped: int) -> dict[str, Any]:
+def _protocol(store: EvalStore, split: str, spec: Evaluation, users: int, skipped: int) -> JsonObject:
     sampled = spec.protocol == "sampled"
     return {
         "split": split,

@@ -18,7 +18,6 @@ targets placed before it. A model that scores all items alike therefore looks pe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,15 +25,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged
 from fullrank.core.memory import require_memory
 from fullrank.core.random import uniform_at
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation.spec import Evaluation
-from fullrank.evaluation.statistics import UserValues
 from fullrank.inference.batches import BLOCK, pair_scores
 from fullrank.inference.exact import block_scorer
-from fullrank.metrics import MetricInputs
+from fullrank.metrics import ItemCounts, MetricInputs, UserValues
 from fullrank.metrics.names import ACCURACY
 from fullrank.models import Scorer
 
@@ -51,9 +50,7 @@ Places = Callable[[Scorer, np.ndarray, Jagged], np.ndarray]
 """(scorer of a batch, positions of its users in the set, their targets) -> the place, from 0, of each target."""
 
 
-def sampled_hits(
-    batches: Batches, users: EvalSet, popularity: Int[np.ndarray, "V"], spec: Evaluation
-) -> Bool[np.ndarray, "U k"]:
+def sampled_hits(batches: Batches, users: EvalSet, popularity: ItemCounts, spec: Evaluation) -> Bool[np.ndarray, "U k"]:
     """Which of the first places of each user's candidates hold a target, under the sampled protocol."""
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
 
@@ -85,7 +82,7 @@ def shared_negative_metrics(batches: Batches, users: EvalSet, spec: Evaluation) 
     return {str(n): n(table) for n in names}
 
 
-def shared_negative_protocol(spec: Evaluation, items: int) -> dict[str, Any]:
+def shared_negative_protocol(spec: Evaluation, items: int) -> JsonObject:
     """What the protocol says of shared negatives; nothing without any. A `note` where they outnumber the items."""
     if spec.sampled is None:
         return {}
@@ -108,7 +105,7 @@ def sampled_gaps(full: dict[str, float], sampled: dict[str, UserValues]) -> dict
 def negatives(
     users: Int[np.ndarray, "U"],
     count: int,
-    weights: Int[np.ndarray, "V"],
+    weights: ItemCounts,
     forbidden: Int[np.ndarray, "p"],
     seed: int,
 ) -> Int[np.ndarray, "U n"]:

@@ -114,7 +114,7 @@ class Evaluation(Spec):
             accuracy_among(self.names(), f"sampled={self.sampled}", ", or leave sampled out")
         if self.metrics is not None:
             names = self.names()
-            diverse = any(name.needs_categories for name in names)
+            diverse = any(name.base == "ild" for name in names)
             if diverse and self.diversity_by is None:
                 raise UserError(
                     "the metric 'ild' needs a column of items that says how different they are: add "

@@ -24,12 +24,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fullrank.core.jagged import Jagged
-from fullrank.metrics import ctr
+from fullrank.metrics import ItemCounts, RankedIds, RowValues, UserValues, ctr
 from fullrank.metrics.lists import exposures
 from fullrank.metrics.names import PER_LIST, WITHOUT, Name
 
-UserValues = Float[np.ndarray, "U"]
-"""A number for each user."""
 CELLS = 1 << 22
 """Counts (units x samples), or random signs, held at once."""
 RESAMPLED = ("auc", "logloss", "auc-logloss", "gauc")
@@ -47,7 +45,7 @@ class Summary:
 
 def summarise(
     values: Mapping[str, UserValues],
-    lists: Int[np.ndarray, "U k"] | None,
+    lists: RankedIds | None,
     names: Sequence[Name],
     *,
     items: int,
@@ -71,15 +69,13 @@ def summarise(
     return Summary(mean, dict(zip((str(n) for n in names), errors.tolist(), strict=True)), interval)
 
 
-def list_metric(name: Name, lists: Int[np.ndarray, "U k"] | None, items: int) -> float:
+def list_metric(name: Name, lists: RankedIds | None, items: int) -> float:
     """A metric of all lists together."""
     assert lists is not None, "this metric reads full lists"
     return float(PER_LIST[name.base](exposures(lists[:, : name.k], items)[None])[0])
 
 
-def metric_values(
-    name: Name, values: Mapping[str, UserValues], lists: Int[np.ndarray, "U k"] | None, items: int
-) -> UserValues:
+def metric_values(name: Name, values: Mapping[str, UserValues], lists: RankedIds | None, items: int) -> UserValues:
     """One number per user whose mean is the metric; `items` is the size of the catalogue."""
     if name.per_user:
         return values[str(name)]
@@ -99,8 +95,8 @@ def resample(table: Float[np.ndarray, "U M"], *, samples: int, seed: int) -> Flo
 
 
 def resample_clicks(
-    probabilities: Float[np.ndarray, "N"],
-    labels: Float[np.ndarray, "N"],
+    probabilities: RowValues,
+    labels: RowValues,
     groups: Int[np.ndarray, "N"] | None = None,
     *,
     by_group: bool = False,
@@ -129,7 +125,7 @@ def resample_clicks(
     return drawn
 
 
-def draws(units: int, samples: int, seed: int) -> Iterator[Float[np.ndarray, "U"]]:
+def draws(units: int, samples: int, seed: int) -> Iterator[UserValues]:
     """How often each unit is in each bootstrap sample."""
     for sample in range(samples):
         drawn = np.random.default_rng([seed, sample]).integers(units, size=units)
@@ -187,7 +183,7 @@ LABELS = {
 
 
 def slice_codes(
-    lengths: Int[np.ndarray, "U"], new: Bool[np.ndarray, "U"], truth: Jagged, popularity: Int[np.ndarray, "V"]
+    lengths: Int[np.ndarray, "U"], new: Bool[np.ndarray, "U"], truth: Jagged, popularity: ItemCounts
 ) -> dict[str, Int[np.ndarray, "U"]]:
     """The place of each user's label in `LABELS`. `new`: no event in training. Target: the most popular one."""
     band, items, first = popularity_bands(popularity), truth.flat(), truth.offsets[:-1]
@@ -199,7 +195,7 @@ def slice_codes(
     }
 
 
-def popularity_bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
+def popularity_bands(popularity: ItemCounts) -> Int[np.ndarray, "V"]:
     """0 head, 1 mid, 2 tail for each item. An item belongs to the band in which its share of events begins."""
     order = np.argsort(-popularity, kind="stable")
     before = (np.cumsum(popularity[order]) - popularity[order]) / max(int(popularity.sum()), 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import nn
 
+from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import block_scorer, refuse_nan
@@ -34,6 +36,18 @@ TOKENS = 1 << 15
 """Most positions (users x padded length) in one batch given to a model."""
 
 
+@dataclass(frozen=True)
+class Batching:
+    """How histories go through a model: how many at once, and who is told."""
+
+    batch_size: int | None = None
+    """Users of a batch; None is what keeps users x block within `SCORES`, and positions within `TOKENS`."""
+    block: int | None = None
+    """Items that are scored at once; None is `BLOCK`."""
+    progress: Progress = untold
+    """Called with (users done, users in all)."""
+
+
 def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
     """The scorer of a batch; index and budget are for models that have an index (`models.Model`)."""
     if index is None:
@@ -44,11 +58,8 @@ def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | No
 def score_batches(
     model: Model,
     histories: Histories,
+    how: Batching = Batching(),
     *,
-    block: int,
-    batch_size: int | None = None,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
     budget: Budget | None = None,
     index: Any | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
@@ -61,9 +72,7 @@ def score_batches(
         check_budget(model, budget)
     with evaluating(model):
         index = model.index_items() if index is None else index
-        for at, batch in batches(
-            model, histories, block=block, batch_size=batch_size, device=device, progress=progress
-        ):
+        for at, batch in batches(model, histories, how):
             with torch.inference_mode():
                 scorer = scorer_of(model, batch, index, budget)
             if scorer.size != model.num_items:
@@ -75,35 +84,40 @@ def score_batches(
 
 
 def batches(
-    model: Model,
-    histories: Histories,
-    *,
-    block: int,
-    batch_size: int | None = None,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    model: Model, histories: Histories, how: Batching = Batching()
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Batch]]:
-    """The histories in batches of like length, on `device`; between them the model is in evaluation mode.
+    """The histories in batches of like length, on the model's device; between them the model is in evaluation mode.
 
     A model reads the last `model.max_length` events. Raises `UserError` on an empty history (unless the model has the
     attribute `allows_empty = True`) and on an id outside the catalogue.
     """
     read = histories.items.last(model.max_length)
     lengths = read.lengths
-    _check(model, lengths)
+    if not model.allows_empty and (lengths == 0).any():
+        raise UserError(
+            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot rank without "
+            "one: leave these users out or rank them with a model that can, such as popularity",
+            code="empty-history",
+        )
     times = histories.times if model.reads_times else None
     keys = histories.keys.numbers() if histories.keys is not None and model.reads_users else None
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
-    most = batch_size or max(SCORES // block, 1)
+    device, most = device_of(model), how.batch_size or max(SCORES // (how.block or BLOCK), 1)
     done = 0
     with evaluating(model):
         while done < len(order):
             longest = max(int(lengths[order[done]]), 1)
-            count = batch_size or min(most, max(TOKENS // longest, 1))
+            count = how.batch_size or min(most, max(TOKENS // longest, 1))
             at = order[done : done + count]
             items = read.take(at)
             table = items.padded()
-            _check_item_ids(table, model.num_items)
+            low, high = int(table.min()), int(table.max())
+            if low < 0 or high >= model.num_items:
+                raise UserError(
+                    f"item id {low if low < 0 else high} is not in the model's catalogue of {model.num_items} items "
+                    f"(0 to {model.num_items - 1})",
+                    code="item-out-of-range",
+                )
             batch = Batch(
                 items=_padded(table),
                 lengths=torch.from_numpy(lengths[at]),
@@ -111,10 +125,9 @@ def batches(
                 user_keys=None if keys is None else torch.from_numpy(keys[at]),
                 times=None if times is None else _padded(items.over(times).padded()),
             )
-            yield at, batch if str(device) == "cpu" else batch.to(device)
+            yield at, batch if device.type == "cpu" else batch.to(device)
             done += len(at)
-            if progress is not None:
-                progress(done, len(order))
+            how.progress(done, len(order))
 
 
 @contextmanager
@@ -132,25 +145,6 @@ def evaluating(model: Any) -> Iterator[None]:
 
 def _padded(table: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(table.astype(np.int64, copy=False))
-
-
-def _check(model: Model, lengths: Int[np.ndarray, "U"]) -> None:
-    if not model.allows_empty and (lengths == 0).any():
-        raise UserError(
-            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot rank without "
-            "one: leave these users out or rank them with a model that can, such as popularity",
-            code="empty-history",
-        )
-
-
-def _check_item_ids(items: Int[np.ndarray, "B T"], num_items: int) -> None:
-    low, high = int(items.min()), int(items.max())
-    if low < 0 or high >= num_items:
-        wrong = low if low < 0 else high
-        raise UserError(
-            f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})",
-            code="item-out-of-range",
-        )
 
 
 @torch.inference_mode()

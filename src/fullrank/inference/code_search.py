@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.inference.exact import of_length, select, top_k
+from fullrank.inference.exact import TopK, of_length, select, top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
 from fullrank.semantic_ids.reader import Tuples
@@ -51,7 +51,7 @@ class Candidates:
         again = F.pad(items[:, 1:] == items[:, :-1], (1, 0)) | (items < 0)
         return Candidates(items, scores.masked_fill(again, -torch.inf))
 
-    def best(self, k: int, filters: BatchFilter | None) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    def best(self, k: int, filters: BatchFilter | None) -> TopK:
         """The k best that filters let through, by score descending, then id ascending; empty places hold -1 / -inf."""
         scores = self.scores
         if filters is not None:
@@ -81,9 +81,7 @@ class GraphSearch:
         """Users so far who got exact lists."""
 
     @torch.inference_mode()
-    def __call__(
-        self, scorer: CodeScorer, k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    def __call__(self, scorer: CodeScorer, k: int, filters: BatchFilter | None) -> TopK:
         """The k best of the items reached."""
         users = scorer.levels.shape[1]
         held = self.first.expand(users, -1)
@@ -115,9 +113,7 @@ class BeamSearch:
         """Users so far whose lists were filled up from exact scores."""
 
     @torch.inference_mode()
-    def __call__(
-        self, scorer: CodeScorer, k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    def __call__(self, scorer: CodeScorer, k: int, filters: BatchFilter | None) -> TopK:
         codes = product_beam(scorer.levels.split(scorer.sizes), self.beams)
         scores, ids = Candidates.of(scorer, self._items(codes)).best(k, filters)
         scores, ids, padded = fill_from_exact(scorer, scores, ids, filters)
@@ -186,9 +182,7 @@ def own_scores(scorer: CodeScorer, items: Int[Tensor, "B m"]) -> Float[Tensor, "
     return reduce(operator.add, (flat[level[items] * scorer.levels.shape[1] + users] for level in scorer.rows.T))
 
 
-def exact_lists(
-    scorer: CodeScorer, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
-) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
+def exact_lists(scorer: CodeScorer, users: Int[Tensor, "B"], k: int, filters: BatchFilter | None) -> TopK:
     """The exact lists of some users of a batch, by scoring every item for them."""
     some = CodeScorer(scorer.levels[:, users].contiguous(), scorer.sizes, scorer.rows)
     return top_k(some, k, filters=None if filters is None else filters.only(users, scorer.levels.shape[1]))
@@ -209,9 +203,7 @@ class PrunedSearch:
         """Users so far for whom every item was scored."""
 
     @torch.inference_mode()
-    def __call__(
-        self, scorer: CodeScorer, k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    def __call__(self, scorer: CodeScorer, k: int, filters: BatchFilter | None) -> TopK:
         if bool(scorer.levels.isnan().any()):
             return top_k(scorer, k, filters=filters)  # which refuses them
         users = scorer.levels.shape[1]
@@ -237,9 +229,7 @@ class PrunedSearch:
             scores[active], ids[active] = held.best(k, None if filters is None else filters.only(active, users))
         return scores, ids
 
-    def _scan(
-        self, scorer: CodeScorer, users: Int[Tensor, "b"], k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
+    def _scan(self, scorer: CodeScorer, users: Int[Tensor, "B"], k: int, filters: BatchFilter | None) -> TopK:
         self.scanned += len(users)
         self.scored += len(users) * scorer.size
         return exact_lists(scorer, users, k, filters)

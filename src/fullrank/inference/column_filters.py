@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from fullrank.core.errors import UserError, brief, no_such
 from fullrank.data.events.catalog import Catalog
@@ -139,15 +139,10 @@ def _fits(column: pl.Series, wanted: Any) -> Bool[np.ndarray, "V"]:
             _values(name, kind, wanted)
             return np.zeros(len(column), bool)
         flat = lists.filter(pl.Series(lengths > 0)).explode()
-        return _any(_one_fits(flat.alias(name), kind, wanted), lengths)
+        total = np.concatenate([[0], np.cumsum(_one_fits(flat.alias(name), kind, wanted))])
+        ends = np.cumsum(lengths)
+        return total[ends] > total[ends - lengths]
     return _one_fits(column, kind, wanted)
-
-
-def _any(fits: Bool[np.ndarray, "E"], lengths: Int[np.ndarray, "V"]) -> Bool[np.ndarray, "V"]:
-    """Whether an element of each list does."""
-    total = np.concatenate([[0], np.cumsum(fits)])
-    ends = np.cumsum(lengths)
-    return total[ends] > total[ends - lengths]
 
 
 def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E"]:

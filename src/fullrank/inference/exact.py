@@ -9,7 +9,6 @@ found afterwards and put right: order is score descending, then item id ascendin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,9 +27,11 @@ DIRECT = 256
 """Below this many values a plain selection is as fast."""
 LARGEST_BLOCK = 1 << 24
 """Ids within a block are kept exactly in float32 where ties are put right."""
+TopK = tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]
+"""Scores and ids of the best items of each row; empty places hold -inf and -1."""
 
 
-def exact(scorer: Scorer, k: int, filters: BatchFilter | None, block: int) -> tuple[Tensor, Tensor]:
+def exact(scorer: Scorer, k: int, filters: BatchFilter | None, block: int) -> TopK:
     """The best of all items, whether one process holds them or several do."""
     if isinstance(scorer, ShardedScorer):
         return sharded_top_k(scorer, k, filters=filters, block=block)
@@ -38,9 +39,7 @@ def exact(scorer: Scorer, k: int, filters: BatchFilter | None, block: int) -> tu
 
 
 @torch.inference_mode()
-def top_k(
-    scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192, first: int = 0
-) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+def top_k(scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192, first: int = 0) -> TopK:
     """The k best items of each row: scores (float32) and ids, by score descending, then id ascending.
 
     `first` is the id of the scorer's first item, where it knows a stretch of a catalogue alone.
@@ -67,9 +66,7 @@ def top_k(
     return values.float(), ids
 
 
-def of_length(
-    k: int, values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"]
-) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+def of_length(k: int, values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"]) -> TopK:
     """At most k items of each row, and empty places (-inf, -1) where they are fewer or score -inf."""
     ids, missing = ids.masked_fill(values == -torch.inf, -1), k - values.shape[1]
     if missing > 0:
@@ -97,7 +94,7 @@ def block_scorer(scorer: Scorer, block: int) -> Callable[[int, int], Float[Tenso
 
 def _filtered(
     scores: Float[Tensor, "B n"], filters: BatchFilter | None, low: int, k: int, floor: Tensor | None, *, borrowed: bool
-) -> tuple[Float[Tensor, "B m"], Int[Tensor, "B m"]]:
+) -> TopK:
     """The best items that filters let through of the block that begins at `low`; `borrowed` scores are the model's."""
     if filters is None:
         return select(scores, k, floor)
@@ -109,9 +106,7 @@ def _filtered(
     return found
 
 
-def select(
-    scores: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None = None
-) -> tuple[Float[Tensor, "B m"], Int[Tensor, "B m"]]:
+def select(scores: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None = None) -> TopK:
     """The m = min(k, n) largest of each row, by value descending, then column ascending.
 
     Values up to `floor` are of no interest: where all rows have fewer larger ones, m is smaller.
@@ -133,9 +128,7 @@ def select(
     return values, ids
 
 
-def _largest(
-    x: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None = None, ordered: bool = True
-) -> tuple[Float[Tensor, "B m"], Int[Tensor, "B m"]]:
+def _largest(x: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None = None, ordered: bool = True) -> TopK:
     """The k largest values, descending if `ordered`; which of equal values is returned is left open.
 
     The k groups with the largest maxima hold the k largest values: a value in any other group is at most those maxima.
@@ -158,16 +151,19 @@ def _largest(
     return values, ids.gather(1, at)
 
 
-def _ordered(values: Float[Tensor, "R m"], ids: Int[Tensor, "R m"]) -> tuple[Float[Tensor, "R m"], Int[Tensor, "R m"]]:
+def _ordered(values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"]) -> TopK:
     """Rows sorted by value descending, then id ascending."""
     ids, by_id = ids.sort(1)
-    values, by_value = values.gather(1, by_id).sort(dim=1, descending=True, stable=True)
-    return values, ids.gather(1, by_value)
+    return _by_value(values.gather(1, by_id), ids)
 
 
-def _repair(
-    scores: Float[Tensor, "R n"], values: Float[Tensor, "R k"], ids: Int[Tensor, "R k"]
-) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
+def _by_value(values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"], k: int | None = None) -> TopK:
+    """The first k of rows sorted by value descending; equal values stay in their order."""
+    values, at = values.sort(dim=1, descending=True, stable=True)
+    return values[:, :k], ids.gather(1, at[:, :k])
+
+
+def _repair(scores: Float[Tensor, "B n"], values: Float[Tensor, "B k"], ids: Int[Tensor, "B k"]) -> TopK:
     """Rows whose k-th value also occurs outside the list: of equal values, those with the smallest ids are in."""
     k = values.shape[1]
     last = values[:, -1:]
@@ -175,14 +171,12 @@ def _repair(
     keys, equal = _largest(torch.where(scores == last, columns, 0.0), k)
     tied = torch.where(keys > 0, last, -torch.inf)
     above = values.masked_fill(values == last, -torch.inf)
-    values, at = torch.cat([above, tied], 1).sort(dim=1, descending=True, stable=True)
-    return values[:, :k], torch.cat([ids, equal], 1).gather(1, at[:, :k])
+    return _by_value(torch.cat([above, tied], 1), torch.cat([ids, equal], 1), k)
 
 
-def merge(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int) -> tuple[Tensor, Tensor]:
+def merge(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int) -> TopK:
     """Both lists are ordered and the block's ids are larger: a stable sort keeps equal scores in order of their ids."""
-    values, at = torch.cat([best[0], block[0]], 1).sort(dim=1, descending=True, stable=True)
-    return values[:, :k], torch.cat([best[1], block[1]], 1).gather(1, at[:, :k])
+    return _by_value(torch.cat([best[0], block[0]], 1), torch.cat([best[1], block[1]], 1), k)
 
 
 def refuse_nan(values: Float[Tensor, "B m"], what: str) -> None:
@@ -206,9 +200,7 @@ def nan_scores(of: str = "") -> UserError:
 
 
 @torch.inference_mode()
-def sharded_top_k(
-    scorer: ShardedScorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
-) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+def sharded_top_k(scorer: ShardedScorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192) -> TopK:
     """Exact top-k among items that several processes hold together: each ranks its own, and the lists are merged.
 
     All processes ask for the same users together, and each gets the whole lists in the order of one process. What goes
@@ -216,13 +208,10 @@ def sharded_top_k(
     """
     shard = scorer.shard
     found = top_k(scorer.own, k, filters=filters, block=block, first=shard.low)
-    values, ids = (torch.cat(_of_all(part, shard.group, shard.world), 1) for part in found)
-    # ids rise from process to process, so a stable sort keeps equal scores in order of their ids
-    values, at = values.sort(dim=1, descending=True, stable=True)
-    return values[:, :k], ids.gather(1, at[:, :k])
-
-
-def _of_all(part: Tensor, group: Any, world: int) -> list[Tensor]:
-    parts = [torch.empty_like(part) for _ in range(world)]
-    dist.all_gather(parts, part.contiguous(), group=group)
-    return parts
+    whole = []
+    for part in found:
+        parts = [torch.empty_like(part) for _ in range(shard.world)]
+        dist.all_gather(parts, part.contiguous(), group=shard.group)
+        whole.append(torch.cat(parts, 1))
+    values, ids = whole
+    return _by_value(values, ids, k)  # ids rise from process to process, so equal scores stay in order of their ids

@@ -18,9 +18,8 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import scratch_folder
+from fullrank.core.files import JsonObject, scratch_folder
 from fullrank.core.tables import write_table
-from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
@@ -29,7 +28,8 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns
 from fullrank.data.frames import Chunks, InputTable
-from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, event_columns, require_some
+from fullrank.inference.list_options import ListOptions
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, by_user, event_columns, require_some
 from fullrank.inference.stored_users import read_rows, refuse_table_columns
 from fullrank.parallel.spark import as_user_error
 
@@ -76,8 +76,8 @@ class StoreParts:
         known = {"parts": count, "histories": [store.fingerprint, store.manifest["content"]]}
         return cls(tuple(folders), parts_of_users, known)
 
-    def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
-        """The users of a part; `policies` are `unknown`, `untimed` and `timed`, as `requests.batch_of` takes them."""
+    def read(self, number: int, catalog: Catalog, options: ListOptions, *, timed: bool) -> Iterator[RequestBatch]:
+        """The users of a part, for a model that reads times (`timed`) or not."""
         low, high = stretch(number, self.parts, sum(users for _, users, _ in self.folders))
         start = 0
         for folder, users, content in self.folders:
@@ -85,7 +85,8 @@ class StoreParts:
             start += users
             if len(rows):
                 store = _store(folder, content)
-                yield read_rows(rows, store.user_ids.gather(rows).alias("user"), store, catalog, **policies)
+                ids = store.user_ids.gather(rows).alias("user")
+                yield read_rows(rows, ids, store, catalog, options, timed=timed)
 
 
 @dataclass(frozen=True)
@@ -100,17 +101,15 @@ class TableParts:
     names: tuple[str, ...]
     """Columns of the table, for sentences."""
 
-    def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
+    def read(self, number: int, catalog: Catalog, options: ListOptions, *, timed: bool) -> Iterator[RequestBatch]:
         """The same as of `StoreParts`."""
         users, own = Spill(Path(self.folder), 1).read(number, self.columns, text=self.text_users)
         users = users.cast(pl.String) if self.text_users else users  # no users have no type
-        codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
         order = np.argsort(own["key"], kind="stable") if "key" in own else np.arange(len(users))
-        order = order[np.argsort(codes[order], kind="stable")]
+        names, lengths, order = by_user(users, order)
         times = own["time"][order] if "time" in own else None
-        lengths = np.bincount(codes, minlength=len(names))
-        flat = FlatEvents(names.alias("user"), lengths, own["item"][order].astype(np.int64), times)
-        yield batch_of(flat, self.names, ordered=False, **policies)
+        flat = FlatEvents(names, lengths, own["item"][order].astype(np.int64), times)
+        yield batch_of(flat, self.names, options, timed=timed, ordered=False)
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class HistoryTable:
             "time_unit": self.columns.time_unit,
         }
 
-    def spill(self, folder: Path, catalog: Catalog, session: Any | None) -> dict[str, Any]:
+    def spill(self, folder: Path, catalog: Catalog, session: Any | None) -> JsonObject:
         """Send every event to the files of its part, here or on a Spark session; what `TableParts` has to know."""
         if session is not None:
             return self._spill_on_spark(folder, catalog, session)
@@ -173,7 +172,7 @@ class HistoryTable:
             spill.flush()
         return {"parts": count, "columns": spill.columns, "text_users": text}
 
-    def _spill_on_spark(self, folder: Path, catalog: Catalog, session: Any) -> dict[str, Any]:
+    def _spill_on_spark(self, folder: Path, catalog: Catalog, session: Any) -> JsonObject:
         spark.require_readable(self.source)
         folder.mkdir(parents=True, exist_ok=True)
         write_table(catalog.frame.select("item", "item_id", "train_count"), folder / ITEMS)

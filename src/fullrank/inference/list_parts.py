@@ -24,9 +24,9 @@ import polars as pl
 from jaxtyping import Bool
 
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import NotWritten, jsonable, reason_of, require_replaceable, write_json
+from fullrank.core.files import JsonObject, NotWritten, jsonable, reason_of, require_replaceable, write_json
 from fullrank.core.locks import folder_lock, sweep_folder
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
@@ -98,8 +98,7 @@ class ListTask:
 
     def __call__(self, number: int) -> ListCounts:
         predictor, filters = self.model.open(), Filters(barred=self.barred)
-        unknown, untimed, timed = self.options.unknown, self.options.untimed, predictor.model.reads_times
-        requests = self.histories.read(number, predictor.catalog, unknown=unknown, untimed=untimed, timed=timed)
+        requests = self.histories.read(number, predictor.catalog, self.options, timed=predictor.model.reads_times)
         frame = pl.concat([predictor.list_frame(request, self.options, filters) for request in requests])
         write_table(frame, part_file(Path(self.out), number))
         return counts_of(frame.lazy())
@@ -115,14 +114,17 @@ def write_list_parts(
     catalog: Catalog,
     runner: Runner,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> ListParts:
     """Write the lists of all users at `out`, or what is missing of them.
 
     Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was written then stays.
     """
     barred_hash = None if barred is None else hashlib.sha256(np.packbits(barred).tobytes()).hexdigest()
-    known = {"model": model.identity, "settings": _known_by(options), "filters": barred_hash}
+    settings = options.model_dump(mode="json", exclude_none=True, exclude={"budget", "decoding"})
+    budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
+    settings |= {"reasoning": budget.dump(), "decoding": decoding.dump()}
+    known = {"model": model.identity, "settings": settings, "filters": barred_hash}
     asked = jsonable({**known, **histories.identity})
     with folder_lock(out, "recommend"):
         try:
@@ -137,8 +139,7 @@ def write_list_parts(
                 task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred)
                 for written, (_, part_counts) in enumerate(runner.results(task, missing), len(there) + 1):
                     counts += part_counts
-                    if progress is not None:
-                        progress(written, ready.parts)
+                    progress(written, ready.parts)
             for number in there:
                 counts += counts_of(pl.scan_parquet(part_file(out, number), glob=False))
             _finish(out, manifest, ready.parts, counts)
@@ -147,7 +148,7 @@ def write_list_parts(
             raise NotWritten(out, reason_of(error), folder=True) from error
 
 
-def settled(options: ListOptions, predictor: Predictor) -> ListOptions:
+def for_parts(options: ListOptions, predictor: Predictor) -> ListOptions:
     """The options of every part, checked before any begins, without those that `barred_items` reads.
 
     Raises `UserError` for a budget that the model does not have.
@@ -157,13 +158,6 @@ def settled(options: ListOptions, predictor: Predictor) -> ListOptions:
     own = dict.fromkeys(("exclude", "allow", "filters", "item_table"))
     untimed = "error" if options.untimed == "auto" else options.untimed  # tables and stores alone come here
     return options.model_copy(update={**own, "untimed": untimed})
-
-
-def _known_by(options: ListOptions) -> dict[str, Any]:
-    """What lists that were written before are compared with."""
-    tree = options.model_dump(mode="json", exclude_none=True, exclude={"budget", "decoding"})
-    budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
-    return {**tree, "reasoning": budget.dump(), "decoding": decoding.dump()}
 
 
 def barred_items(options: ListOptions, item: str, catalog: Catalog) -> Bool[np.ndarray, "V"] | None:
@@ -181,7 +175,7 @@ def barred_items(options: ListOptions, item: str, catalog: Catalog) -> Bool[np.n
                 "all of them",
                 code="not-item-lists",
             )
-    anybody = read_histories([[catalog.ids[0]]], catalog, untimed="even")
+    anybody = read_histories([[catalog.ids[0]]], catalog)
     return read_filters(options, anybody, catalog, item).barred
 
 
@@ -199,7 +193,7 @@ def counts_of(frame: pl.LazyFrame) -> ListCounts:
     return ListCounts(**{name: int(value) for name, value in found.row(0, named=True).items()})
 
 
-def open_list_parts(path: Path) -> dict[str, Any]:
+def open_list_parts(path: Path) -> JsonObject:
     """The manifest of lists in parts. Raises `UserError` for another folder, and for a manifest that was edited."""
     manifest = read_json(path / manifests.NAME)
     manifests.check_seal(manifest, path / manifests.NAME, "write the lists anew, with overwrite")
@@ -208,7 +202,7 @@ def open_list_parts(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _begun(out: Path, asked: dict[str, Any], overwrite: bool) -> dict[str, Any]:
+def _begun(out: Path, asked: JsonObject, overwrite: bool) -> JsonObject:
     """The manifest of the lists at `out`, written where there are none yet. Raises `UserError` for other lists."""
     manifests.require_outside_stores(out)
     there = (out / manifests.NAME).is_file()
@@ -217,7 +211,14 @@ def _begun(out: Path, asked: dict[str, Any], overwrite: bool) -> dict[str, Any]:
         if manifest["asked"] == asked:
             return manifest
         if not overwrite:
-            raise _other_lists(out, manifest["asked"], asked)
+            flat = [{**one, **one["settings"]} for one in (manifest["asked"], asked)]
+            names = [name for name in flat[1] if name != "settings" and flat[0].get(name) != flat[1][name]]
+            shown = (f"{name} ({brief(flat[0].get(name), 60)} and {brief(flat[1][name], 60)})" for name in names)
+            raise UserError(
+                f"{str(out)!r} holds lists of another call, with another {', '.join(shown)}: name another folder, or "
+                "replace them with overwrite=True",
+                code="other-lists-there",
+            )
     own = {manifests.NAME, LISTS, HISTORIES}
     for folder, names in ((out, own.__contains__), (out / LISTS, lambda name: PART.fullmatch(name) is not None)):
         require_replaceable(folder, "folder of lists in parts", lambda _: there, names)
@@ -226,18 +227,6 @@ def _begun(out: Path, asked: dict[str, Any], overwrite: bool) -> dict[str, Any]:
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "asked": asked, "whole": False}
     write_json(out / manifests.NAME, manifests.sealed(manifest))
     return manifest
-
-
-def _other_lists(out: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> UserError:
-    """The error that names what is asked for otherwise."""
-    flat = [{**one, **one["settings"]} for one in (there, asked)]
-    names = [name for name in flat[1] if name != "settings" and flat[0].get(name) != flat[1][name]]
-    shown = ", ".join(f"{name} ({brief(flat[0].get(name), 60)} and {brief(flat[1][name], 60)})" for name in names)
-    return UserError(
-        f"{str(out)!r} holds lists of another call, with another {shown}: name another folder, or replace them with "
-        "overwrite=True",
-        code="other-lists-there",
-    )
 
 
 def _parts_of(
@@ -258,7 +247,7 @@ def _parts_of(
     return TableParts(str(folder.absolute()), names=histories.names, **state)
 
 
-def _finish(out: Path, manifest: dict[str, Any], parts: int, counts: ListCounts) -> None:
+def _finish(out: Path, manifest: JsonObject, parts: int, counts: ListCounts) -> None:
     """Have the manifest say that the lists are whole, and what they come to; the files of the histories go."""
     sweep_folder(out / LISTS)
     shutil.rmtree(out / HISTORIES, ignore_errors=True)

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float
 
 from fullrank.core.checks import check_path, check_type
+from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.files import scratch_folder
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.tables import TableWriter
 from fullrank.data.batch import Impressions
 from fullrank.data.frames import Chunks, InputTable
@@ -39,12 +40,10 @@ class PredictionFile:
 
 
 @torch.inference_mode()
-def predict_batch(
-    model: RankingModule, batch: Impressions, device: torch.device | str = "cpu"
-) -> Float[np.ndarray, "B"]:
+def predict_batch(model: RankingModule, batch: Impressions) -> Float[np.ndarray, "B"]:
     """The model's probabilities for a batch. Raises `UserError` where they are not finite."""
     with evaluating(model):
-        found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
+        found: np.ndarray = model.probabilities(batch.to(device_of(model))).cpu().numpy()
     if not np.isfinite(found).all():
         raise UserError(
             "the model gives probabilities that are not finite: its training diverged (lower training.lr), or a number "
@@ -61,8 +60,7 @@ def predict(
     impressions: Any,
     *,
     column: str = "probability",
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> Any:
     """The table with one more column, as the caller's type of DataFrame; polars of a file and of a lazy frame.
 
@@ -70,7 +68,7 @@ def predict(
     """
     with scratch_folder() as scratch:
         source, chunks = _open_chunks(encoder, impressions, column, scratch)
-        return giver(source.frame)(pl.concat(list(_predicted(model, encoder, chunks, column, device, progress))))
+        return giver(source.frame)(pl.concat(list(_predicted(model, encoder, chunks, column, progress))))
 
 
 def predict_file(
@@ -80,8 +78,7 @@ def predict_file(
     out: str | Path,
     *,
     column: str = "probability",
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> PredictionFile:
     """The same, written to a file (.parquet, .csv or .jsonl) that appears whole or not at all.
 
@@ -94,7 +91,7 @@ def predict_file(
     with scratch_folder() as scratch:
         _, chunks = _open_chunks(encoder, impressions, column, scratch)
         with writer:
-            for frame in _predicted(model, encoder, chunks, column, device, progress):
+            for frame in _predicted(model, encoder, chunks, column, progress):
                 writer.add(frame)
                 total += float(frame[column].sum())
     return PredictionFile(place, writer.rows, total / writer.rows if writer.rows else None)
@@ -117,8 +114,7 @@ def _predicted(
     encoder: FieldEncoder,
     chunks: Chunks,
     column: str,
-    device: torch.device | str,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Iterator[pl.DataFrame]:
     """The chunks with their probabilities; one without rows where the table has none."""
     if chunks.rows == 0:
@@ -129,7 +125,6 @@ def _predicted(
             some = frame.slice(low, ROWS)
             last = start + low + len(some) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
-            parts.append(predict_batch(model, transform(encoder, some, what), device))
-            if progress is not None:
-                progress(start + low + len(some), chunks.rows)
+            parts.append(predict_batch(model, transform(encoder, some, what)))
+            progress(start + low + len(some), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

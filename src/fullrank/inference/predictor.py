@@ -19,10 +19,10 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
-from fullrank.core.checks import check_choice, keywords_checked, takes
+from fullrank.core.checks import check_choice, check_one_way, keywords_checked, takes
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, no_effect
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.registry import Problem
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
@@ -177,22 +177,14 @@ class Predictor:
     def list_frame(self, request: RequestBatch, options: ListOptions, filters: Filters) -> pl.DataFrame:
         """The long frame of requests that are read already."""
         ranked = self.lists(request, options, filters)
-        adaptive = options.budget_of(self.budget).adaptive is not None
-        return long_frame(
-            request.names, ranked.ids, ranked.scores, self.catalog, options, ranked.steps if adaptive else None,
-            sources(self.model, request.histories),
-        )  # fmt: skip
+        where = sources(self.model, request.histories)
+        return long_frame(request.names, ranked.ids, ranked.scores, self.catalog, options, ranked.steps, where)
 
-    def lists(
-        self,
-        request: RequestBatch,
-        options: ListOptions,
-        filters: Filters | None = None,
-    ) -> RankedLists:
+    def lists(self, request: RequestBatch, options: ListOptions, filters: Filters | None = None) -> RankedLists:
         """The same for requests that are read already, as arrays of item numbers."""
         options = options.with_settings(self.budget, self.decoding)
         return rank_requests(
-            self.model, self.catalog, request, options, filters, device=self.device, index=self.index,
+            self.model, self.catalog, request, options, filters, index=self.index,
             search=self._search(options.decoding_of(self.decoding)),
         )  # fmt: skip
 
@@ -215,9 +207,7 @@ class Predictor:
             require_known_items(empty, remedy)
         ids = self.catalog.lookup(items)
         found = np.full(len(ids), np.nan, np.float32)
-        for at, scorer in score_batches(
-            self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
-        ):
+        for at, scorer in score_batches(self.model, request.histories, budget=budget, index=self.index):
             row_in_batch = np.full(len(request), -1)
             row_in_batch[at] = np.arange(len(at))
             pairs = np.flatnonzero((row_in_batch[rows] >= 0) & (ids >= 0))
@@ -283,8 +273,8 @@ class Predictor:
         or holds what the schema refuses, and where `column` is there already.
         """
         return predict(
-            self.model, self.encoder.with_separator(list_separator), impressions, column=column, device=self.device,
-            progress=progress,
+            self.model, self.encoder.with_separator(list_separator), impressions, column=column,
+            progress=progress or untold,
         )  # fmt: skip
 
     def predict_file(
@@ -302,7 +292,7 @@ class Predictor:
         """
         return predict_file(
             self.model, self.encoder.with_separator(list_separator), impressions, out, column=column,
-            device=self.device, progress=progress,
+            progress=progress or untold,
         )  # fmt: skip
 
     def item_vectors(self) -> Float[np.ndarray, "V D"]:
@@ -358,9 +348,7 @@ class Predictor:
         require_some(len(request), "histories")
         found: np.ndarray | None = None
         last: DenseScorer | None = None
-        for at, scorer in score_batches(
-            self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
-        ):
+        for at, scorer in score_batches(self.model, request.histories, budget=budget, index=self.index):
             if not isinstance(scorer, DenseScorer):
                 raise UserError(
                     "this model does not score by inner products, so users and items have no vectors in it",
@@ -382,24 +370,19 @@ class Predictor:
         columns: EventColumns,
     ) -> RequestBatch:
         """The histories of a call, or those of its users. Raises `UserError` for both, and for what is not read."""
-        if (histories is None) == (users is None):
-            raise UserError("give histories, or users= of a store: one of the two", code="histories-or-users")
+        ways = {"histories": histories, "users= of a store": users}
+        check_one_way(ways, needed=True, code="histories-or-users")
         check_choice("unknown_users", unknown_users, UNKNOWN_USERS)
         if users is None:
             if data is not None or unknown_users != "error":
                 raise no_effect("data or unknown_users", "on histories, since it is about users= of a store")
             return self._read(histories, options, columns)
         refuse_table_columns(columns)
-        return read_users(
-            users, data, self.catalog, unknown_users=unknown_users, unknown=options.unknown, untimed=options.untimed,
-            timed=self.model.reads_times,
-        )  # fmt: skip
+        timed = self.model.reads_times
+        return read_users(users, data, self.catalog, options, unknown_users=unknown_users, timed=timed)
 
     def _read(self, histories: HistoryInput, options: ListOptions, columns: EventColumns) -> RequestBatch:
-        return read_histories(
-            histories, self.catalog, unknown=options.unknown, untimed=options.untimed, columns=columns,
-            timed=self.model.reads_times,
-        )  # fmt: skip
+        return read_histories(histories, self.catalog, options, columns=columns, timed=self.model.reads_times)
 
     def _fixed(self, options: ListOptions) -> Budget:
         """A budget without adaptive stopping, which compares ranked lists."""

@@ -8,6 +8,8 @@ step, which pays where steps cost more than rankings."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fullrank.core.device import device_of
 from fullrank.core.jagged import Jagged
-from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.values import take
-from fullrank.inference.batches import BLOCK, SCORES, batches, evaluating, score_batches
+from fullrank.inference.batches import BLOCK, SCORES, Batching, batches, evaluating, score_batches
 from fullrank.inference.exact import LARGEST_BLOCK, top_k
 from fullrank.inference.filters import BatchFilter, Filters, seen_policy
 from fullrank.inference.list_options import ListOptions
@@ -44,57 +46,51 @@ def rank(
     k: int,
     seen: str = "exclude",
     filters: Filters | None = None,
-    batch_size: int | None = None,
-    block: int | None = None,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
-    decoding: Decoding | None = None,
+    search: Search | Decoding = Decoding(),
     budget: Budget | None = None,
     index: Any | None = None,
-    search: Search | None = None,
+    how: Batching = Batching(),
 ) -> RankedLists:
     """The k best items for each history, in the order given.
 
     The model reads the last `model.max_length` events; under `seen="exclude"` the whole history is kept out of the
     list, and so is what `filters` refuse: before the list is cut, so that it stays full while enough items remain. A
-    history may be empty only for a model with the attribute `allows_empty = True`. `batch_size` (users) and `block`
-    (items) default to what keeps users x block within `SCORES`; neither changes the result beyond float rounding in
-    the model. `decoding` is the search among semantic ids; None scores every item. `budget` is how many steps a
-    reasoner computes; with `adaptive` each user stops when their list no longer changes, and the ranking says after how
-    many steps. The model must already be on `device`; it is put in evaluation mode while it is used. `index` and
-    `search` are what `model.index_items()` and `search_of(model, decoding, block)` gave, where a caller keeps them.
+    history may be empty only for a model with the attribute `allows_empty = True`. Batches, as `how` has them, do not
+    change the result beyond float rounding in the model; without a block few users get a larger one. `search` is that
+    among semantic ids, or every item is scored. `budget` is how many steps a reasoner computes; with `adaptive` each
+    user stops when their list no longer changes, and the ranking says after how many steps. The model is put in
+    evaluation mode while it is used. `index` is what `model.index_items()` gave, where a caller keeps it, and so may
+    `search` be what `search_of` made of a decoding.
     Raises `UserError` on an unknown policy, an empty history, an id outside the catalogue, a NaN score, and a budget or
     a decoding that the model cannot serve.
     """
-    policy, filters = seen_policy(seen), filters or Filters()
+    policy, filters, device = seen_policy(seen), filters or Filters(), device_of(model)
     # Few users allow larger blocks: one product and one selection instead of one for each 8,192 items.
-    width = max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK)) if block is None else block
+    width = how.block or max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK))
     width = min(width, max(model.num_items, 1))
+    how = replace(how, block=width)
     require_memory(LIST_BYTES * len(histories) * k, f"{len(histories):,} lists of {k:,} items", "ask for shorter lists")
     ids = np.empty((len(histories), k), dtype=np.int64)  # every history is in one batch
     scores = np.empty((len(histories), k), dtype=np.float32)
     seen_items = histories.items if policy == "exclude" else None
-    how: dict[str, Any] = {"block": width, "batch_size": batch_size, "device": device, "progress": progress}
     if budget is not None and budget.adaptive is not None:
         check_budget(model, budget)
         steps = np.zeros(len(histories), dtype=np.int64)
         with evaluating(model):
             index = model.index_items() if index is None else index
-            for at, batch in batches(model, histories, **how):
+            for at, batch in batches(model, histories, how):
                 batch_filter = _filter_of(filters, seen_items, at, device)
                 lists = _early_exit_lists(model, batch, budget, k, batch_filter, index, width)
                 scores[at], ids[at], steps[at] = (part.cpu().numpy() for part in lists)
         return RankedLists(ids, scores, policy, steps)
-    search = search_of(model, decoding or Decoding(), width) if search is None else search
-    for at, scorer in score_batches(model, histories, budget=budget, index=index, **how):
+    search = search_of(model, search, width) if isinstance(search, Decoding) else search
+    for at, scorer in score_batches(model, histories, how, budget=budget, index=index):
         best_scores, best_ids = search(scorer, k, _filter_of(filters, seen_items, at, device))
         scores[at], ids[at] = best_scores.cpu().numpy(), best_ids.cpu().numpy()
     return RankedLists(ids, scores, policy)
 
 
-def _filter_of(
-    filters: Filters, seen_items: Jagged | None, at: np.ndarray, device: torch.device | str
-) -> BatchFilter | None:
+def _filter_of(filters: Filters, seen_items: Jagged | None, at: np.ndarray, device: torch.device) -> BatchFilter | None:
     """The filter of the users at these positions."""
     return filters.take(at).of_batch(None if seen_items is None else seen_items.take(at), device)
 
@@ -155,28 +151,25 @@ def rank_requests(
     options: ListOptions,
     filters: Filters | None = None,
     *,
-    device: torch.device | str = "cpu",
     index: Any | None = None,
     search: Search | None = None,
 ) -> RankedLists:
     """The k best items of each user, or as many as there are; the rest is as in `rank`."""
     filters, seen = filters or Filters(), options.seen
     budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
-    histories = request.histories
-    without_items = histories.lengths == 0
+    histories, k = request.histories, min(options.k, catalog.size)
     if options.empty == "error":
-        require_known_items(without_items, "empty='popular' gives them the most popular items")
-    k = min(options.k, catalog.size)
-    how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
-    popular = without_items & (not model.allows_empty)
+        require_known_items(histories.lengths == 0, "empty='popular' gives them the most popular items")
+    ranked = partial(rank, model, k=k, seen=seen, search=search or decoding, budget=budget, index=index)
+    popular = sources(model, histories) == POPULAR
     if not popular.any():  # what most requests are
-        return rank(model, histories, k=k, seen=seen, filters=filters, **how)
+        return ranked(histories, filters=filters)
     scored, rest = np.flatnonzero(~popular), np.flatnonzero(popular)
     ids = np.full((len(request), k), -1, dtype=np.int64)
     scores = np.full((len(request), k), -np.inf, dtype=np.float32)
     steps = np.zeros(len(request), dtype=np.int64)
     if len(scored):
-        found = rank(model, histories.take(scored), k=k, seen=seen, filters=filters.take(scored), **how)
+        found = ranked(histories.take(scored), filters=filters.take(scored))
         ids[scored], scores[scored] = found.ids, found.scores
         steps[scored] = 0 if found.steps is None else found.steps
     # rounded up to parts of which each keeps users x BLOCK within SCORES

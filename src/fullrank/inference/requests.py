@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int
 
+from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
@@ -63,9 +64,8 @@ class RequestBatch:
 def read_histories(
     histories: HistoryInput,
     catalog: Catalog,
+    options: ListOptions = ListOptions(),
     *,
-    unknown: str = "skip",
-    untimed: str = "auto",
     columns: EventColumns = EventColumns(),
     timed: bool = False,
 ) -> RequestBatch:
@@ -82,22 +82,39 @@ def read_histories(
             raise no_effect(f"time_unit={columns.unit!r}", "on histories without times")
     else:
         flat = _from_table(histories, columns, catalog)
-    if untimed == "auto" and not listed:
-        untimed = "error"  # the column may have another name
-    return batch_of(flat, columns.names, unknown=unknown, untimed=untimed, timed=timed, ordered=listed)
+    return batch_of(flat, columns.names, options, timed=timed, listed=listed, ordered=listed)
 
 
 def batch_of(
-    flat: FlatEvents, columns: Sequence[str], *, unknown: str, untimed: str, timed: bool, ordered: bool
+    flat: FlatEvents,
+    columns: Sequence[str],
+    options: ListOptions,
+    *,
+    timed: bool,
+    listed: bool = False,
+    ordered: bool = True,
 ) -> RequestBatch:
     """Events with external users as a request: items that the catalogue does not have left out, times where a model
-    reads them."""
+    reads them. Those of lists may have none (`untimed`): a table's column of times may have another name."""
     lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
     if timed and times is None and lengths.any():
-        times = _even(lengths, columns, untimed)
+        if options.untimed == "error" or (options.untimed == "auto" and not listed):
+            name = columns[2] if len(columns) > 2 else "timestamp"
+            raise UserError(
+                "this model reads when events happened and these histories have no times: give a table with a column "
+                f"{name!r}, or have events taken as a day apart by untimed='even'",
+                code="missing-times",
+            )
+        if options.untimed == "auto":
+            warnings.warn(
+                "this model reads when events happened and these histories have no times: they are taken as of now, a "
+                "day between events (untimed='even' does so without a note, untimed='error' refuses them)",
+                stacklevel=2,
+            )
+        times = even_times(lengths)
     known, unknown_only = items >= 0, 0
     if not known.all():
-        if unknown == "error":
+        if options.unknown == "error":
             raise UserError(
                 f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them "
                 "out",
@@ -167,11 +184,8 @@ def _masks(
 
 def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[np.ndarray, "N"], pl.Series]:
     """(history, item) of each candidate, history after history: rows of the request, and external ids."""
-    if candidates is None:
-        raise UserError(
-            "give candidates: item ids for all histories, a list for each, or {user: items}", code="no-candidates"
-        )
-    given = per_history("candidates", candidates, request)
+    remedy = "give item ids for all histories, a list for each, or {user: items}"
+    given = per_history("candidates", check_given("candidates", candidates, remedy, code="no-candidates"), request)
     lists = given if isinstance(given, list) else [given.to_list()] * len(request)
     flat = pl.Series("item", [item for items in lists for item in items], strict=False)
     return np.repeat(np.arange(len(lists)), [len(items) for items in lists]), flat
@@ -245,24 +259,6 @@ def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged |
     ids = catalog.lookup([item for items in given for item in items])
     rows = np.repeat(np.arange(len(given)), [len(items) for items in given])
     return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
-
-
-def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarray:
-    """Times a day apart, the last one today."""
-    if untimed == "error":
-        name = columns[2] if len(columns) > 2 else "timestamp"
-        raise UserError(
-            "this model reads when events happened and these histories have no times: give a table with a column "
-            f"{name!r}, or have events taken as a day apart by untimed='even'",
-            code="missing-times",
-        )
-    if untimed == "auto":
-        warnings.warn(
-            "this model reads when events happened and these histories have no times: they are taken as of now, a day "
-            "between events (untimed='even' does so without a note, untimed='error' refuses them)",
-            stacklevel=2,
-        )
-    return even_times(lengths)
 
 
 def even_times(lengths: Int[np.ndarray, "U"]) -> Int[np.ndarray, "E"]:
@@ -380,17 +376,24 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents
     )  # fmt: skip
     if not source.typed:  # a text file: ids of items are of the catalogue's type
         frame = frame.with_columns(catalog.parse(frame[columns[1]].to_list()).alias(columns[1]))
-    codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
     times, order = None, np.arange(len(frame))
     if len(columns) > 2:
         what = f"column {columns[2]!r} of the histories"
         times, moved = values.in_time(frame[columns[2]], what, named.unit, typed=source.typed)
         order = order if moved is None else moved
-    order = order[np.argsort(codes[order], kind="stable")]
-    lengths = np.bincount(codes, minlength=len(names))
+    names, lengths, order = by_user(users, order)
     items = catalog.lookup(frame[columns[1]])[order]
     times = None if times is None else times[order]
-    return FlatEvents(names.alias("user"), lengths, items, times, giver(source.frame))
+    return FlatEvents(names, lengths, items, times, giver(source.frame))
+
+
+def by_user(
+    users: pl.Series, order: Int[np.ndarray, "E"]
+) -> tuple[pl.Series, Int[np.ndarray, "U"], Int[np.ndarray, "E"]]:
+    """The users of events, how many each has, and the rows of the events in this order, user after user."""
+    codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+    order = order[np.argsort(codes[order], kind="stable")]
+    return names.alias("user"), np.bincount(codes, minlength=len(names)), order
 
 
 def _not_histories(given: Any) -> UserError:

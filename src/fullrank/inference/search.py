@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
-from torch import Tensor
 
 from fullrank.core.constraints import MOST_ROUNDS, ListLength, Parts, only_with
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.spec import Spec
 from fullrank.inference.batches import WrappedModel
 from fullrank.inference.code_search import BeamSearch, GraphSearch, PrunedSearch
-from fullrank.inference.exact import exact
+from fullrank.inference.exact import TopK, exact
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.models import DenseScorer, Scorer
@@ -33,8 +33,8 @@ DEFAULTS = {"graph": {"beams": 100, "edges": 50, "steps": 3}, "beam": {"beams": 
 
 S = TypeVar("S")
 
-Search = Callable[[Scorer, int, "BatchFilter | None"], "tuple[Tensor, Tensor]"]
-"""(scorer, k, filters) -> scores and ids [B, K], best first; empty places hold -inf and -1."""
+Search = Callable[[Scorer, int, "BatchFilter | None"], TopK]
+"""(scorer, k, filters) -> the best items, best first."""
 
 
 class Decoding(Spec):
@@ -52,12 +52,12 @@ class Decoding(Spec):
     codes: Annotated[int | None, only_with("kind", "pruned")] = Field(None, ge=1, le=65536)
     """Pruned: codes whose items are scored before the bound is looked at again; null is 8."""
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         """The settings of this kind, with the defaults of those that were not given."""
         own = DEFAULTS.get(self.kind, {})
         return {name: getattr(self, name) or value for name, value in own.items()}
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> JsonObject:
         """For a result's protocol."""
         return {"kind": self.kind, **self.settings()}
 

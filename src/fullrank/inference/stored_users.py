@@ -10,11 +10,13 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.data import values
 from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
+from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import (
     FlatEvents,
     RequestBatch,
@@ -43,10 +45,9 @@ def read_users(
     users: Users,
     data: Store | str | Path | None,
     catalog: Catalog,
+    options: ListOptions = ListOptions(),
     *,
     unknown_users: str = "error",
-    unknown: str = "skip",
-    untimed: str = "auto",
     timed: bool = False,
 ) -> RequestBatch:
     """Users of a store with all their events there, in the order given; policies as in `Predictor.recommend`.
@@ -54,9 +55,8 @@ def read_users(
     The store may be another one than the model was trained on: its items are found by their external ids. Nothing here
     goes through users one by one.
     """
-    if data is None:
-        raise UserError("users are looked up in a prepared store: name it by data=", code="missing-store")
-    store = data if isinstance(data, Store) else Store.open(data)
+    where = check_given("the store of the users", data, "name it by data=", code="missing-store")
+    store = where if isinstance(where, Store) else Store.open(where)
     given = _ids(users, store)
     rows = store.rows_of(given)
     if bool((rows < 0).any()) and unknown_users != "popular":
@@ -69,8 +69,7 @@ def read_users(
                 code="unknown-user",
             )
         given, rows = given.filter(pl.Series(rows >= 0)), rows[rows >= 0]
-    untimed = "error" if untimed == "auto" else untimed
-    return read_rows(rows, given, store, catalog, unknown=unknown, untimed=untimed, timed=timed)
+    return read_rows(rows, given, store, catalog, options, timed=timed)
 
 
 def _left_out(store: Store) -> str:
@@ -112,11 +111,11 @@ def _ids(users: Users, store: Store) -> pl.Series:
 
 
 def read_rows(
-    rows: Int[np.ndarray, "U"], users: pl.Series, store: Store, catalog: Catalog, **policies: Any
+    rows: Int[np.ndarray, "U"], users: pl.Series, store: Store, catalog: Catalog, options: ListOptions, *, timed: bool
 ) -> RequestBatch:
     """The users in these rows of a store with all their events there, none where a row is -1.
 
-    Items are as the model's catalogue numbers them, `policies` as in `batch_of`.
+    Items are as the model's catalogue numbers them, policies as in `batch_of`.
     """
     known = rows >= 0
     lengths = np.zeros(len(rows), np.int64)
@@ -128,4 +127,4 @@ def read_rows(
         raise values.none_known(store.catalog.ids, what, "the model's catalogue", catalog.ids)
     seconds = found.seconds
     times = None if seconds is None else seconds.flat()
-    return batch_of(FlatEvents(users, lengths, number[found.items.flat()], times), USUAL, ordered=True, **policies)
+    return batch_of(FlatEvents(users, lengths, number[found.items.flat()], times), USUAL, options, timed=timed)

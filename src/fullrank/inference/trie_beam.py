@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.inference.exact import of_length, select
+from fullrank.inference.code_search import Candidates
+from fullrank.inference.exact import TopK
 from fullrank.inference.filters import BatchFilter
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
@@ -33,9 +34,7 @@ class TrieBeam:
         self.beams, self.counts = beams, MaskCounts()
 
     @torch.inference_mode()
-    def __call__(
-        self, scorer: GeneratedScorer, k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    def __call__(self, scorer: GeneratedScorer, k: int, filters: BatchFilter | None) -> TopK:
         """The k best items of the tuples that the beam ends with."""
         *_, (nodes, sums) = self.walk(scorer, max(self.beams, k), filters)
         return self._items(nodes, sums, k, filters)
@@ -56,8 +55,7 @@ class TrieBeam:
             if number:
                 codes = self.trie.levels[number - 1].codes[nodes.clamp_min(0)].long()
                 log_p, cache = scorer.after(codes, number - 1, cache)
-            first, there = _stretches(level.children, nodes)
-            children = torch.where(there, first[..., None] + torch.arange(there.shape[2], device=device), 0)
+            first, children, there = _stretches(level.children, nodes)
             scores = sums[..., None] + log_p.gather(2, level.codes[children].long())
             scores = opened.close(scores.masked_fill_(~there, -torch.inf), nodes, first, number).flatten(1)
             sums, at = scores.topk(min(width, scores.shape[1]), dim=1)
@@ -68,16 +66,11 @@ class TrieBeam:
 
     def _items(
         self, tuples: Int[Tensor, "B P"], sums: Float[Tensor, "B P"], k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
-        first, there = _stretches(self.trie.levels[-1].below, tuples)
-        place = torch.where(there, first[..., None] + torch.arange(there.shape[2], device=tuples.device), 0)
+    ) -> TopK:
+        _, place, there = _stretches(self.trie.levels[-1].below, tuples)
         scores = sums[..., None].expand(place.shape).masked_fill(~there, -torch.inf).flatten(1)
         items, order = self.trie.items[place].long().flatten(1).sort(1)
-        scores = scores.gather(1, order)
-        if filters is not None:
-            scores = scores.masked_fill(filters.refuses(items), -torch.inf)
-        values, found = select(scores, min(k, scores.shape[1]))  # of equal scores the smaller id: items rise
-        return of_length(k, values, items.gather(1, found))
+        return Candidates(items, scores.gather(1, order)).best(k, filters)
 
 
 def trie_of(items: SemanticItems) -> Trie:
@@ -85,11 +78,15 @@ def trie_of(items: SemanticItems) -> Trie:
     return Trie(Tuples(items.codes.cpu(), items.popularity.long().cpu().numpy()))
 
 
-def _stretches(starts: Int[Tensor, "n"], nodes: Int[Tensor, "B P"]) -> tuple[Int[Tensor, "B P"], Bool[Tensor, "B P m"]]:
-    """Where the stretch of each node begins, and which of m places it has; m is the longest of these nodes' own."""
+def _stretches(
+    starts: Int[Tensor, "n"], nodes: Int[Tensor, "B P"]
+) -> tuple[Int[Tensor, "B P"], Int[Tensor, "B P m"], Bool[Tensor, "B P m"]]:
+    """Where the stretch of each node begins, its m places, and which of them it has; m is the longest stretch."""
     first = starts[nodes.clamp_min(0)].long()
     count = (starts[nodes.clamp_min(0) + 1] - first).masked_fill(nodes < 0, 0)
-    return first, torch.arange(max(int(count.max()), 1), device=nodes.device) < count[..., None]
+    steps = torch.arange(max(int(count.max()), 1), device=nodes.device)
+    there = steps < count[..., None]
+    return first, torch.where(there, first[..., None] + steps, 0), there
 
 
 class MaskCounts:

@@ -18,13 +18,21 @@ from fullrank.core.jagged import Jagged
 
 SeenPolicy = Literal["exclude", "keep"]
 """Whether items of the history may be recommended again: `exclude` never ranks them, `keep` ranks them all."""
+UserValues = Float[np.ndarray, "U"]
+"""A number for each user."""
+RowValues = Float[np.ndarray, "N"]
+"""A number for each row: an impression."""
+RankedIds = Int[np.ndarray, "U k"]
+"""The items of each user's list, best first; -1 where it is shorter."""
+ItemCounts = Int[np.ndarray, "V"]
+"""How often each item occurs: in events (its popularity), or in lists (its exposure)."""
 
 
 @dataclass(frozen=True)
 class RankedLists:
     """One ranked list per user. Order: score descending, then id ascending; -1 / -inf where the list is shorter."""
 
-    ids: Int[np.ndarray, "U k"]
+    ids: RankedIds
     scores: Float[np.ndarray, "U k"]
     seen: SeenPolicy
     steps: Int[np.ndarray, "U"] | None = None
@@ -39,10 +47,10 @@ class MetricInputs:
     """Whether the item at this place is one of the user's targets."""
     relevant: Int[np.ndarray, "U"]
     """How many targets the user has (at least 1)."""
-    ids: Int[np.ndarray, "U k"] | None = None
-    popularity: Int[np.ndarray, "V"] | None = None
+    ids: RankedIds | None = None
+    popularity: ItemCounts | None = None
     """Events per item, from the source that the protocol names (training events by default)."""
-    history: Float[np.ndarray, "U"] | None = None
+    history: UserValues | None = None
     """Mean popularity of the events in each user's history; 0 for an empty one."""
     repeats: Bool[np.ndarray, "U k"] | None = None
     """Whether the item at this place is in the user's own history."""
@@ -52,10 +60,10 @@ class MetricInputs:
 
 @runtime_checkable
 class Metric(Protocol):
-    def __call__(self, table: MetricInputs, k: int) -> Float[np.ndarray, "U"]: ...
+    def __call__(self, table: MetricInputs, k: int) -> UserValues: ...
 
 
-def match(ids: Int[np.ndarray, "U k"], truth: Jagged) -> Bool[np.ndarray, "U k"]:
+def match(ids: RankedIds, truth: Jagged) -> Bool[np.ndarray, "U k"]:
     """Which places of the lists hold one of the user's targets."""
     wanted = truth.flat()
     if np.all(truth.lengths == 1):

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from fullrank.metrics import RowValues
+
 LEAST = 1e-15
 """Probabilities are kept this far from 0 and 1 in LogLoss."""
 
 
-def auc(scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"]) -> float:
+def auc(scores: RowValues, labels: RowValues) -> float:
     """Area under the ROC curve; NaN where a class has no row."""
     return weighted_auc(dense_ranks(scores), labels, np.ones(len(labels)))
 
@@ -31,13 +33,13 @@ def dense_ranks(scores: Shaped[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
     return np.unique(scores, return_inverse=True)[1]
 
 
-def weighted_auc(place: Int[np.ndarray, "N"], labels: Float[np.ndarray, "N"], weights: Float[np.ndarray, "N"]) -> float:
+def weighted_auc(place: Int[np.ndarray, "N"], labels: RowValues, weights: RowValues) -> float:
     """The AUC where row n counts `weights[n]` times, from `dense_ranks`: what resampling needs, in linear time."""
     clicked, every = (np.bincount(place, of).astype(np.float64) for of in (weights * labels, weights))  # also of none
     return _area(clicked, every - clicked)
 
 
-def losses(probabilities: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+def losses(probabilities: RowValues, labels: RowValues) -> RowValues:
     """-log p of what happened, row by row; LogLoss is the mean."""
     right = np.where(labels > 0, probabilities, 1 - probabilities)
     return -np.log(np.maximum(right, LEAST))
@@ -55,7 +57,7 @@ class Grouped:
     """Groups of a single class."""
 
 
-def gauc(scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"], groups: Int[np.ndarray, "N"]) -> Grouped:
+def gauc(scores: RowValues, labels: RowValues, groups: Int[np.ndarray, "N"]) -> Grouped:
     """The mean of `group_aucs` weighted by impressions, and over how many groups it is."""
     value, sizes = group_aucs(scores, labels, groups)
     mean = float((value * sizes).sum() / sizes.sum()) if len(sizes) else float("nan")
@@ -63,7 +65,7 @@ def gauc(scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"], groups:
 
 
 def group_aucs(
-    scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"], groups: Int[np.ndarray, "N"]
+    scores: RowValues, labels: RowValues, groups: Int[np.ndarray, "N"]
 ) -> tuple[Float[np.ndarray, "G"], Int[np.ndarray, "G"]]:
     """AUC and impressions of every group with both classes, by ascending group: from the ranks within it."""
     _, group = np.unique(groups, return_inverse=True)
@@ -90,9 +92,7 @@ class Bin:
     """Share of clicks."""
 
 
-def reliability_curve(
-    probabilities: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"], bins: int = 20
-) -> tuple[Bin, ...]:
+def reliability_curve(probabilities: RowValues, labels: RowValues, bins: int = 20) -> tuple[Bin, ...]:
     """Rows in order of probability, cut into at most `bins` parts of about equal size; equal ones stay together."""
     order = np.argsort(probabilities, kind="stable")
     p, y = np.asarray(probabilities, dtype=np.float64)[order], np.asarray(labels, dtype=np.float64)[order]
@@ -116,7 +116,7 @@ def _area(clicked: Float[np.ndarray, "K"], other: Float[np.ndarray, "K"]) -> flo
     return float((clicked * (below + other / 2)).sum()) / pairs
 
 
-def _tied_ranks(group: Int[np.ndarray, "N"], score: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+def _tied_ranks(group: Int[np.ndarray, "N"], score: RowValues) -> RowValues:
     """Ranks from 1 over all rows, which are in order of (group, score); equals share their mean."""
     new = np.ones(len(score), dtype=bool)
     new[1:] = (score[1:] != score[:-1]) | (group[1:] != group[:-1])

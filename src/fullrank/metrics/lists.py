@@ -21,35 +21,35 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fullrank.core.jagged import Jagged
-from fullrank.metrics import MetricInputs
+from fullrank.metrics import ItemCounts, MetricInputs, RankedIds, UserValues
 
 
-def hit(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def hit(table: MetricInputs, k: int) -> UserValues:
     """1 where any of the first k places holds a target."""
     found = np.asarray(table.hits[:, :k].any(1))
     return found.astype(np.float64)
 
 
-def recall(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def recall(table: MetricInputs, k: int) -> UserValues:
     """The share of the user's targets among the first k places."""
     hits: np.ndarray = table.hits[:, :k].sum(1)
     return hits / table.relevant
 
 
-def precision(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def precision(table: MetricInputs, k: int) -> UserValues:
     """The share of the k places that hold a target; an empty place holds none (trec_eval's P)."""
     hits: np.ndarray = table.hits[:, :k].sum(1)
     return hits / k
 
 
-def f1(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def f1(table: MetricInputs, k: int) -> UserValues:
     """Harmonic mean of precision and recall, 2 P R / (P + R) = 2 hits / (k + targets) (van Rijsbergen 1979); 0 without
     a hit."""
     hits: np.ndarray = table.hits[:, :k].sum(1)
     return 2 * hits / (k + table.relevant)
 
 
-def ndcg(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def ndcg(table: MetricInputs, k: int) -> UserValues:
     """Sum over hits of 1 / log2(place + 1), over that sum for the best list of k (Jarvelin, Kekalainen 2002)."""
     discounts = 1 / np.log2(np.arange(2, k + 2))
     ideal = np.cumsum(discounts)[np.minimum(table.relevant, k) - 1]
@@ -57,20 +57,20 @@ def ndcg(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     return hits @ discounts[: hits.shape[1]] / ideal
 
 
-def mrr(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def mrr(table: MetricInputs, k: int) -> UserValues:
     """1 / place of the first hit within k, else 0."""
     hits = table.hits[:, :k]
     return hits.any(1) / (hits.argmax(1) + 1.0)
 
 
-def average_precision(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def average_precision(table: MetricInputs, k: int) -> UserValues:
     """Sum over hits within k of (hits so far / place), over the number of targets."""
     hits = table.hits[:, :k]
     precision = np.cumsum(hits, 1) / np.arange(1, hits.shape[1] + 1)
     return (precision * hits).sum(1) / table.relevant
 
 
-def niche(popularity: Int[np.ndarray, "V"], alpha: float) -> Bool[np.ndarray, "V"]:
+def niche(popularity: ItemCounts, alpha: float) -> Bool[np.ndarray, "V"]:
     """The floor(alpha V), at least one, least popular items; equal counts by ascending id."""
     size = max(int(Fraction(str(alpha)) * len(popularity)), 1)  # 0.29 * 100 is 28.99... in binary
     chosen = np.zeros(len(popularity), dtype=bool)
@@ -78,20 +78,20 @@ def niche(popularity: Int[np.ndarray, "V"], alpha: float) -> Bool[np.ndarray, "V
     return chosen
 
 
-def fair(table: MetricInputs, k: int, alpha: float) -> Float[np.ndarray, "U"]:
+def fair(table: MetricInputs, k: int, alpha: float) -> UserValues:
     """Share of the k places that hold one of the floor(alpha V) least popular items. An empty place holds none."""
     ids, popularity = full_lists(table)
     ids = ids[:, :k]
     return (niche(popularity, alpha)[ids] & (ids >= 0)).sum(1) / k
 
 
-def arp(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def arp(table: MetricInputs, k: int) -> UserValues:
     """Mean popularity (events) of the items in the first k places; empty places do not count, no items give 0."""
     ids, popularity = full_lists(table)
     return mean_over_items(ids[:, :k], popularity)
 
 
-def lift(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def lift(table: MetricInputs, k: int) -> UserValues:
     """`arp` over the mean popularity of the user's history (its events): 1 is a list as popular as the user's choices.
 
     The popularity lift of Abdollahpouri et al. (RecSys 2020) is this less 1, there for groups of users. 1 where the
@@ -102,7 +102,7 @@ def lift(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     return np.where(known, arp(table, k) / np.where(known, table.history, 1.0), 1.0)
 
 
-def repeat(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def repeat(table: MetricInputs, k: int) -> UserValues:
     """Share of the k places that hold an item of the user's own history: 0 where the history is excluded.
 
     Where it is ranked, a list that gives back what was chosen is as unpopular as the choices were: read `fair` and
@@ -112,9 +112,7 @@ def repeat(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     return table.repeats[:, :k].sum(1) / k
 
 
-def history_popularity(
-    histories: Jagged, popularity: Int[np.ndarray, "V"], chunk: int = 1 << 16
-) -> Float[np.ndarray, "U"]:
+def history_popularity(histories: Jagged, popularity: ItemCounts, chunk: int = 1 << 16) -> UserValues:
     """Mean popularity of the item ids of each of the U histories, repeats included; 0 of none."""
     means = np.zeros(len(histories))
     for low in range(0, len(histories), chunk):
@@ -136,7 +134,7 @@ def gini(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
     return (np.sort(exposure, axis=-1) @ weights) / (size * np.maximum(total, 1))
 
 
-def gini_without(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> Float[np.ndarray, "U"]:
+def gini_without(lists: RankedIds, exposure: ItemCounts) -> UserValues:
     """The Gini of all lists but user u's, for every u. `exposure` is that of all lists.
 
     V sum(x) gini is the sum over pairs of items of |x_i - x_j|. Showing an item once less brings it one nearer to
@@ -150,7 +148,7 @@ def gini_without(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) 
     return (pairs + change[lists].sum(1) - 2 * _equal_pairs(lists, exposure)) / (size * np.maximum(left, 1))
 
 
-def _equal_pairs(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> Int[np.ndarray, "U"]:
+def _equal_pairs(lists: RankedIds, exposure: ItemCounts) -> Int[np.ndarray, "U"]:
     """How many pairs of items in each list are shown equally often."""
     places = np.arange(lists.shape[1])
     shown = np.sort(np.where(lists >= 0, exposure[lists], -1 - places), axis=1)  # empty places equal nothing
@@ -159,13 +157,13 @@ def _equal_pairs(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) 
     return (places - np.maximum.accumulate(first, axis=1)).sum(1)
 
 
-def mean_over_items(ids: Int[np.ndarray, "U k"], value: np.ndarray) -> Float[np.ndarray, "U"]:
+def mean_over_items(ids: RankedIds, value: np.ndarray) -> UserValues:
     """Mean of value[item] over the filled places of each list; 0 for an empty list."""
     filled = ids >= 0
     return np.where(filled, value[ids], 0.0).sum(1) / np.maximum(filled.sum(1), 1)
 
 
-def full_lists(table: MetricInputs) -> tuple[Int[np.ndarray, "U k"], Int[np.ndarray, "V"]]:
+def full_lists(table: MetricInputs) -> tuple[RankedIds, ItemCounts]:
     assert table.ids is not None and table.popularity is not None, "this metric reads full lists"
     return table.ids, table.popularity
 
@@ -175,13 +173,13 @@ def coverage(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
     return (exposure > 0).mean(-1)
 
 
-def coverage_without(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> Float[np.ndarray, "U"]:
+def coverage_without(lists: RankedIds, exposure: ItemCounts) -> UserValues:
     """The coverage of all lists but user u's, for every u. `exposure` is that of all lists."""
     alone = (exposure == 1)[lists] & (lists >= 0)
     return ((exposure > 0).sum() - alone.sum(1)) / len(exposure)
 
 
-def novelty(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def novelty(table: MetricInputs, k: int) -> UserValues:
     """Mean self-information, in bits, of the items in the first k places (Zhou et al. 2010); empty places do not count.
 
     An item's probability is (events + 1) / (all events + V): one is added so that items never seen stay finite.
@@ -191,7 +189,7 @@ def novelty(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     return mean_over_items(ids[:, :k], bits)
 
 
-def exposures(ids: Int[np.ndarray, "U k"], size: int) -> Int[np.ndarray, "V"]:
+def exposures(ids: RankedIds, size: int) -> ItemCounts:
     """How often each of `size` items occurs in the lists."""
     return np.bincount(ids[ids >= 0], minlength=size)
 
@@ -200,7 +198,7 @@ CELLS = 1 << 22
 """Comparisons of two categories held at once."""
 
 
-def ild(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+def ild(table: MetricInputs, k: int) -> UserValues:
     """Intra-list diversity: mean distance of all pairs of items in the first k places (Smyth, McClave 2001; Ziegler et
     al. 2005).
 
@@ -215,7 +213,7 @@ def ild(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     return np.concatenate([*parts, np.zeros(0)])
 
 
-def _ild(ids: Int[np.ndarray, "U k"], codes: Int[np.ndarray, "V L"]) -> Float[np.ndarray, "U"]:
+def _ild(ids: RankedIds, codes: Int[np.ndarray, "V L"]) -> UserValues:
     size = (codes > 0).sum(1)
     counts = (ids >= 0) & (size[ids] > 0)  # an empty place (-1) reads the last item, and is masked
     total, pairs = np.zeros(len(ids)), np.zeros(len(ids))

@@ -7,12 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
-
 from fullrank.core.constraints import MOST_LIST
 from fullrank.core.errors import UserError, unknown
-from fullrank.metrics import Metric, MetricInputs, lists
+from fullrank.metrics import Metric, MetricInputs, UserValues, lists
 
 ACCURACY: dict[str, Metric] = {
     "ndcg": lists.ndcg,
@@ -70,22 +67,7 @@ class Name:
         """Whether it reads the items of the lists: such metrics mean nothing under the sampled protocol."""
         return self.base not in ACCURACY
 
-    @property
-    def needs_histories(self) -> bool:
-        """Whether it reads `MetricInputs.history`."""
-        return self.base == "lift"
-
-    @property
-    def needs_repeats(self) -> bool:
-        """Whether it reads `MetricInputs.repeats`."""
-        return self.base == "repeat"
-
-    @property
-    def needs_categories(self) -> bool:
-        """Whether it reads `MetricInputs.categories`."""
-        return self.base == "ild"
-
-    def __call__(self, table: MetricInputs) -> Float[np.ndarray, "U"]:
+    def __call__(self, table: MetricInputs) -> UserValues:
         """One value per user."""
         if self.alpha is not None:
             return lists.fair(table, self.k, self.alpha)

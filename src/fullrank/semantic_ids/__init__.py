@@ -31,6 +31,8 @@ Levels = Annotated[int, Field(ge=1, le=256)]
 """K, codes of an item."""
 BookSize = Annotated[int, Field(ge=1, le=65536)]
 """Codes of a level: what fits into 16 bits."""
+Tensors = Mapping[str, Tensor]
+"""Tensors by their names in a file."""
 
 
 @runtime_checkable
@@ -63,7 +65,7 @@ class CodesSpec(Spec):
         """Codebooks learned from these vectors. Raises `UserError` where they are too few or of an unfit width."""
 
     @abstractmethod
-    def restore(self, tensors: Mapping[str, Tensor]) -> Quantiser:
+    def restore(self, tensors: Tensors) -> Quantiser:
         """The quantiser whose `tensors` these are. Raises `UserError` where they are not of this spec."""
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fullrank.core.checks import public
 from fullrank.core.errors import UserError
-from fullrank.core.files import without_dots
+from fullrank.core.files import JsonObject, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import Progress, Tell, quiet
 from fullrank.data import manifest as manifests
@@ -57,43 +57,43 @@ def encode(
     place, spec = without_dots(out), spec.override(*set)
     with folder_lock(place, "encode"):
         folder.require_replaceable_codes(place, overwrite=overwrite)
-        return _encode_locked(items, place, spec, Path(cache), tell)
-
-
-def _encode_locked(items: Catalog | Store | str | Path, place: Path, spec: Encode, cache: Path, tell: Tell) -> Codes:
-    catalog, origin = open_items(items)
-    found = spec.vectors.read(catalog, cache, tell)
-    raw = fill_unknown(found)
-    learned = _learned(found, catalog, spec)
-    reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)
-    x = raw if reduction is None else reduction.apply(raw)
-    beside = None if spec.collaborative is None else spec.collaborative.read(catalog, cache, tell)
-    quantiser = _fit(spec, x, learned, beside, tell("codebooks"))
-    first = quantiser.encode(x)
-    codes, sizes = resolve_collisions(
-        spec.collisions, first, quantiser.sizes, catalog.popularity, lambda rows: quantiser.last(x[rows], first[rows])
-    )
-    report = quality_report(raw, x, found.known, (first, codes), sizes, quantiser, reduction, spec)
-    if beside is not None:
-        report["collaborative"] = measure.neighbour_recall(
-            beside.matrix[beside.known], _summed(quantiser, codes[beside.known]), spec.seed
+        catalog, origin = open_items(items)
+        found = spec.vectors.read(catalog, Path(cache), tell)
+        raw = fill_unknown(found)
+        learned = _learned(found, catalog, spec)
+        reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)
+        x = raw if reduction is None else reduction.apply(raw)
+        beside = None if spec.collaborative is None else spec.collaborative.read(catalog, Path(cache), tell)
+        quantiser = _fit(spec, x, learned, beside, tell("codebooks"))
+        first = quantiser.encode(x)
+        codes, sizes = resolve_collisions(
+            spec.collisions,
+            first,
+            quantiser.sizes,
+            catalog.popularity,
+            lambda rows: quantiser.last(x[rows], first[rows]),
         )
-    measure.check_limits(report, spec.limits)
-    lacking = int((~found.known).sum())
-    facts = {
-        "spec": spec.dump(), "sizes": list(sizes), "item_ids": ids_hash(catalog.ids), "data": origin,
-        "counts": {
-            "items": catalog.size, "learned_from": int(learned.sum()), "without_vector": lacking,
-        },
-        "vectors": found.facts, "report": report, "notes": notes(found.facts, lacking, catalog.size),
-    }  # fmt: skip
-    if beside is not None:
-        facts["collaborative"] = beside.facts
-    if isinstance(quantiser, Autoencoder):
-        facts["learning"] = quantiser.facts
-    tensors = quantiser.tensors() | ({} if reduction is None else reduction.tensors())
-    folder.write_folder(place, catalog.ids, codes, tensors, facts)
-    return Codes.open(place)
+        report = quality_report(raw, x, found.known, (first, codes), sizes, quantiser, reduction, spec)
+        if beside is not None:
+            own = codes[beside.known][:, : len(quantiser.sizes)]  # behind an encoder the sum of their codewords
+            summed = quantiser.quantised(own) if isinstance(quantiser, Autoencoder) else quantiser.decode(own)
+            report["collaborative"] = measure.neighbour_recall(beside.matrix[beside.known], summed, spec.seed)
+        measure.check_limits(report, spec.limits)
+        lacking = int((~found.known).sum())
+        facts = {
+            "spec": spec.dump(), "sizes": list(sizes), "item_ids": ids_hash(catalog.ids), "data": origin,
+            "counts": {
+                "items": catalog.size, "learned_from": int(learned.sum()), "without_vector": lacking,
+            },
+            "vectors": found.facts, "report": report, "notes": notes(found.facts, lacking, catalog.size),
+        }  # fmt: skip
+        if beside is not None:
+            facts["collaborative"] = beside.facts
+        if isinstance(quantiser, Autoencoder):
+            facts["learning"] = quantiser.facts
+        tensors = quantiser.tensors() | ({} if reduction is None else reduction.tensors())
+        folder.write_folder(place, catalog.ids, codes, tensors, facts)
+        return Codes.open(place)
 
 
 def _fit(
@@ -106,13 +106,7 @@ def _fit(
     return spec.learner.fit(x[learned], spec.seed, tick, own)
 
 
-def _summed(quantiser: Quantiser, codes: Int64[Tensor, "n L"]) -> Float[Tensor, "n d"]:
-    """What the codewords of codes come to: behind an encoder their sum, elsewhere the vector that they describe."""
-    own = codes[:, : len(quantiser.sizes)]
-    return quantiser.quantised(own) if isinstance(quantiser, Autoencoder) else quantiser.decode(own)
-
-
-def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, dict[str, Any]]:
+def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, JsonObject]:
     """(catalogue, what the manifest says of it) of a store, of a run, or of a catalogue in memory."""
     if isinstance(items, Catalog):
         return items, {}
@@ -143,7 +137,7 @@ def quality_report(
     quantiser: Quantiser,
     reduction: Reduction | None,
     spec: Encode,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Diagnostics of codes before and after the policy. `raw` are the vectors read, `x` what the learner saw of them.
 
     Reconstruction is relative: 1 is no better than describing every item by the mean. Items without a vector are left
@@ -172,7 +166,7 @@ def quality_report(
     }  # fmt: skip
 
 
-def notes(facts: dict[str, Any], lacking: int, size: int) -> list[str]:
+def notes(facts: JsonObject, lacking: int, size: int) -> list[str]:
     """Sentences that a person should read."""
     said = []
     if lacking:
@@ -228,40 +222,35 @@ def grow_codes(
     source = _source(old, vectors if vectors is None else Path(vectors))
     with folder_lock(place, "encode --grow"):
         folder.require_replaceable_codes(place, overwrite=overwrite)
-        return _grow_locked(old, items, place, source, Path(cache), tell)
-
-
-def _grow_locked(
-    old: Codes, items: Catalog | Store | str | Path, place: Path, source: VectorsSpec, cache: Path, tell: Tell
-) -> Codes:
-    catalog, origin = open_items(items)
-    rows = old.rows(catalog)
-    order = torch.cat([(rows >= 0).nonzero(), (rows < 0).nonzero()]).squeeze(1)
-    count = int((rows >= 0).sum())
-    if count == catalog.size:
-        raise UserError(
-            f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add", code="no-new-items"
-        )
-    found = source.read(catalog, cache, tell)
-    fresh = rows < 0
-    require_known(found.known & fresh, f"the {int(fresh.sum()):,} new items", "give vectors of the new items")
-    raw = fill_unknown(found)
-    x = _seen(old, raw)
-    fixed = old.codes[rows[order[:count]]]
-    first, final = _codes(old, x[order], fixed, catalog.popularity[order.numpy()])
-    back = order.argsort()
-    first, final = first[back], final[back]
-    report = quality_report(raw, x, found.known, (first, final), old.sizes, old.quantiser, old.reduction, old.spec)
-    drift = _drift(old, x, first, found.known & fresh) | {"items": int(fresh.sum()), "from": old.fingerprint}
-    lacking = int((~found.known & fresh).sum())
-    facts = {
-        "spec": old.spec.dump() | {"vectors": source.dump()}, "sizes": list(old.sizes),
-        "item_ids": ids_hash(catalog.ids), "data": origin, "vectors": found.facts, "report": report, "grown": drift,
-        "counts": old.manifest["counts"] | {"items": catalog.size, "without_vector": lacking},
-        "notes": [*notes(found.facts, lacking, catalog.size), *_doubts(old, drift, len(old) - count)],
-    }  # fmt: skip
-    folder.write_folder(place, catalog.ids, final, old.tensors, facts)
-    return Codes.open(place)
+        catalog, origin = open_items(items)
+        rows = old.rows(catalog)
+        order = torch.cat([(rows >= 0).nonzero(), (rows < 0).nonzero()]).squeeze(1)
+        count = int((rows >= 0).sum())
+        if count == catalog.size:
+            raise UserError(
+                f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add",
+                code="no-new-items",
+            )
+        found = source.read(catalog, Path(cache), tell)
+        fresh = rows < 0
+        require_known(found.known & fresh, f"the {int(fresh.sum()):,} new items", "give vectors of the new items")
+        raw = fill_unknown(found)
+        x = _seen(old, raw)
+        fixed = old.codes[rows[order[:count]]]
+        first, final = _codes(old, x[order], fixed, catalog.popularity[order.numpy()])
+        back = order.argsort()
+        first, final = first[back], final[back]
+        report = quality_report(raw, x, found.known, (first, final), old.sizes, old.quantiser, old.reduction, old.spec)
+        drift = _drift(old, x, first, found.known & fresh) | {"items": int(fresh.sum()), "from": old.fingerprint}
+        lacking = int((~found.known & fresh).sum())
+        facts = {
+            "spec": old.spec.dump() | {"vectors": source.dump()}, "sizes": list(old.sizes),
+            "item_ids": ids_hash(catalog.ids), "data": origin, "vectors": found.facts, "report": report, "grown": drift,
+            "counts": old.manifest["counts"] | {"items": catalog.size, "without_vector": lacking},
+            "notes": [*notes(found.facts, lacking, catalog.size), *_doubts(old, drift, len(old) - count)],
+        }  # fmt: skip
+        folder.write_folder(place, catalog.ids, final, old.tensors, facts)
+        return Codes.open(place)
 
 
 def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
@@ -298,7 +287,7 @@ def _codes(
     return first, final
 
 
-def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new: Tensor) -> dict[str, Any]:
+def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new: Tensor) -> JsonObject:
     """Relative error of the new items, on the scale of the old ones' variance, beside the old ones' own."""
     was = old.report["reconstruction"]
     error = float(measure.squared_errors(x[new], old.quantiser.decode(first[new])).mean()) / was["variance"]
@@ -306,7 +295,7 @@ def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new
     return {"described": int(new.sum()), "error": error, "error_before": before, "ratio": error / max(before, 1e-30)}
 
 
-def _doubts(old: Codes, drift: dict[str, Any], gone: int) -> Iterator[str]:
+def _doubts(old: Codes, drift: JsonObject, gone: int) -> Iterator[str]:
     """What to know of new items that are described badly, and of old ones that are `gone`."""
     if drift["ratio"] >= DRIFT:
         yield (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,11 +10,12 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fullrank.core.files import jsonable, require_replaceable, whole_folder
+from fullrank.core.files import JsonObject, jsonable, require_replaceable, whole_folder
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.core.tensor_files import write_tensors
 from fullrank.data import manifest as manifests
+from fullrank.semantic_ids import Tensors
 
 FORMAT, VERSION = "fullrank.codes", 1
 TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
@@ -39,7 +38,7 @@ def is_codes(folder: Path) -> bool:
 
 
 def write_folder(
-    out: Path, item_ids: pl.Series, codes: Int64[Tensor, "V K"], tensors: Mapping[str, Tensor], facts: dict[str, Any]
+    out: Path, item_ids: pl.Series, codes: Int64[Tensor, "V K"], tensors: Tensors, facts: JsonObject
 ) -> None:
     """Write the folder, all or nothing; one of codes that is there is replaced. `facts` go into the manifest."""
     with whole_folder(out) as folder:
@@ -55,7 +54,7 @@ def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:
     return pl.Series("codes", codes.numpy().astype(np.uint16), dtype=pl.Array(pl.UInt16, codes.shape[1]))
 
 
-def read_folder(folder: Path, verify: bool | None) -> tuple[dict[str, Any], pl.Series, Int64[Tensor, "V K"]]:
+def read_folder(folder: Path, verify: bool | None) -> tuple[JsonObject, pl.Series, Int64[Tensor, "V K"]]:
     """(manifest, item ids, codes), all of it checked. Raises `UserError` for what is no codes, newer, or damaged."""
     manifest = manifests.read_header(folder, FORM)
     kinds = {

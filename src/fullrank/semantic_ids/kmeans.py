@@ -47,7 +47,10 @@ def lloyd(x: Float[Tensor, "G n d"], words: Float[Tensor, "G C d"], iterations: 
     for _ in range(iterations):
         code, far = assign(x, words)
         words = means(x, code, words)
-        _revive(x, code, far, words)
+        for group in range(len(x)):  # each unused codeword moves onto one of the vectors that are worst described
+            empty = (torch.bincount(code[group], minlength=words.shape[1]) == 0).nonzero().squeeze(1)
+            if len(empty):
+                revive(x[group], far[group] + x[group].pow(2).sum(-1) / 2, words[group], empty)
     return words
 
 
@@ -69,15 +72,6 @@ def means(
     total = torch.zeros(groups * size, width, dtype=x.dtype).index_add_(0, flat, x.reshape(-1, width))
     count = torch.bincount(flat, minlength=groups * size)[:, None]
     return torch.where(count > 0, total / count.clamp_min(1), words.reshape(-1, width)).view(words.shape)
-
-
-def _revive(x: Tensor, code: Tensor, far: Tensor, words: Tensor) -> None:
-    """Put each unused codeword onto one of the vectors that are worst described. In place."""
-    size = words.shape[1]
-    for group in range(len(x)):
-        empty = (torch.bincount(code[group], minlength=size) == 0).nonzero().squeeze(1)
-        if len(empty):
-            revive(x[group], far[group] + x[group].pow(2).sum(-1) / 2, words[group], empty)
 
 
 def revive(x: Float[Tensor, "n d"], error: Float[Tensor, "n"], words: Float[Tensor, "C d"], empty: Tensor) -> int:

@@ -28,7 +28,7 @@ from fullrank.core.constraints import Factor, Temperature, needs
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.semantic_ids import AlignedCodesSpec, BookSize, Levels
-from fullrank.semantic_ids.kmeans import kmeans, sample_places
+from fullrank.semantic_ids.kmeans import kmeans
 from fullrank.semantic_ids.quantisers import Autoencoder
 from fullrank.semantic_ids.rqvae import AutoencoderSpec, LearningStep, Term, learn
 from fullrank.semantic_ids.vectors import Vectors, require_known, require_width
@@ -60,13 +60,12 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
         self, x: Float[Tensor, "n D"], seed: int, tick: Progress, collaborative: Vectors | None = None
     ) -> Autoencoder:
         generator = torch.Generator().manual_seed(seed)
-        rows = sample_places(len(x), max(self.points, self.size), generator)
         terms: list[Term] = []
         if self.alignment:
             terms.append(self._alignment(collaborative))
         if self.diversity:
             terms.append(CodeDiversity(self.diversity, self.clusters, self.temperature, generator))
-        return learn(self, x, rows, seed, tick, terms)
+        return learn(self, x, seed, tick, generator, terms)
 
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
         return error + levels.mean()

@@ -6,8 +6,6 @@ without an error and recommend badly. Each figure has a limit (`Limits`) below w
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import Share
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids.collisions import group_by_codes
 
@@ -37,7 +36,7 @@ class Limits(Spec):
     """Least share of an item's nearest items by text that are nearest by codes too."""
 
 
-def levels(codes: Int64[Tensor, "n L"], sizes: tuple[int, ...], learned: int) -> list[dict[str, Any]]:
+def levels(codes: Int64[Tensor, "n L"], sizes: tuple[int, ...], learned: int) -> list[JsonObject]:
     """Of each level: its size, the share of codes that some item has, and the perplexity of how often (1 .. size).
 
     The first `learned` are of codebooks; an extra digit behind them only counts.
@@ -53,7 +52,7 @@ def levels(codes: Int64[Tensor, "n L"], sizes: tuple[int, ...], learned: int) ->
     return found
 
 
-def collisions(codes: Int64[Tensor, "n K"], x: Float[Tensor, "n D"]) -> dict[str, Any]:
+def collisions(codes: Int64[Tensor, "n K"], x: Float[Tensor, "n D"]) -> JsonObject:
     """How many items share their codes: of all, and of those whose vectors differ (no learner separates equal ones).
 
     `rate` is the share of items that share their codes with another; `different` the share of those that share them
@@ -84,7 +83,7 @@ def variance(x: Float[Tensor, "n D"]) -> float:
     return float((x.double() - x.double().mean(0)).pow(2).sum(1).mean())
 
 
-def neighbour_recall(raw: Float[Tensor, "n D"], described: Float[Tensor, "n E"], seed: int) -> dict[str, Any]:
+def neighbour_recall(raw: Float[Tensor, "n D"], described: Float[Tensor, "n E"], seed: int) -> JsonObject:
     """Recall of an item's k nearest by cosine of its vector, among the k nearest by cosine of what its codes describe.
 
     Over at most `QUERIES` items, drawn by the seed; the item itself is no neighbour. With fewer than k + 1 items, k is
@@ -103,7 +102,7 @@ def neighbour_recall(raw: Float[Tensor, "n D"], described: Float[Tensor, "n E"],
     return {"k": k, "items": len(chosen), "recall": hits / (k * len(chosen))}
 
 
-def check_limits(report: dict[str, Any], limits: Limits) -> None:
+def check_limits(report: JsonObject, limits: Limits) -> None:
     """Raises `UserError` with advice where a figure is beyond its limit."""
     learned = [level for level in report["levels"] if level["learned"]]
     worst = min(learned, key=lambda level: level["use"])

@@ -14,7 +14,7 @@ thread pools on the same cores slow each other down.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ from fullrank.core.checks import divided
 from fullrank.core.constraints import MOST_ROUNDS, Count
 from fullrank.core.errors import UserError, package
 from fullrank.core.log import Progress
-from fullrank.semantic_ids import BookSize, CodesSpec, Levels
+from fullrank.semantic_ids import BookSize, CodesSpec, Levels, Tensors
 from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_places
 from fullrank.semantic_ids.quantisers import Product
 
@@ -71,7 +71,7 @@ class Opq(CodesSpec):
         tick(steps, steps)
         return Product(words, rotation, mean)
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> Product:
+    def restore(self, tensors: Tensors) -> Product:
         return Product.restore(tensors, self.levels, self.size)
 
     def chosen(self, vectors: int, width: int) -> str:

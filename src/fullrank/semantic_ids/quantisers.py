@@ -23,14 +23,26 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.semantic_ids import Tensors
 
 
-class Product:
+class Codebooks:
+    """Codewords of each level, and the mean of the vectors that they describe."""
+
+    def __init__(self, codebooks: Float[Tensor, "K C d"], mean: Float[Tensor, "D"]):
+        self.codebooks, self.mean = codebooks, mean
+        self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"codebooks": self.codebooks, "mean": self.mean}
+
+
+class Product(Codebooks):
     """Level k describes the k-th part of (x - mean) @ rotation (Jégou et al. 2011; rotated: Ge et al. 2013)."""
 
     def __init__(self, codebooks: Float[Tensor, "K C d"], rotation: Float[Tensor, "D D"], mean: Float[Tensor, "D"]):
-        self.codebooks, self.rotation, self.mean = codebooks, rotation, mean
-        self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
+        super().__init__(codebooks, mean)
+        self.rotation = rotation
 
     def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         parts = self._parts(x)
@@ -47,7 +59,7 @@ class Product:
         return {"codebooks": self.codebooks, "rotation": self.rotation, "mean": self.mean}
 
     @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor], levels: int, size: int) -> Product:
+    def restore(cls, tensors: Tensors, levels: int, size: int) -> Product:
         """The quantiser whose `tensors` these are, of so many levels and codes. Raises `UserError` for others."""
         (mean,) = require_tensors(tensors, {"mean": "D"})
         parts = {"K": levels, "C": size, "D": len(mean), "d": len(mean) / levels}
@@ -60,12 +72,8 @@ class Product:
         return turned.float().unflatten(1, (len(self.codebooks), -1))
 
 
-class Residual:
+class Residual(Codebooks):
     """Level k describes what is left of x - mean after the levels before it (Juang and Gray 1982)."""
-
-    def __init__(self, codebooks: Float[Tensor, "K C D"], mean: Float[Tensor, "D"]):
-        self.codebooks, self.mean = codebooks, mean
-        self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
 
     def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         rest, found = x - self.mean, []
@@ -82,16 +90,13 @@ class Residual:
         rest = x - self.mean - self.codebooks[levels, codes[:, :-1]].sum(1)
         return torch.cdist(rest, self.codebooks[-1]).pow(2)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {"codebooks": self.codebooks, "mean": self.mean}
-
     @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor], levels: int, size: int) -> Residual:
+    def restore(cls, tensors: Tensors, levels: int, size: int) -> Residual:
         """The quantiser whose `tensors` these are, of so many levels and codes. Raises `UserError` for others."""
         return cls(*require_tensors(tensors, {"codebooks": "KCD", "mean": "D"}, K=levels, C=size))
 
 
-def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, str], **sizes: float) -> list[Tensor]:
+def require_tensors(tensors: Tensors, shapes: Mapping[str, str], **sizes: float) -> list[Tensor]:
     """These tensors, float32 and finite, each with a dimension for every letter of its shape.
 
     A letter is one number wherever it stands; `sizes` are those that are known. Raises `UserError` for what is not so.
@@ -144,7 +149,7 @@ LEAST_SCALE = 1e-30
 """Vectors that differ by less are taken for equal."""
 
 
-class Autoencoder:
+class Autoencoder(Codebooks):
     """z = encoder((x - mean) / scale), quantised by residual codebooks; x is described by decoder(z_q) scale + mean."""
 
     def __init__(
@@ -156,9 +161,9 @@ class Autoencoder:
         scale: Float[Tensor, "1"],
         facts: Mapping[str, Any] | None = None,
     ):
-        self.encoder, self.decoder, self.mean, self.scale = encoder, decoder, mean, scale
-        self.codebooks, self.inner = codebooks, Residual(codebooks, torch.zeros(codebooks.shape[2]))
-        self.sizes, self.dim = self.inner.sizes, len(mean)
+        super().__init__(codebooks, mean)
+        self.encoder, self.decoder, self.scale = encoder, decoder, scale
+        self.inner = Residual(codebooks, torch.zeros(codebooks.shape[2]))
         self.facts = dict(facts or {})
         """How the learning went, for the manifest; empty once it is read from there."""
 
@@ -189,13 +194,11 @@ class Autoencoder:
         return (torch.cat(made) * self.scale.double() + self.mean.double()).float()
 
     def tensors(self) -> dict[str, Tensor]:
-        own = {"codebooks": self.codebooks, "mean": self.mean, "scale": self.scale}
-        return own | dict(_named("encoder", self.encoder)) | dict(_named("decoder", self.decoder))
+        layers = dict(_named("encoder", self.encoder)) | dict(_named("decoder", self.decoder))
+        return super().tensors() | {"scale": self.scale} | layers
 
     @classmethod
-    def restore(
-        cls, tensors: Mapping[str, Tensor], hidden: Sequence[int], width: int, levels: int, size: int
-    ) -> Autoencoder:
+    def restore(cls, tensors: Tensors, hidden: Sequence[int], width: int, levels: int, size: int) -> Autoencoder:
         """The quantiser whose `tensors` these are. Raises `UserError` where a shape is not as these settings say."""
         shapes = {"codebooks": "KCd", "mean": "D", "scale": "S"}
         words, mean, scale = require_tensors(tensors, shapes, K=levels, C=size, d=width, S=1)
@@ -242,7 +245,7 @@ def _named(name: str, layers: Layers) -> Iterable[tuple[str, Tensor]]:
         yield f"{name}.{number}.bias", bias
 
 
-def _found(tensors: Mapping[str, Tensor], name: str, widths: Sequence[int]) -> Layers:
+def _found(tensors: Tensors, name: str, widths: Sequence[int]) -> Layers:
     layers: Layers = []
     for number, (wide, after) in enumerate(zip(widths, widths[1:], strict=False)):
         here = f"{name}.{number}"

@@ -13,7 +13,6 @@ import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,6 +21,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from fullrank.core.errors import UserError, in_context
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import offsets_of
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data import manifest as manifests
@@ -46,7 +46,7 @@ class Codes:
     """
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: JsonObject
     spec: Encode
     item_ids: pl.Series
     """External ids, row by row."""
@@ -91,7 +91,7 @@ class Codes:
         return self.spec.collisions
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """The diagnostics that were taken when the codes were made."""
         return dict(self.manifest["report"])
 
@@ -147,12 +147,14 @@ class Codes:
         try:
             found = self.spec.learner.restore(self.tensors)
         except UserError as error:
-            raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+            raise self._damaged(str(error)) from None
         if tuple(found.sizes) != self.sizes[: len(found.sizes)] or self.levels - len(found.sizes) not in (0, 1):
-            raise manifests.damaged_file(
-                self.path / folder.BOOKS, f"it has levels of {found.sizes} codes", folder.AGAIN
-            )
+            raise self._damaged(f"it has levels of {found.sizes} codes")
         return found
+
+    def _damaged(self, why: str) -> UserError:
+        """The error of codebooks that are not what was written."""
+        return manifests.damaged_file(self.path / folder.BOOKS, why, folder.AGAIN)
 
     @property
     def codebooks(self) -> Float[Tensor, "K C d"]:
@@ -166,7 +168,7 @@ class Codes:
         try:
             return Reduction.load(self.tensors, self.quantiser.dim)
         except UserError as error:
-            raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+            raise self._damaged(str(error)) from None
 
     def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:
         """The vectors that codes describe, in the space of the vectors that were read (text)."""

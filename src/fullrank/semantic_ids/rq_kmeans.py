@@ -7,7 +7,6 @@ no vector chooses is moved to where the error is largest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import MOST_ROUNDS, Count
 from fullrank.core.log import Progress, quiet
-from fullrank.semantic_ids import BookSize, CodesSpec, Levels
+from fullrank.semantic_ids import BookSize, CodesSpec, Levels, Tensors
 from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_places
 from fullrank.semantic_ids.quantisers import Residual, nearest_codeword
 
@@ -42,7 +41,7 @@ class RqKmeans(CodesSpec):
         points = x[sample_places(len(x), max(self.points, self.size), generator)] - mean
         return Residual(residual_kmeans(points, self.levels, self.size, self.iterations, generator, tick), mean)
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> Residual:
+    def restore(self, tensors: Tensors) -> Residual:
         return Residual.restore(tensors, self.levels, self.size)
 
 

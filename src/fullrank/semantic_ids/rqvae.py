@@ -16,9 +16,8 @@ follow the mean of their vectors, `update=ema` (van den Oord et al. 2017, Append
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,7 +31,7 @@ from fullrank.core.constraints import MOST_EPOCHS, Count, Factor, PositiveShare,
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
-from fullrank.semantic_ids import BookSize, CodesSpec, Levels
+from fullrank.semantic_ids import BookSize, CodesSpec, Levels, Tensors
 from fullrank.semantic_ids.kmeans import require_vectors, revive, sample_places
 from fullrank.semantic_ids.quantisers import (
     Autoencoder,
@@ -173,7 +172,7 @@ class AutoencoderSpec(CodesSpec):
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
         """The loss from the mean squared error of an element of x, and of an element of each level's codewords."""
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> Autoencoder:
+    def restore(self, tensors: Tensors) -> Autoencoder:
         return Autoencoder.restore(tensors, self.hidden, self.width, self.levels, self.size)
 
 
@@ -183,8 +182,7 @@ class RqVae(AutoencoderSpec):
     kind: Literal["rqvae"] = "rqvae"
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Autoencoder:
-        rows = sample_places(len(x), max(self.points, self.size), torch.Generator().manual_seed(seed))
-        return learn(self, x, rows, seed, tick)
+        return learn(self, x, seed, tick, torch.Generator().manual_seed(seed))
 
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
         return dim * error + self.width * levels.sum()  # squared norms, as TIGER writes them
@@ -220,16 +218,20 @@ class Term(ABC):
 def learn(
     spec: AutoencoderSpec,
     x: Float[Tensor, "n D"],
-    rows: Int64[Tensor, "M"],
     seed: int,
     tick: Progress,
+    draws: torch.Generator,
     terms: Sequence[Term] = (),
 ) -> Autoencoder:
-    """The network and codebooks learned from these rows of x. Raises `UserError` where they cannot be."""
+    """The network and codebooks learned from `spec.points` rows of x, which `draws` chooses. Raises `UserError` where
+    they cannot be."""
     require_vectors(x, spec.size, spec.kind_of())
+    rows = sample_places(len(x), max(spec.points, spec.size), draws)
     generator, dim = torch.Generator().manual_seed(seed), x.shape[1]
-    _require_room(spec, dim)
     widths = (dim, *spec.hidden, spec.width)
+    network = 2 * sum(a * b for a, b in zip(widths, widths[1:], strict=False))
+    needed = 4 * 4 * (network + spec.levels * spec.size * spec.width)  # weights, gradients and two moments
+    require_memory(needed, f"the network of {spec.kind_of()}", "set smaller learner.hidden or learner.width")
     encoder, decoder = initial_layers(widths, generator), initial_layers(widths[::-1], generator)
     points = x[rows].double()
     mean = points.mean(0).float()
@@ -265,7 +267,12 @@ def learn(
                 used[torch.arange(spec.levels), found.codes] = True
                 for name, value in ({"squared_error": error} | parts).items():
                     facts[name] = facts.get(name, 0.0) + value.item() * len(batch) / len(seen)
-            _require_finite(spec, epoch, [*learned, books], facts)
+            values = [*map(torch.tensor, facts.values()), *learned, books]
+            if not all(bool(value.isfinite().all()) for value in values):
+                raise UserError(
+                    f"the loss of {spec.kind_of()} is no longer finite in epoch {epoch + 1}; set a smaller learner.lr",
+                    code="loss-not-finite",
+                )
             if spec.revive and not used.all():
                 moved = revive_dead(_latent(seen, encoder), books.detach(), ~used)
                 revived += int(moved.sum())
@@ -283,20 +290,3 @@ def learn(
 def _latent(seen: Float[Tensor, "n D"], encoder: Layers) -> Tensor:
     with torch.no_grad():
         return run_layers(seen, encoder)
-
-
-def _require_finite(spec: AutoencoderSpec, epoch: int, learned: Sequence[Tensor], facts: Mapping[str, float]) -> None:
-    """Raises `UserError` where the learning has diverged."""
-    if not all(math.isfinite(value) for value in facts.values()) or not all(p.isfinite().all() for p in learned):
-        raise UserError(
-            f"the loss of {spec.kind_of()} is no longer finite in epoch {epoch + 1}; set a smaller learner.lr",
-            code="loss-not-finite",
-        )
-
-
-def _require_room(spec: AutoencoderSpec, dim: int) -> None:
-    """Raises `UserError` where parameters, their gradients and their moments do not fit into memory."""
-    widths = (dim, *spec.hidden, spec.width)
-    network = 2 * sum(a * b for a, b in zip(widths, widths[1:], strict=False))
-    needed = 4 * 4 * (network + spec.levels * spec.size * spec.width)  # weights, gradients and two moments
-    require_memory(needed, f"the network of {spec.kind_of()}", "set smaller learner.hidden or learner.width")

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import BLOCK, batches, scorer_of
+from fullrank.inference.batches import batches, scorer_of
 from fullrank.inference.predictor import Predictor
 from fullrank.models import Model
 from fullrank.models.sequential.items import unit
@@ -77,7 +77,7 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
     # What a reasoner computes after the history does not change what the history's own places attend to.
     budget = None if model.reasoner is None else Budget(steps=0)
     with noted_attentions(model) as noted, torch.inference_mode():
-        for at, batch in batches(model, histories.take(rows), block=BLOCK, device=predictor.device):
+        for at, batch in batches(model, histories.take(rows)):
             scorer_of(model, batch, predictor.index, budget)
             layers = {one.layer: one for one in reversed(noted)}  # the first of each layer: the history itself
             noted.clear()

@@ -12,10 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, S
 
 from fullrank.core.constraints import MOST_PARTS
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject as JsonObject
 from fullrank.inference.list_options import ListChoices
 
-JsonObject = dict[str, Any]
-"""An object of JSON: the body of an answer, a document, a schema."""
 LATEST = 10**11
 """Latest time, in seconds: milliseconds of any day since March 1973 lie behind it."""
 BOUNDS: dict[str, Any] = {"minimum": -LATEST, "maximum": LATEST}

@@ -53,10 +53,10 @@ class ServedPredictor:
 
     def probabilities(self, frame: pl.DataFrame) -> Float[np.ndarray, "R"]:
         """The click probabilities of a table. Raises `UserError` where a column holds what the model refuses."""
-        model, encoder, device = self.predictor.model, self.predictor.encoder, self.predictor.device
+        model, encoder = self.predictor.model, self.predictor.encoder
         with in_context("", public=True):
             batches = [transform(encoder, part, "the rows") for part in frame.iter_slices(ROWS)]
-        return np.concatenate([predict_batch(model, batch, device) for batch in batches])
+        return np.concatenate([predict_batch(model, batch) for batch in batches])
 
     def card(self) -> JsonObject:
         """What the model is, was trained on, and reads."""

@@ -48,7 +48,6 @@ class ServedRanker:
     """The schema's column of user ids."""
     item: str
     items: EncodedFields
-    device: str
     run: Run
 
     @classmethod
@@ -59,9 +58,8 @@ class ServedRanker:
         stage = RankingStage.of(run)
         schema = stage.encoder.schema
         user, item = id_column(schema, "user", settings.user_field), id_column(schema, "item", settings.item_field)
-        device = resolve_device(settings.device)
-        stage.model.to(device).eval()
-        made = cls(stage, user, item, _no_items(), str(device), run).with_items(catalog)
+        stage.model.to(resolve_device(settings.device)).eval()
+        made = cls(stage, user, item, _no_items(), run).with_items(catalog)
         made.require_whole_histories()
         return made
 
@@ -110,7 +108,7 @@ class ServedRanker:
     ) -> tuple[Int[np.ndarray, "B C"], Float[np.ndarray, "B C"]]:
         """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by `blend`."""
         pairs = PairFeatures(self.stage.encoder, self._users(asks), self.items)
-        found = blend_scores(probabilities(self.stage.model, pairs, ids, self.device), scores, blend)
+        found = blend_scores(probabilities(self.stage.model, pairs, ids), scores, blend)
         return best_candidates(found, ids, ids.shape[1])
 
     def check_names(self, fields: Iterable[str]) -> None:

@@ -139,8 +139,8 @@ class Finder:
                 scores, ids = self.index(scorer, k, filters.of_batch(None))
             return scores.numpy(), ids.numpy(), None
         ranked = rank(
-            predictor.model, _histories(items, times), k=k, seen="keep", filters=filters, device=predictor.device,
-            decoding=predictor.decoding, budget=budget, index=predictor.index, search=self.decode,
+            predictor.model, _histories(items, times), k=k, seen="keep", filters=filters, budget=budget,
+            search=self.decode or predictor.decoding, index=predictor.index,
         )  # fmt: skip
         return ranked.scores, ranked.ids, ranked.steps
 
@@ -169,7 +169,7 @@ class Finder:
             states = self.fast.states_of(items, times)
             return unit(states) if model.cosine else states
         histories = _histories(items, times)
-        parts = list(score_batches(model, histories, block=BLOCK, device="cpu", index=self.predictor.index))
+        parts = list(score_batches(model, histories, index=self.predictor.index))
         found = torch.zeros(len(items), parts[0][1].vectors.shape[1])  # type: ignore[attr-defined]  # of dense scorers
         for at, scorer in parts:
             found[torch.from_numpy(at)] = scorer.vectors  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.inference.code_search import Candidates
-from fullrank.inference.exact import merge, select, top_k
+from fullrank.inference.exact import TopK, merge, select, top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.models import DenseScorer, Scorer
 from fullrank.serving.recent import Recent
@@ -70,9 +70,7 @@ class VectorSearch:
         self._plans: Recent[Plan] = Recent(MOST_PLANS)
 
     @torch.inference_mode()
-    def __call__(
-        self, scorer: Scorer, k: int, filters: BatchFilter | None = None
-    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    def __call__(self, scorer: Scorer, k: int, filters: BatchFilter | None = None) -> TopK:
         if not isinstance(scorer, DenseScorer) or scorer.size < self.items or scorer.table.shape[1] != self.index.d:
             raise UserError(
                 f"this index is of {self.items:,} item vectors of width {self.index.d}, and the model scores "
@@ -138,7 +136,7 @@ class VectorSearch:
 
     def _lists(
         self, scorer: DenseScorer, rows: Int[Tensor, "r"], k: int, filters: BatchFilter | None, plan: Plan | None
-    ) -> tuple[Float[Tensor, "r k"], Int[Tensor, "r k"]]:
+    ) -> TopK:
         """The lists of rows of the batch that share a plan, from the items of the index."""
         of, whole = len(scorer.vectors), len(rows) == len(scorer.vectors)
         own = filters if filters is None or whole else filters.only(rows, of)
@@ -163,9 +161,7 @@ class VectorSearch:
             scores[short], ids[short] = top_k(left, k, filters=again, block=BLOCK)
         return scores, ids
 
-    def _among_allowed(
-        self, scorer: DenseScorer, k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "r k"], Int[Tensor, "r k"]]:
+    def _among_allowed(self, scorer: DenseScorer, k: int, filters: BatchFilter | None) -> TopK:
         """Lists of users of whom each has a list of allowed items: those are scored, and no other."""
         assert filters is not None and filters.allowed is not None
         rows, items = (part.cpu().numpy() for part in (filters.allowed.rows, filters.allowed.items))
@@ -268,7 +264,7 @@ def _scored(scorer: DenseScorer, items: Int[Tensor, "b m"]) -> Candidates:
 
 def _with_newer(
     scorer: DenseScorer, first: int, scores: Float[Tensor, "B k"], ids: Int[Tensor, "B k"], filters: BatchFilter | None
-) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+) -> TopK:
     """Lists with the items from `first` on, which the index does not have: all of them are scored."""
     newer = scorer.block(first, scorer.size)
     if bool(newer.isnan().any()):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fullrank.core.device import resolve_device
+from fullrank.core.device import device_of, resolve_device
 from fullrank.core.errors import UserError, in_context
 from fullrank.data.impressions.store import AnyStore
 from fullrank.models.ranking.model import RankingModule
@@ -130,12 +130,11 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device:
 
 def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_metrics: bool) -> float:
     """Seconds of one evaluation on validation: measured on growing shares of it, then drawn out in a line."""
-    device = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(())).device
     points: list[tuple[float, float]] = []
     for share in SHARES:
         begun = time.perf_counter()
-        data.evaluate_share(model, share, device, all_metrics=all_metrics)
-        if device.type == "cuda":  # wait until it has finished what was queued
+        data.evaluate_share(model, share, all_metrics=all_metrics)
+        if device_of(model).type == "cuda":  # wait until it has finished what was queued
             torch.cuda.synchronize()
         points.append((1 / share, time.perf_counter() - begun))
         if sum(spent for _, spent in points) + 4 * points[-1][1] > seconds:

@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
@@ -58,9 +56,8 @@ def run_job(
     begun = time.perf_counter()
     run = fit(job.experiment, store, folder, resume=resume, overwrite=not resume, device=device, progress=progress)
     trained = time.perf_counter()
-    place = resolve_device(device)
-    model: Any = run.model().to(place)
-    found = _evaluated(replace(job, experiment=run.spec), model, store, place)
+    model: Any = run.model().to(resolve_device(device))
+    found = _evaluated(replace(job, experiment=run.spec), model, store)
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     # metrics among sampled negatives, and their gaps, where they were asked for
     sampled = {name: result["sampled"] for name, result in found.items() if "sampled" in result}
@@ -81,12 +78,12 @@ def run_job(
     }
 
 
-def _evaluated(job: Job, model: Any, store: AnyStore, place: torch.device) -> dict[str, dict[str, Any]]:
+def _evaluated(job: Job, model: Any, store: AnyStore) -> dict[str, dict[str, Any]]:
     """The results of the job's evaluations by name; two that are the same evaluation are computed once."""
     evaluate, made = EVALUATE[job.experiment.problem], dict[Any, dict[str, Any]]()
     for split, spec in job.evaluations.values():
         if (split, spec) not in made:
-            made[split, spec] = evaluate(model, store, split, spec, device=place).dump()
+            made[split, spec] = evaluate(model, store, split, spec).dump()
     return {name: made[asked] for name, asked in job.evaluations.items()}
 
 

@@ -22,7 +22,7 @@ from scipy.special import expit, logit
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation.ranking import predict_rows, split_rows
 from fullrank.metrics import ctr
@@ -57,12 +57,11 @@ def calibrate(
         raise UserError(f"{run.path} {why}: train it again, or to the end, then calibrate it", code="run-not-finished")
     store = store_of(run, data)
     assert isinstance(store, ImpressionStore)  # its fingerprint is the run's
-    place = resolve_device(device)
-    model: Any = run.model(encoder).to(place)
+    model: Any = run.model(encoder).to(resolve_device(device))
     model.calibration = None
     assert run.spec.clicks is not None
     size = run.spec.clicks.batch_size
-    rows = predict_rows(model, store, split_rows(store, "validation"), size, device=place, progress=progress)
+    rows = predict_rows(model, store, split_rows(store, "validation"), size, progress=progress or untold)
     made = fit_calibration(method, rows.probabilities, rows.labels)
     return write_copy(run, out, encoder, run.tensors(), {"calibrated_from": str(run.path)}, made)
 

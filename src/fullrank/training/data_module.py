@@ -82,7 +82,7 @@ class DataModule(Protocol):
         """The selection metric on the validation split, over all processes."""
         ...
 
-    def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
+    def evaluate_share(self, model: Any, share: int, *, all_metrics: bool) -> None:
         """Evaluate one in `share` of the validation split, for its cost alone."""
         ...
 
@@ -160,16 +160,16 @@ class RetrievalData:
     def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
         spec = self.experiment.lists.for_selection()
         if model.items.shard is not None:  # all processes rank the same users together, each among its own items
-            found = measure(model, self.store, "validation", spec, device=device)
+            found = measure(model, self.store, "validation", spec)
             return float(torch.as_tensor(found.values[spec.selection], dtype=torch.float64).mean())
-        found = measure(model, self.store, "validation", spec, shard=(rank.rank, rank.world), device=device)
+        found = measure(model, self.store, "validation", spec, shard=(rank.rank, rank.world))
         values = torch.as_tensor(found.values[spec.selection], dtype=torch.float64)
         total = sum_over_ranks(values.sum().to(device))
         return total / sum_over_ranks(torch.tensor(float(len(values)), dtype=torch.float64, device=device))
 
-    def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
+    def evaluate_share(self, model: Any, share: int, *, all_metrics: bool) -> None:
         spec = self.experiment.lists if all_metrics else self.experiment.lists.for_selection()
-        rows = measure(model, self.store, "validation", spec, shard=(0, share), device=device)
+        rows = measure(model, self.store, "validation", spec, shard=(0, share))
         if len(rows.users) > 1:
             items = len(self.store.catalog.popularity)
             summarise(rows.values, rows.lists, spec.names(), items=items, samples=spec.bootstrap, seed=0)
@@ -257,7 +257,7 @@ class RankingData:
 
     def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
         rows = split_rows(self.store, "validation")[rank.rank :: rank.world]
-        found = predict_rows(model, self.store, rows, self._spec.batch_size, device=device)
+        found = predict_rows(model, self.store, rows, self._spec.batch_size)
         parts = [found.probabilities, found.labels, found.groups]
         whole = [
             None if p is None else gather_ranks(torch.from_numpy(p).double().to(device)).cpu().numpy() for p in parts
@@ -269,10 +269,8 @@ class RankingData:
             PerImpression(np.arange(len(labels)), probabilities, labels, whose), self._spec.selection
         )
 
-    def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
-        rows = predict_rows(
-            model, self.store, split_rows(self.store, "validation")[::share], self._spec.batch_size, device=device
-        )
+    def evaluate_share(self, model: Any, share: int, *, all_metrics: bool) -> None:
+        rows = predict_rows(model, self.store, split_rows(self.store, "validation")[::share], self._spec.batch_size)
         spec = self._spec if all_metrics else self._spec.for_selection()
         ranking_result(rows, spec, "validation", self.store.fingerprint)
 

@@ -144,8 +144,8 @@ def test_user_tokens(settings) -> None:
         assert not close(scores[0], scores[2]) and not close(scores[0], scores[3])
         named = read_histories({"me": ["i1", "i2"], "you": ["i1", "i2"]}, catalog())
         listed = read_histories([["i1", "i2"]], catalog())
-        (_, asked), (_, unnamed) = (next(batches(made, one.histories, block=64)) for one in (named, listed))
-        ((_, inside),) = batches(WrappedModel(made), named.histories, block=64)
+        (_, asked), (_, unnamed) = (next(batches(made, one.histories)) for one in (named, listed))
+        ((_, inside),) = batches(WrappedModel(made), named.histories)
     assert unnamed.user_keys is None and asked.user_keys is not None and inside.user_keys is not None
     assert inside.user_keys.tolist() == asked.user_keys.tolist(), "an evaluation that changes histories knows them too"
     assert asked.user_keys.tolist() == user_keys(pl.Series(["me", "you"])).tolist()

@@ -25,14 +25,13 @@ from fullrank.analysis.activations import (
     Sample,
     SampleStore,
     activations,
-    device_of,
 )  # fmt: skip
 from fullrank.analysis.diagnosis import Diagnosis, Row, not_measured, row, rows_of
 from fullrank.analysis.report import Cells, Figure, Missing, Shown, TableCell
 from fullrank.analysis.report.charts import Chart, Claim, bars, lines
 from fullrank.analysis.report.results import RunResult, Runs, accuracy_word, not_comparable, readable
 from fullrank.core.errors import UserError
-from fullrank.core.log import Progress, logger
+from fullrank.core.log import Progress, logger, untold
 from fullrank.core.registry import Problem
 
 log = logger(__name__)
@@ -41,7 +40,7 @@ GROUP = "fullrank.diagnostics"
 __all__ = [
     "Activations", "Cells", "Chart", "Claim", "Diagnosis", "Diagnostic", "FAIRNESS", "Figure", "Missing",
     "RetrievalContext", "Row", "RunResult", "Runs", "Sample", "SampleStore", "Section", "Shown", "TableCell",
-    "accuracy_word", "activations", "bars", "device_of", "find_diagnostics", "find_sections", "lines",
+    "accuracy_word", "activations", "bars", "find_diagnostics", "find_sections", "lines",
     "not_comparable", "not_measured", "readable", "row", "rows_of",
 ]  # fmt: skip
 """Among them all that the file of a diagnostic needs."""
@@ -115,12 +114,12 @@ class Diagnostic(Section):
     """Whether a run without rows is no news: most models lack the part."""
     runs_model: ClassVar[bool] = False
     """Whether `rows` runs the model again (with targets, so never on the training split) and `observe` is not used."""
-    progress: Progress | None = None
+    progress: Progress
     """Told by `rows` how much of it is done, where that takes long."""
 
     def __init__(self, context: Any):
         """`context` is an `activations.RetrievalContext`; of ranking models a `ranking_activations.RankingContext`."""
-        self.context = context
+        self.context, self.progress = context, untold
         self.begin()
 
     def begin(self) -> None:
@@ -149,7 +148,7 @@ class Diagnostic(Section):
     def lacks(cls, result: RunResult) -> str | None:
         if result.diagnosis.of(cls.name):
             return None
-        return "" if cls.silent else result.why_missing(cls.name)
+        return "" if cls.silent else result.diagnosis.left_out().get(cls.name, "it was not measured")
 
 
 def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Section]]:
@@ -158,21 +157,19 @@ def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Sect
     found before it is skipped with a warning.
     """
     found: dict[str, type[Section]] = {}
-    for section in _own():
-        if section.problem == problem:
-            if section.name in found:
-                raise UserError(
-                    f"two diagnostics are called {section.name!r}, in {found[section.name].__module__} and in "
-                    f"{section.__module__}: rename one",
-                    code="declared-twice",
-                )
+    for point, section in [*((None, own) for own in _own()), *_installed()]:
+        if section.problem != problem:
+            continue
+        if section.name not in found:
             found[section.name] = section
-    for point, section in _installed():
-        if section.problem == problem:
-            if section.name in found:
-                _skip(point, f"the name is taken by {found[section.name].__module__}")
-            else:
-                found[section.name] = section
+        elif point is not None:
+            _skip(point, f"the name is taken by {found[section.name].__module__}")
+        else:
+            raise UserError(
+                f"two diagnostics are called {section.name!r}, in {found[section.name].__module__} and in "
+                f"{section.__module__}: rename one",
+                code="declared-twice",
+            )
     return [found[name] for name in (*(n for n in first if n in found), *sorted(set(found) - set(first)))]
 
 

@@ -32,7 +32,6 @@ from fullrank.analysis.diagnostics import (
     SampleStore,
     activations,
     bars,
-    device_of,
 )
 from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, popularity_likeness
 from fullrank.data.batch import Batch
@@ -69,19 +68,18 @@ class Ablation(Diagnostic):
             with self_attending(part.modules) if part.label == "mixing" else silenced(part.modules):
                 figures = self._figures(self.context.sample.first(USERS))
             found += self.rows_of(figures, layer=part.layer, label=part.label)
-            if self.progress is not None:
-                self.progress(place + 1, len(parts) + 1)
+            self.progress(place + 1, len(parts) + 1)
         return found
 
     def _figures(self, sample: Sample) -> dict[str, float | None]:
         model, split, spec = self.context.model, self.context.split, self.context.evaluation
-        scores = ScoreMatrix(len(sample), sample.popularity)
+        scores = ScoreMatrix(sample)
         for batch in activations(model, sample):
             scores.observe(batch)
         spectrum = scores.spectrum()
         store = SampleStore(self.context.store, sample.users)
         if spectrum is None:
-            return dict(evaluate(model, store, split, spec, device=device_of(model)).metrics)
+            return dict(evaluate(model, store, split, spec).metrics)
         # The spectrum has every user's vector: ranking these runs no layer a second time.
         exact = spec.model_copy(update={"decoding": Decoding()})
         measured = evaluate(RecordedScores(model, scores, sample.users), store, split, exact)

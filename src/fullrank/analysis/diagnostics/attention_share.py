@@ -29,6 +29,7 @@ from fullrank.analysis.diagnostics import (
     RunResult,
     lines,
 )
+from fullrank.metrics import ItemCounts
 from fullrank.models.sequential.attention import mask
 from fullrank.models.sequential.reading import weights_of
 
@@ -39,7 +40,7 @@ HEAD = 3
 """The first bands, which together are the most popular 20 percent."""
 
 
-def item_bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
+def item_bands(popularity: ItemCounts) -> Int[np.ndarray, "V"]:
     """Each item's place in `LABELS`. Of equal counts the higher id is the more popular (as in `metrics.exposure`)."""
     order = np.argsort(popularity, kind="stable")[::-1]
     ends = [ceil(Fraction(edge) * len(popularity)) for edge in EDGES]
@@ -92,18 +93,14 @@ class AttentionShare(Diagnostic):
                 found += self.rows_of({"keys": keys[band], "uniform": uniform[band]}, label=label)
         for layer, sums in sorted(self.mass.items()):
             for head, mass in enumerate(_shares(sums)):
-                found += self._head(layer, head, mass, keys)
+                for band, label in enumerate(LABELS):
+                    if keys[band] > 0:
+                        figures = {"mass": mass[band], "ratio": mass[band] / keys[band]}
+                        found += self.rows_of(figures, layer=layer, head=head, label=label)
+                top, share = float(mass[:HEAD].sum()), float(keys[:HEAD].sum())
+                of_top = {"mass": top, "ratio": top / share if share > 0 else None}
+                found += self.rows_of(of_top, layer=layer, head=head, label="top 20 %")
         return found
-
-    def _head(self, layer: int, head: int, mass: Tensor, keys: Tensor) -> list[Row]:
-        found: list[Row] = []
-        for band, label in enumerate(LABELS):
-            if keys[band] > 0:
-                figures = {"mass": mass[band], "ratio": mass[band] / keys[band]}
-                found += self.rows_of(figures, layer=layer, head=head, label=label)
-        top, share = float(mass[:HEAD].sum()), float(keys[:HEAD].sum())
-        of_top = {"mass": top, "ratio": top / share if share > 0 else None}
-        return found + self.rows_of(of_top, layer=layer, head=head, label="top 20 %")
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure:

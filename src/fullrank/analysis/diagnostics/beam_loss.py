@@ -20,9 +20,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, Runs, Sample, device_of, lines
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, Runs, Sample, lines
+from fullrank.core.device import device_of
 from fullrank.evaluation.retrieval import longest_list
-from fullrank.inference.batches import BLOCK, score_batches
+from fullrank.inference.batches import Batching, score_batches
 from fullrank.inference.filters import Filters
 from fullrank.inference.search import Decoding
 from fullrank.inference.trie_beam import TrieBeam
@@ -93,9 +94,7 @@ class BeamLoss(Diagnostic):
         wanted = torch.stack([trie.nodes_of(trie.place[targets], level) for level in levels], 1).to(device)
         found = np.zeros((len(asked), len(levels)), np.int64)
         seen = asked.histories.items if self.context.evaluation.seen == "exclude" else None
-        for at, scorer in score_batches(
-            model, asked.histories, block=BLOCK, batch_size=max(STREAMS // width, 1), device=device
-        ):
+        for at, scorer in score_batches(model, asked.histories, Batching(max(STREAMS // width, 1))):
             assert isinstance(scorer, GeneratedScorer)
             filters = None if seen is None else Filters().of_batch(seen.take(at), device)
             for level, (nodes, _) in enumerate(search.walk(scorer, width, filters)):

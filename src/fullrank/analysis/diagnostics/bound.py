@@ -72,7 +72,7 @@ class Bound(Diagnostic):
     )
 
     def begin(self) -> None:
-        self.scores = ScoreMatrix(len(self.context.sample), self.context.sample.popularity)
+        self.scores = ScoreMatrix(self.context.sample)
         self.rows_seen = 0
         self.triangles: list[Tensor] = []
         self.scale: dict[nn.Module, float] = {}
@@ -237,16 +237,13 @@ def _why_not(blocks: tuple[Block, ...], batch: Activations) -> str | None:
         return "it answers after latent steps, which pass its blocks again"
     for block in blocks:
         feed = block.feed_forward
-        if feed is not None and not (isinstance(feed, SwiGLU) or _lipschitz(feed)):
+        known = isinstance(feed, SwiGLU | None) or (isinstance(feed, MLP) and feed.activation in LIPSCHITZ)
+        if not known:
             return "its feed-forward has an activation without a known slope"
     for given in batch.attentions:
         if not _is_weighted_sum(given):
             return "its attention is more than a weighted sum of values and an output projection"
     return None if len(batch.attentions) == len(blocks) else "its blocks have no attention that shows its weights"
-
-
-def _lipschitz(feed: nn.Module) -> bool:
-    return isinstance(feed, MLP) and feed.activation in LIPSCHITZ
 
 
 def _is_weighted_sum(given: AttentionInput) -> bool:

@@ -36,6 +36,7 @@ from fullrank.analysis.diagnostics.attention_share import LABELS, item_bands
 from fullrank.analysis.report import join_words
 from fullrank.analysis.report.results import is_baseline, metric_cell, metric_header, p_words
 from fullrank.evaluation import Comparison
+from fullrank.metrics import RowValues
 from fullrank.metrics.lists import exposures
 from fullrank.metrics.names import history_words
 
@@ -175,7 +176,7 @@ class Gain(Section):
         return claim.figure(("run", "percent of impressions", "share of clicks", "lift", "precision"), rows)
 
 
-def gain(probabilities: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"]) -> Float[np.ndarray, "P 3"]:
+def gain(probabilities: RowValues, labels: RowValues) -> Float[np.ndarray, "P 3"]:
     """Share of clicks, lift and precision among the first of each of `PERCENTS`, by falling probability."""
     found = np.cumsum(labels[np.argsort(-probabilities, kind="stable")])
     firsts = np.array([max(1, round(len(labels) * percent / 100)) for percent in PERCENTS])

@@ -29,7 +29,6 @@ from fullrank.analysis.diagnostics import (
     Diagnostic,
     Figure,
     Row,
-    RunResult,
     Runs,
     lines,
 )
@@ -112,9 +111,12 @@ class Focus(Diagnostic):
         }  # fmt: skip
         rows: list[tuple[Any, ...]] = []
         for one in there:
-            values = [_over_heads(one, *column) for column in columns.values()]
+            values = [
+                one.diagnosis.values(cls.name, name, "layer", head=None, label=label)
+                for name, label in columns.values()
+            ]
             people = one.diagnosis.value(cls.name, "users")
-            rows += [(one.label, layer + 1, *(value[layer] for value in values), people) for layer in values[0]]
+            rows += [(one.label, layer + 1, *(value[layer] for value in values), people) for layer in sorted(values[0])]
         even = float(np.mean([one.diagnosis.value(cls.name, "even") or 0.0 for one in there]))
         shares = lines("layer", next(iter(columns)), percent=True, zero=True, level={"even attention": even})
         return claim.figure(("run", "layer", *columns, "people"), tuple(rows), shares)
@@ -124,8 +126,3 @@ def recent_events(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
     """The places of the last 20 events of each row; a covered place is no event, nor is what stands before them all."""
     real = event_places(model, batch)
     return real & (real.flip(1).cumsum(1).flip(1) <= LAST * tokens_per_event(model))
-
-
-def _over_heads(one: RunResult, name: str, label: str | None = None) -> dict[int, float]:
-    """Means over heads, by layer."""
-    return dict(sorted(one.diagnosis.values("focus", name, "layer", head=None, label=label).items()))

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import BLOCK, device_of
 from fullrank.analysis.diagnostics import Claim, Figure, Row, RunResult, lines, row
 from fullrank.analysis.diagnostics.diversity import ReasoningFigure
 from fullrank.data.batch import Batch
@@ -73,9 +72,7 @@ class LatentAttention(ReasoningFigure):
         if not attentions or len(attentions) < len(found):
             return self.left_out("its attention has no softmax weights to show for latent tokens")
         sums = _Sums()
-        for _, batch in batches(
-            model, self.context.sample.first(USERS).histories, block=BLOCK, device=device_of(model)
-        ):
+        for _, batch in batches(model, self.context.sample.first(USERS).histories):
             with torch.no_grad():
                 for one in latent_weights(model, attentions, batch):
                     sums.add(one, batch)

@@ -24,7 +24,6 @@ from fullrank.analysis.diagnostics import (
     SampleStore,
     accuracy_word,
     bars,
-    device_of,
     lines,
 )
 from fullrank.analysis.diagnostics.diversity import ReasoningFigure
@@ -60,9 +59,7 @@ class StepCurve(ReasoningFigure):
         most = model.reasoner.steps + BEYOND
         longer = spec.override(f"reasoning.steps={most}")
         found = [self.row("trained", model.reasoner.steps)]
-        points = accuracy_by_steps(
-            model, store, self.context.split, longer, rounds=1, device=device_of(model), progress=self.progress
-        )
+        points = accuracy_by_steps(model, store, self.context.split, longer, rounds=1, progress=self.progress)
         for point in points:
             label = "adaptive" if point.adaptive else "fixed"
             figures = point.metrics | {"steps": point.steps, "seconds": point.seconds}
@@ -102,7 +99,7 @@ class OracleStep(ReasoningFigure):
         model, (store, spec) = self.context.model, evaluated_with(self)
         spec = spec.model_copy(update={"bootstrap": SAMPLES})
         found = []
-        for one in oracle_ceilings(model, store, self.context.split, spec, device=device_of(model)):
+        for one in oracle_ceilings(model, store, self.context.split, spec):
             figures = {"fixed": one.fixed, "best": one.best, "gap": one.gap}
             figures |= {"gap_low": one.interval[0], "gap_high": one.interval[1]}
             found += self.rows_of(figures, label=one.metric)
@@ -134,9 +131,9 @@ class GateGain(Diagnostic):
         reasoner = model.reasoner
         if reasoner.streams == 1 or not callable(getattr(reasoner, "weigh", None)):
             return self.left_out("it has one stream, or no gate that could be evened out")
-        learned = evaluate(model, store, split, spec, device=device_of(model))
+        learned = evaluate(model, store, split, spec)
         with equal_weights(reasoner):
-            even = evaluate(model, store, split, spec, device=device_of(model))
+            even = evaluate(model, store, split, spec)
         found = []
         for metric in learned.metrics:
             gain = compare(even, learned, metric, samples=FLIPS)

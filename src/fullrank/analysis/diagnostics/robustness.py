@@ -6,7 +6,7 @@ models and seeds of training (`evaluation.event_dropout`).
 
 from __future__ import annotations
 
-from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, Runs, accuracy_word, device_of, lines
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, Runs, accuracy_word, lines
 from fullrank.evaluation import evaluate
 
 SHARES = (0.0, 0.1, 0.2, 0.3)
@@ -33,7 +33,7 @@ class Robustness(Diagnostic):
         found = []
         for share in SHARES:
             spec = self.context.evaluation.selection_alone().model_copy(update={"drop": share})
-            metrics = evaluate(model, store, self.context.split, spec, device=device_of(model)).metrics
+            metrics = evaluate(model, store, self.context.split, spec).metrics
             found += self.rows_of(metrics, index=round(100 * share))
         return found
 

@@ -30,7 +30,6 @@ from fullrank.analysis.diagnostics import (
     Sample,
     accuracy_word,
     bars,
-    device_of,
     not_measured,
     row,
 )
@@ -84,13 +83,11 @@ class Shortcut(Diagnostic):
         spec, users = context.evaluation.selection_alone(), context.first(USERS)
         found, accuracy = [], {}
         for place, (label, model) in enumerate(models.items()):
-            device = device_of(fitted if model is fitted else context.model)
             own = spec.model_copy(update={"decoding": Decoding()}) if model is fitted else spec  # it has no codes
-            metrics = evaluate(model, users, context.split, own, device=device).metrics
+            metrics = evaluate(model, users, context.split, own).metrics
             found += self.rows_of(metrics, label=label)
             accuracy[label] = metrics[spec.selection]
-            if self.progress is not None:
-                self.progress(place + 1, len(models) + 1)
+            self.progress(place + 1, len(models) + 1)
         whole = accuracy["model"]
         shares = {label: accuracy[label] / whole if whole > 0 else None for label in list(models)[1:]}
         found += [self.row("share_of_model", share, label=label) for label, share in shares.items()]

@@ -175,7 +175,7 @@ class RankingSize(RetrievalSize):
 
     @classmethod
     def values(cls, accuracy: str) -> dict[str, Value]:
-        return {"auc": lambda one: one.metric("auc"), "effective rank": lambda one: _measured(one, "stable_rank")}
+        return {"auc": lambda one: one.metric("auc"), "effective rank": _measured}
 
     @classmethod
     def others(cls, one: RunResult) -> dict[str, Any]:
@@ -240,6 +240,6 @@ def _measured_layer(one: RunResult) -> str | None:
     return next(reversed([label for label in labels if label.startswith("mixing_")] or labels), None)
 
 
-def _measured(one: RunResult, name: str) -> float | None:
+def _measured(one: RunResult) -> float | None:
     label = _measured_layer(one)
-    return None if label is None else layer_values(one, name).get(label)
+    return None if label is None else layer_values(one, "stable_rank").get(label)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.analysis.diagnostics import (
@@ -26,9 +26,11 @@ from fullrank.analysis.diagnostics import (
     Row,
     RunResult,
     Runs,
+    Sample,
     lines,
     readable,
 )
+from fullrank.metrics import ItemCounts
 from fullrank.models import DenseScorer, last
 from fullrank.ops.singular_values import LEAST, collapse_share, entropy_rank, stable_rank
 
@@ -61,7 +63,7 @@ class Likeness:
     spearman: float | None
 
 
-def popularity_likeness(spectrum: Spectrum, popularity: Int[np.ndarray, "V"]) -> Likeness:
+def popularity_likeness(spectrum: Spectrum, popularity: ItemCounts) -> Likeness:
     """Cosine and rank correlation of q1 and popularity; None where they do not exist (popularity is constant)."""
     right = spectrum.right.numpy()
     correlation = spearman(right, popularity)
@@ -104,8 +106,8 @@ def rank_figures(sigma: Float[Tensor, "K"]) -> dict[str, Tensor]:
 class ScoreMatrix:
     """The score matrix of a sample as its two factors, collected batch by batch."""
 
-    def __init__(self, users: int, popularity: Int[np.ndarray, "V"]):
-        self.users, self.popularity = users, popularity
+    def __init__(self, sample: Sample):
+        self.sample = sample
         self.vectors: Tensor | None = None
         self.table: Tensor | None = None
         self.temperature = 1.0
@@ -115,7 +117,7 @@ class ScoreMatrix:
             return
         vectors = (batch.scorer.vectors / batch.scorer.temperature).cpu()
         if self.vectors is None:
-            self.vectors, self.table = torch.zeros(self.users, vectors.shape[1]), batch.scorer.table
+            self.vectors, self.table = torch.zeros(len(self.sample), vectors.shape[1]), batch.scorer.table
             self.temperature = batch.scorer.temperature
         self.vectors[torch.from_numpy(batch.users)] = vectors.float()
 
@@ -149,7 +151,7 @@ class SpectralCollapse(Diagnostic):
     )  # fmt: skip
 
     def begin(self) -> None:
-        self.scores = ScoreMatrix(len(self.context.sample), self.context.sample.popularity)
+        self.scores = ScoreMatrix(self.context.sample)
 
     def observe(self, batch: Activations) -> None:
         self.scores.observe(batch)
@@ -158,7 +160,7 @@ class SpectralCollapse(Diagnostic):
         spectrum = self.scores.spectrum()
         if spectrum is None:
             return self.left_out("its scores are no inner product of user and item vectors")
-        sigma, like = spectrum.sigma, popularity_likeness(spectrum, self.scores.popularity)
+        sigma, like = spectrum.sigma, popularity_likeness(spectrum, self.context.sample.popularity)
         likeness = {"popularity_cosine": like.cosine, "popularity_spearman": like.spearman}
         found = self.rows_of(rank_figures(sigma) | {"width": len(sigma)} | likeness)
         found += [self.row("sigma", float(value), index=k + 1) for k, value in enumerate(sigma)]

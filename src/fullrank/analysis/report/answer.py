@@ -24,6 +24,7 @@ from fullrank.analysis.report.results import (
     p_words,
     readable,
 )
+from fullrank.core.files import JsonObject
 from fullrank.metrics.names import history_words
 
 COLLAPSED = 0.8
@@ -220,12 +221,12 @@ def _opening(one: RunResult, split: str) -> str:
     return how[0].upper() + how[1:]
 
 
-def _split(one: RunResult) -> dict[str, Any]:
+def _split(one: RunResult) -> JsonObject:
     found = getattr(one.store, "manifest", {}).get("split", {})
     return found if isinstance(found, dict) else {}
 
 
-def _level(protocol: dict[str, Any]) -> str:
+def _level(protocol: JsonObject) -> str:
     return f"{100 * protocol['bootstrap']['level']:g} %"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,12 +14,11 @@ from fullrank.analysis.diagnose import diagnose_ranking, diagnose_retrieval, pro
 from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.report.results import RunResult, run_key, run_names, with_differences
 from fullrank.core.errors import UserError, no_effect, unknown
-from fullrank.core.log import Tell
+from fullrank.core.files import JsonObject
+from fullrank.core.log import Tell, quiet
 from fullrank.core.registry import Problem
-from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import AnyStore, ImpressionStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation import EVALUATE, EvaluationResult
-from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.search import Decoding
 from fullrank.run import Run, store_of, weights_hash
 
@@ -35,7 +33,7 @@ def collect(
     sample: int | None = None,
     settings: Settings = (),
     evaluations: Mapping[str, Any] | None = None,
-    tell: Tell | None = None,
+    tell: Tell = quiet,
     device: torch.device | str = "cpu",
 ) -> list[RunResult]:
     """A result per run, all of one problem, in the order given.
@@ -47,7 +45,7 @@ def collect(
     """
     names = _names(runs, settings, evaluations)
     family = FAMILIES[runs[0].spec.problem]
-    stores = [family.store(run, data) for run in runs]
+    stores: list[Any] = [store_of(run, data) for run in runs]
     evaluated: list[EvaluationResult] = []
     for name, run, store in zip(names, runs, stores, strict=True):
         found = (evaluations or {}).get(name)
@@ -57,13 +55,14 @@ def collect(
                 f"{store.path}; leave it out to evaluate anew",
                 code="evaluation-does-not-fit",
             )
-        if found is None and not settings and _has_evaluation(run):
+        page, weights = run.path / "evaluation.json", run.path / "weights.safetensors"
+        if found is None and not settings and page.is_file() and page.stat().st_mtime >= weights.stat().st_mtime:
             kept = EvaluationResult.load(run.path)
             found = kept if family.fits(kept, run, store, split) else None
         if found is None:
-            spec, tick = family.spec(run, settings), None if tell is None else tell(f"evaluate {run.path}")
+            spec, tick = family.spec(run, settings), tell(f"evaluate {run.path}")
             model: Any = run.model().to(device)
-            found = EVALUATE[run.spec.problem](model, store, split, spec, device=device, progress=tick)
+            found = EVALUATE[run.spec.problem](model, store, split, spec, progress=tick)
         evaluated.append(found)
     wanted = family.spec(runs[0], settings).selection
     shared = all(wanted in one.metrics for one in evaluated)
@@ -73,50 +72,20 @@ def collect(
         about, measure = family.diagnosis(run, store, split, sample, one, accuracy)
         diagnosis = _kept_diagnosis(run, about)
         if diagnosis is None:
-            tick = None if tell is None else tell(f"diagnose {run.path}")
-            diagnosis = measure(run.model().to(device), progress=tick)
+            diagnosis = measure(run.model().to(device), progress=tell(f"diagnose {run.path}"))
         results.append(RunResult(run_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy, store))
     return with_differences(results, tell)
 
 
-Measure = tuple[dict[str, Any], Callable[..., Diagnosis]]
+Measure = tuple[JsonObject, Callable[..., Diagnosis]]
 """Values that the first rows of a diagnosis would have, and how it is made of the model and `progress`."""
 
 
-class Family(ABC):
-    """What collecting the results of runs of one problem needs to know."""
+class Family:
+    """What collecting the results of runs of one problem needs to know: here of those that recommend."""
 
-    def store(self, run: Run, data: Any) -> Any:
-        """The store of the run's training, or the one that is given: of its problem, where the fingerprints agree."""
-        return store_of(run, data)
-
-    @abstractmethod
     def spec(self, run: Run, settings: Settings) -> Any:
         """How a run is evaluated for the page: by its protocol with every metric."""
-
-    @abstractmethod
-    def needed(self, run: Run) -> str:
-        """What an evaluation of a run has to be of."""
-
-    @abstractmethod
-    def shows(self, found: EvaluationResult, run: Run) -> bool:
-        """Whether an evaluation has what the page shows."""
-
-    @abstractmethod
-    def diagnosis(
-        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
-    ) -> Measure:
-        """The diagnosis that belongs beside an evaluation."""
-
-    def fits(self, found: Any, run: Run, store: AnyStore, split: str) -> bool:
-        """Whether something is an evaluation of this split that has what the page shows."""
-        if not isinstance(found, EvaluationResult) or found.problem != run.spec.problem or not self.shows(found, run):
-            return False
-        return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
-
-
-class _Retrieval(Family):
-    def spec(self, run: Run, settings: Settings) -> Evaluation:
         spec = run.spec.lists.override(*settings)
         if spec.protocol == "sampled":
             raise UserError(
@@ -126,15 +95,18 @@ class _Retrieval(Family):
         return spec.model_copy(update={"metrics": None})
 
     def needed(self, run: Run) -> str:
+        """What an evaluation of a run has to be of."""
         return f"ranked items, with {run.spec.evaluation.selection}, {FAIRNESS} and full lists,"
 
     def shows(self, found: EvaluationResult, run: Run) -> bool:
+        """Whether an evaluation has what the page shows."""
         there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
         return there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
 
     def diagnosis(
-        self, run: Run, store: Store, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
     ) -> Measure:
+        """The diagnosis that belongs beside an evaluation."""
         # The protocol of the evaluation, for the model without its parts too: both stand on one page.
         popularity = str(found.protocol.get("popularity")).removesuffix(" events")
         as_evaluated: dict[str, Any] = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
@@ -147,8 +119,16 @@ class _Retrieval(Family):
             diagnose_retrieval, store=store, split=split, users=sample, evaluation=spec, weights=about["weights"]
         )
 
+    def fits(self, found: Any, run: Run, store: AnyStore, split: str) -> bool:
+        """Whether something is an evaluation of this split that has what the page shows."""
+        if not isinstance(found, EvaluationResult) or found.problem != run.spec.problem or not self.shows(found, run):
+            return False
+        return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
 
-class _Ranking(Family):
+
+class RankingFamily(Family):
+    """The same of ranking models."""
+
     def spec(self, run: Run, settings: Settings) -> Any:
         return run.spec.evaluation.override(*settings).model_copy(update={"metrics": None})
 
@@ -159,7 +139,7 @@ class _Ranking(Family):
         return "metrics" not in found.protocol
 
     def diagnosis(
-        self, run: Run, store: ImpressionStore, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
     ) -> Measure:
         about = _about(run, store, split)
         if sample is not None:
@@ -167,11 +147,11 @@ class _Ranking(Family):
         return about, partial(diagnose_ranking, store=store, split=split, impressions=sample, weights=about["weights"])
 
 
-def _about(run: Run, store: AnyStore, split: str) -> dict[str, Any]:
+def _about(run: Run, store: AnyStore, split: str) -> JsonObject:
     return {"weights": weights_hash(run.path), "split": split, "fingerprint": store.fingerprint}
 
 
-FAMILIES: Mapping[Problem, Family] = {"retrieval": _Retrieval(), "ranking": _Ranking()}
+FAMILIES: Mapping[Problem, Family] = {"retrieval": Family(), "ranking": RankingFamily()}
 
 
 def _names(runs: Sequence[Run], settings: Settings, evaluations: Mapping[str, Any] | None) -> list[str]:
@@ -185,12 +165,6 @@ def _names(runs: Sequence[Run], settings: Settings, evaluations: Mapping[str, An
         if name not in names:
             raise unknown("run of this report", name, names)
     return names
-
-
-def _has_evaluation(run: Run) -> bool:
-    """Whether the folder holds an evaluation that is not older than the weights."""
-    path = run.path / "evaluation.json"
-    return path.is_file() and path.stat().st_mtime >= (run.path / "weights.safetensors").stat().st_mtime
 
 
 def _kept_diagnosis(run: Run, wanted: Mapping[str, Any]) -> Diagnosis | None:

@@ -24,7 +24,7 @@ from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Report, RunBlock, SummaryRow, SummaryTable, check_extra, is_table
 from fullrank.analysis.report.results import RunResult, Runs, metric_cell, metric_header, most_accurate, not_comparable
 from fullrank.core.errors import brief
-from fullrank.core.log import Tell
+from fullrank.core.log import Tell, quiet
 from fullrank.core.registry import Problem
 from fullrank.data.impressions.store import AnyStore
 from fullrank.metrics.names import history_words
@@ -276,7 +276,7 @@ def report(
     impressions: int | None = None,
     settings: Sequence[str] = (),
     evaluations: Mapping[str, Any] | None = None,
-    tell: Tell | None = None,
+    tell: Tell = quiet,
     device: torch.device | str = "cpu",
 ) -> Report:
     """One page about some runs of one problem. The arguments are those of `collect`.

@@ -19,7 +19,8 @@ from fullrank.analysis.diagnosis import Diagnosis
 from fullrank.analysis.report import TableCell
 from fullrank.core.checks import check_once
 from fullrank.core.errors import UserError
-from fullrank.core.log import Tell
+from fullrank.core.files import JsonObject
+from fullrank.core.log import Tell, quiet
 from fullrank.core.registry import Problem
 from fullrank.evaluation import compare
 from fullrank.evaluation.compare import MAY_DIFFER, Comparison
@@ -43,7 +44,7 @@ class RunResult:
     evaluation: Any
     """An `evaluation.EvaluationResult`."""
     diagnosis: Diagnosis
-    log: tuple[dict[str, Any], ...]
+    log: tuple[JsonObject, ...]
     """Rows of metrics.jsonl."""
     accuracy: str
     """The metric that the page calls accuracy: the same for all runs, where all have it."""
@@ -60,7 +61,7 @@ class RunResult:
         return self.run.spec.evaluation.selection
 
     @property
-    def epochs(self) -> list[dict[str, Any]]:
+    def epochs(self) -> list[JsonObject]:
         """The rows that were written at an epoch's end."""
         return [row for row in self.log if row.get("event") == "epoch"]
 
@@ -94,10 +95,6 @@ class RunResult:
         """Lower and upper end, where intervals were computed."""
         pair = self.evaluation.interval.get(name)
         return pair if pair is not None and pair[0] == pair[0] else None
-
-    def why_missing(self, diagnostic: str) -> str:
-        """Why the rows of a diagnostic are not there."""
-        return self.diagnosis.left_out().get(diagnostic, "it was not measured")
 
 
 Runs = Sequence[RunResult]
@@ -157,7 +154,7 @@ def _retrieval(results: Runs) -> str | None:
     return None
 
 
-def _protocol(result: RunResult) -> dict[str, Any]:
+def _protocol(result: RunResult) -> JsonObject:
     return {key: value for key, value in result.evaluation.protocol.items() if key not in MAY_DIFFER}
 
 
@@ -205,30 +202,26 @@ MORE: Mapping[Problem, tuple[str, ...]] = {"retrieval": (FAIRNESS, "coverage@10"
 """Metrics that are compared beside the accuracy, where every run has them."""
 
 
-def with_differences(results: Runs, tell: Tell | None = None) -> list[RunResult]:
+def with_differences(results: Runs, tell: Tell = quiet) -> list[RunResult]:
     """The results, each with its differences from the reference; as they were where runs cannot be compared."""
     if len(results) < 2 or not_comparable(results) is not None:
         return list(results)
     base = reference_run(results)
-    names = [name for name in _metrics(results) if all(one.metric(name) is not None for one in results)]
-    tick = None if tell is None else tell("compare runs")
-    found = []
+    problem = base.run.spec.problem
+    wanted = dict.fromkeys([results[0].accuracy, *MORE[problem]])  # accuracy first, each once
+    names = [
+        name for name in wanted
+        if (problem == "retrieval" or name in RESAMPLED) and all(one.metric(name) is not None for one in results)
+    ]  # fmt: skip
+    tick, found = tell("compare runs"), []
     try:
         for place, one in enumerate(results):
             each = {} if one is base else {name: compare(base.evaluation, one.evaluation, name) for name in names}
             found.append(replace(one, reference=base.key, against=each))
-            if tick is not None:
-                tick(place + 1, len(results))
+            tick(place + 1, len(results))
     except UserError:  # evaluations that were given by hand may hold other users
         return list(results)
     return found
-
-
-def _metrics(results: Runs) -> list[str]:
-    """Accuracy first, then the others, each once."""
-    problem = results[0].run.spec.problem
-    names = list(dict.fromkeys([results[0].accuracy, *MORE[problem]]))
-    return [name for name in names if problem == "retrieval" or name in RESAMPLED]
 
 
 def reference_run(results: Runs) -> RunResult:

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.log import Tell
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
@@ -32,7 +33,7 @@ class Vectors:
     matrix: Float[Tensor, "V D"]
     """float32; zeros where nothing is known."""
     known: Bool[Tensor, "V"]
-    facts: dict[str, Any]
+    facts: JsonObject
     """Where they came from, for the manifest: kind, width, counts, fingerprint."""
 
 

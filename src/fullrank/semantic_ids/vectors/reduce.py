@@ -7,7 +7,6 @@ which the report's neighbour agreement says. A new item is reduced by the same m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.semantic_ids import Tensors
 from fullrank.semantic_ids.quantisers import require_tensors
 
 FLOOR = 1e-6
 """Share of the largest variance below which a direction is not blown up by whitening."""
+ROWS = 8192
+"""Vectors made float64 at once."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Reduction:
         return {"reduce.mean": self.mean, "reduce.matrix": self.matrix, "reduce.back": self.back}
 
     @classmethod
-    def load(cls, tensors: Mapping[str, Tensor], width: int) -> Reduction | None:
+    def load(cls, tensors: Tensors, width: int) -> Reduction | None:
         """What `tensors` wrote, to so many dimensions; None where there is none of it. Raises `UserError` for other."""
         if not any(name.startswith("reduce.") for name in tensors):
             return None
@@ -72,9 +74,9 @@ def fit_reduction(x: Float[Tensor, "n D"], pca: int | None, whiten: bool) -> Red
     return Reduction(mean.float(), (directions / spread).float(), (directions * spread).T.contiguous().float())
 
 
-def _covariance(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"], rows: int = 8192) -> Float[Tensor, "D D"]:
+def _covariance(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"]) -> Float[Tensor, "D D"]:
     total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
-    for part in x.split(rows):
+    for part in x.split(ROWS):
         centred = part.double() - mean
         total += centred.T @ centred
     return total / len(x)

@@ -32,7 +32,7 @@ from jaxtyping import Float32
 
 from fullrank.core.constraints import Count, DropoutRate, Length
 from fullrank.core.errors import UserError, package, reason_line
-from fullrank.core.files import make_folder, write_json
+from fullrank.core.files import JsonObject, make_folder, write_json
 from fullrank.core.locks import sweep_folder
 from fullrank.core.log import Progress, Tell
 from fullrank.core.random import uniform_at
@@ -72,7 +72,7 @@ class TextVectors(VectorsSpec):
         columns = self.columns or text_columns(catalog)
         written = texts(catalog, columns, names=self.names, ignore=self.ignore)
         given = [self.prompt + without_words(text, self.word_drop) for text in written if text is not None]
-        options: dict[str, Any] = {
+        options: JsonObject = {
             "model": model_identity(self.model), "unit": self.unit, "max_tokens": self.max_tokens,
         }  # fmt: skip
         found = cached_vectors(cache, given, options, self._load, tell("text vectors"))
@@ -256,11 +256,15 @@ def cached_vectors(
     tick(len(distinct) - len(missing), len(distinct))
     if missing:
         embed, part = load(), min(max(PART[0], len(missing) // 100), PART[1])
-        _describe(place, options)
+        make_folder(place, "cache")
+        sweep_folder(place)  # parts are named by what is in them, so no later one is at the place of a half written one
+        write_json(place / "options.json", options, indent=1, sort_keys=True)  # for people
         for start in range(0, len(missing), part):
             chunk = missing[start : start + part]
             vectors = _checked(embed(chunk), len(chunk))
-            _write_part(place, [_key(text) for text in chunk], vectors)
+            keys = np.frombuffer(b"".join(map(_key, chunk)), np.uint8).reshape(-1, 32)
+            tensors = {"keys": torch.from_numpy(keys.copy()), "vectors": torch.from_numpy(vectors)}
+            write_tensors(place / f"{_content(keys, vectors)}.safetensors", tensors)
             known |= zip(map(_key, chunk), vectors, strict=True)
             tick(len(distinct) - len(missing) + start + len(chunk), len(distinct))
     return np.stack([known[_key(text)] for text in texts])
@@ -290,19 +294,6 @@ def _read_parts(place: Path) -> Known:
 
 def _content(keys: np.ndarray, vectors: np.ndarray) -> str:
     return hashlib.sha256(keys.tobytes() + vectors.tobytes()).hexdigest()[:32]
-
-
-def _write_part(place: Path, keys: Sequence[bytes], vectors: np.ndarray) -> None:
-    table = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 32)
-    tensors = {"keys": torch.from_numpy(table.copy()), "vectors": torch.from_numpy(vectors)}
-    write_tensors(place / f"{_content(table, vectors)}.safetensors", tensors)
-
-
-def _describe(place: Path, options: Mapping[str, Any]) -> None:
-    """The folder, and what its vectors are, for people."""
-    make_folder(place, "cache")
-    sweep_folder(place)  # parts are named by what is in them, so no later one is at the place of a half written one
-    write_json(place / "options.json", options, indent=1, sort_keys=True)
 
 
 def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "n D"]:

@@ -18,7 +18,7 @@ from fullrank.core.files import copy_file, open_whole, whole_folder, without_dot
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import damaged_file, require_outside_stores
-from fullrank.inference.batches import BLOCK, score_batches
+from fullrank.inference.batches import score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
@@ -278,7 +278,7 @@ def measured_recall(
     """The share of each user's exact list that the index finds, seen items included, and how many users were asked."""
     k, hits = min(K, len(ids)), 0
     budget = None if predictor.model.reasoner is None else predictor.budget
-    for _, scorer in score_batches(predictor.model, histories, block=BLOCK, budget=budget, index=predictor.index):
+    for _, scorer in score_batches(predictor.model, histories, budget=budget, index=predictor.index):
         assert isinstance(scorer, DenseScorer)  # `item_vectors` has refused others
         _, exact = top_k(scorer, k)
         _, listed = index.search((scorer.vectors / scorer.temperature).float().cpu().numpy(), k)

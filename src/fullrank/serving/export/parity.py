@@ -100,7 +100,7 @@ def _true_scores(
 ) -> Float[np.ndarray, "B k"]:
     """The model's own scores of the items that a graph listed; 0 in empty places."""
     scores = np.zeros(ids.shape, np.float32)
-    for at, scorer in score_batches(model, histories, block=BLOCK, budget=budget):
+    for at, scorer in score_batches(model, histories, budget=budget):
         rows, columns = (ids[at] >= 0).nonzero()
         scores[at[rows], columns] = pair_scores(scorer, rows, ids[at[rows], columns], block=BLOCK)
     return scores
