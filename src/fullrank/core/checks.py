@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from pydantic.fields import FieldInfo
@@ -59,15 +59,19 @@ def public(function: C) -> C:
 
     Read are `str | Path` (among Specs, stores and runs), `bool`, `int` and `float` (with bounds:
     `Annotated[int, Field(ge=1)]`), `str`, `Literal`, `Sequence[str]` and classes, each with None where that is allowed;
-    others are the function's own to look at, and those that `takes` adds. A value that is the default passes.
+    others are the function's own to look at, as are those that `takes` adds unless they are `checked`. A value that is
+    the default passes.
     """
     parameters = inspect.signature(function).parameters
     own = parameters.keys() - vars(function).get("in_groups", ())
+    declared = vars(function).get("declared")
 
     @functools.cache
     def checks() -> dict[str, Callable[[str, Any], Any]]:
         names = _Names(function)
-        read = {name: _check_of(eval(str(parameters[name].annotation), {}, names)) for name in own}
+        hints = {} if declared is None else get_type_hints(declared, include_extras=True)
+        hints |= {name: eval(str(parameters[name].annotation), {}, names) for name in own}
+        read = {name: _check_of(hint) for name, hint in hints.items()}
         return {name: check for name, check in read.items() if check is not None}
 
     @functools.wraps(function)
@@ -97,10 +101,11 @@ def _check_keywords(function: Callable[..., Any], parameters: Any, given: dict[s
         )
 
 
-def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[C], C]:
+def takes(keywords: Any, defaults: Mapping[str, Any], *, checked: bool = False) -> Callable[[C], C]:
     """A public function of `**options`, whose signature shows the keywords that a typed dictionary declares.
 
-    So `help()`, documentation and the error for a wrong keyword name them.
+    So `help()`, documentation and the error for a wrong keyword name them. `checked`: `public` looks at them, by their
+    annotations; else whoever reads the options does.
     """
     texts = {name: getattr(hint, "__forward_arg__", hint) for name, hint in keywords.__annotations__.items()}
     shown = [
@@ -112,7 +117,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[C], C]:
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
-        vars(function)["in_groups"] = defaults.keys()
+        vars(function).update(in_groups=defaults.keys(), declared=keywords if checked else None)
         return function
 
     return with_signature

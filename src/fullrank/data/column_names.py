@@ -91,9 +91,10 @@ def _check_names(columns: Any, counts: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def keywords_said(named: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
-    """Those of some keywords (name -> setting and value) that the caller says."""
-    return {name: pair for name, pair in named.items() if pair[1] is not (... if name == "time_col" else None)}
+def keywords_said(settings: Mapping[str, str], keywords: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Those of some keywords (name -> setting) that the caller says, with the setting and the value."""
+    said = {name: (path, keywords[name]) for name, path in settings.items()}
+    return {name: pair for name, pair in said.items() if pair[1] is not (... if name == "time_col" else None)}
 
 
 def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Sequence[str]) -> S:

@@ -5,8 +5,9 @@ Everything else of this room (steps, checkpoints, log, patience) is one for both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,7 +20,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.registry import Problem
 from fullrank.data.batch import Batch, Impressions
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.loader import Loader
+from fullrank.data.events.loader import Batches, Loader
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
@@ -36,22 +37,6 @@ from fullrank.training.distributed import ProcessRank, gather_ranks, sum_over_ra
 from fullrank.training.warm_start import copy_ranking_weights, copy_weights
 
 AnyBatch = Batch | Impressions
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """Training batches; batch k is a pure function of (seed, k)."""
-
-    steps_per_epoch: int
-    shards: int
-    total: int
-    """Events or rows in an epoch, in the unit `by` (`tokens` are events)."""
-
-    @property
-    def by(self) -> str: ...
-
-    def batch(self, k: int, shard: int = 0) -> AnyBatch: ...
-    def iterate(self, start: int, stop: int, shards: range) -> Iterator[AnyBatch]: ...
 
 
 @runtime_checkable
@@ -185,8 +170,10 @@ class RetrievalData:
         return self.store.sizes
 
 
-class ImpressionLoader:
+class ImpressionLoader(Batches):
     """Batches of a store's training rows, about `size` rows each: every epoch all of them once, in a random order."""
+
+    by = "rows"
 
     def __init__(self, store: ImpressionStore, size: int, seed: int, shards: int = 1):
         self.store, self.seed, self.shards = store, seed, shards
@@ -195,12 +182,11 @@ class ImpressionLoader:
             raise UserError(
                 f"the store {store.path} has no training impressions: prepare it with another split", code="empty-split"
             )
-        self.by, self.total = "rows", len(self.rows)
-        self.steps_per_epoch = -(-len(self.rows) // size)
-        self._epoch: tuple[int, Int[np.ndarray, "N"]] | None = None
+        self.total = len(self.rows)
+        self.steps_per_epoch = -(-self.total // size)
+        self._order = lru_cache(1)(self._drawn_order)
 
     def batch(self, k: int, shard: int = 0) -> Impressions:
-        """One shard of global batch k (from 0, over all epochs)."""
         epoch, index = divmod(k, self.steps_per_epoch)
         order = self._order(epoch)
         edges = [place * len(order) // self.steps_per_epoch for place in (index, index + 1)]
@@ -210,17 +196,8 @@ class ImpressionLoader:
         batch = self.store.batch(whole[:1] if empty_shard else mine)
         return replace(batch, step=k, seed=self.seed, count=len(whole), empty_shard=empty_shard)
 
-    def iterate(self, start: int, stop: int, shards: range) -> Iterator[Impressions]:
-        """The given shards of batches start .. stop - 1, in order."""
-        for k in range(start, stop):
-            for shard in shards:
-                yield self.batch(k, shard)
-
-    def _order(self, epoch: int) -> Int[np.ndarray, "N"]:
-        if self._epoch is None or self._epoch[0] != epoch:
-            drawn = np.random.default_rng([self.seed, epoch]).permutation(len(self.rows))
-            self._epoch = epoch, self.rows.start + drawn
-        return self._epoch[1]
+    def _drawn_order(self, epoch: int) -> Int[np.ndarray, "N"]:
+        return self.rows.start + np.random.default_rng([self.seed, epoch]).permutation(self.total)
 
 
 @dataclass(frozen=True)

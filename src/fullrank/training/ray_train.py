@@ -26,8 +26,9 @@ from fullrank.data.sent_store import StoreAt
 from fullrank.experiment import Experiment
 from fullrank.parallel.ray import ray_cluster, require_ray
 from fullrank.run import Run, is_run
+from fullrank.training import FIT_DEFAULTS, FitKeywords
 from fullrank.training.distributed import launched, sum_over_ranks
-from fullrank.training.fit import DEFAULTS, FitOptions, fit
+from fullrank.training.fit import fit
 from fullrank.training.mirror import Mirror
 from fullrank.training.run_folder import check_folder
 
@@ -71,7 +72,7 @@ class WorkerTask:
     out: Path
     home: Path
     """The folder that relative paths in settings start from."""
-    options: FitOptions
+    options: FitKeywords
     old: int | None
     """What tells the run that is to be replaced from the new one, where there is one."""
     threads: int
@@ -82,7 +83,7 @@ def fit_on_ray(
     experiment: Experiment,
     store: AnyStore,
     out: str | Path,
-    **options: Unpack[FitOptions],
+    **options: Unpack[FitKeywords],
 ) -> Run:
     """`fit` by the workers of a Ray cluster; the arguments are those of `fit`.
 
@@ -90,7 +91,7 @@ def fit_on_ray(
     more often than `on.failures` allows.
     """
     require_ray(on.address)
-    options = with_defaults(options, DEFAULTS)
+    options = with_defaults(options, FIT_DEFAULTS)
     device, overwrite, checkpoints = options["device"], options["overwrite"], options["checkpoints"]
     if launched().world > 1:
         raise UserError("training on Ray starts its own processes; start it without torchrun", code="one-process-only")
@@ -163,7 +164,7 @@ def _work(config: dict[str, Any]) -> None:
             pass
     # the first worker says it for all: another one may look when it has begun to write
     resume = bool(sum_over_ranks(torch.tensor(float(first and _has_begun(task)), device=where)))
-    again: FitOptions = {"resume": True, "overwrite": False} if resume else {}
+    again: FitKeywords = {"resume": True, "overwrite": False} if resume else {}
     fit(task.experiment, store, task.out, **(task.options | again | {"device": str(where)}))
 
 

@@ -14,7 +14,6 @@ from jaxtyping import Float32, Float64, Int32, Int64
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import unknown
-from fullrank.core.files import foreign_files, require_replaceable
 from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import read_parquet
 from fullrank.core.parted import Flat, PartedArray, stretches
@@ -245,6 +244,11 @@ class Store:
             _in_range(self.types, len(self.type_names), self.path / "types.npy")
 
 
+def opened_store(store: Store | str | Path) -> Store:
+    """A store, or that of a folder."""
+    return store if isinstance(store, Store) else Store.open(store)
+
+
 def _in_range(codes: Flat, size: int, path: Path) -> None:
     for block in stretches(codes):
         if int(block.min()) < 0 or int(block.max()) >= size:
@@ -261,11 +265,8 @@ def _opened(folder: Path, verify: bool | None) -> tuple[dict[str, Any], dict[str
         shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
         shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
         return manifest, {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
-    folders = parts.part_folders(folder, manifest)
-    parts.require_no_parts(folders)
-    found = [_opened(one, verify) for one in folders]
-    parts.require_own(folder, manifest, [own for own, _ in found])
-    return manifest, _behind_each_other([arrays for _, arrays in found], folder)
+    found = parts.opened_parts(folder, manifest, partial(_opened, verify=verify))
+    return manifest, _behind_each_other([arrays for _, arrays in found.values()], folder)
 
 
 def _behind_each_other(found: list[dict[str, Flat | None]], folder: Path) -> dict[str, Flat | None]:
@@ -301,20 +302,9 @@ def _read_users(path: Path, rows: int) -> pl.DataFrame:
 
 
 def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
-    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or, with `overwrite`, a
-    plain store.
-
-    Inside another store none may.
-    """
-    manifests.require_outside_stores(out)
+    """Raise `UserError` unless a store of events may be written at `out` (`parts.require_replaceable_store`)."""
     own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS)}
-
-    def is_own(name: str) -> bool:
-        return name in own or (parts.is_part_name(name) and not foreign_files(out / name, own.__contains__))
-
-    require_replaceable(
-        out, "store", lambda folder: manifests.is_store(folder, "retrieval"), is_own, overwrite=overwrite
-    )
+    parts.require_replaceable_store(out, FORMS, own.__contains__, overwrite=overwrite)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

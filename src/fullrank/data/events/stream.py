@@ -121,8 +121,7 @@ def _write_whole(
     `segments` are those of all parts.
     """
     seen = segments.items
-    own = parts.manifests_of(folder, count)
-    hashes = {int(bucket): digest for part in own for bucket, digest in part["buckets"].items()}
+    own, hashes = parts.written_parts(folder, count, "buckets")
     user_type = pl.read_parquet_schema(glob.escape(str(folder / parts.part_folder(0) / "users.parquet")))["user_id"]
     write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
     split = _split([part["split"] for part in own], seen)

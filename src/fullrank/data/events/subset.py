@@ -26,7 +26,7 @@ from fullrank.core.jagged import offsets_of
 from fullrank.core.locks import folder_lock
 from fullrank.core.random import uniform_at
 from fullrank.data.events import splits
-from fullrank.data.events.store import Store, require_replaceable_store
+from fullrank.data.events.store import Store, opened_store, require_replaceable_store
 from fullrank.data.events.write import save_store
 from fullrank.data.manifest import require_elsewhere
 
@@ -56,7 +56,7 @@ def subset(
 
     Raises `UserError` for shares that are none, and where no users or training events would be left.
     """
-    source = store if isinstance(store, Store) else Store.open(store)
+    source = opened_store(store)
     place = without_dots(out)
     if share == 1 and hide_items == 0 and without is None:
         raise UserError(
@@ -64,7 +64,7 @@ def subset(
             code="nothing-left-out",
         )
     require_elsewhere(place, source.path)
-    other = without if without is None or isinstance(without, Store) else Store.open(without)
+    other = None if without is None else opened_store(without)
     with folder_lock(place, "subset"):
         require_replaceable_store(place, overwrite=overwrite)
         return _subset_locked(source, place, share, seed, hide_items, keep_items, other)

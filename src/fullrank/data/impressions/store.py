@@ -25,7 +25,6 @@ from jaxtyping import Int64, Integer
 
 from fullrank.core.checks import check_path, check_that
 from fullrank.core.errors import UserError, brief, in_context, unknown
-from fullrank.core.files import foreign_files
 from fullrank.core.parted import BLOCK, Flat
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
@@ -266,14 +265,11 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     return tree, schema
 
 
-def _open_parts(folder: Path, manifest: Mapping[str, Any], verify: bool | None) -> dict[Path, Mapping[str, Any]] | None:
+def _open_parts(folder: Path, manifest: Mapping[str, Any], verify: bool | None) -> dict[Path, dict[str, Any]] | None:
     """The manifests of the parts by folder, checked; None of a store in one."""
     if not parts.is_parts(manifest):
         return None
-    folders = parts.part_folders(folder, manifest)
-    parts.require_no_parts(folders)
-    found: dict[Path, Mapping[str, Any]] = {one: _read_manifest(one)[0] for one in folders}
-    parts.require_own(folder, manifest, found.values())
+    found = {place: own for place, (own, _) in parts.opened_parts(folder, manifest, _read_manifest).items()}
     counts, own = manifest["counts"], [one["counts"] for one in found.values()]
     values = [sum(column) for column in zip(*(one["bag_values"] for one in own), strict=True)]
     sums = {split: sum(one["parts"][split]["rows"] for one in own) for split in PARTS}
@@ -284,12 +280,7 @@ def _open_parts(folder: Path, manifest: Mapping[str, Any], verify: bool | None) 
     return found
 
 
-def is_own(out: Path, name: str) -> bool:
-    """Whether a file or folder is called as one that the store of impressions at `out` may have, and is one."""
-    return _is_file_name(name) or (parts.is_part_name(name) and not foreign_files(out / name, _is_file_name))
-
-
-def _is_file_name(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     """Whether a file name is one that some store of impressions has."""
     arrays = {"labels", "inputs", "categorical", "numeric", "groups", "times"}
     return name in (manifests.NAME, *TABLES) or (
