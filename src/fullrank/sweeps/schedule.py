@@ -23,7 +23,8 @@ from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Outcome, RowsFile
-from fullrank.sweeps.work import Work, check_job_folder, failed_row, is_trained, steps_done
+from fullrank.sweeps.work import Work, check_job_folder, failed_row, is_trained
+from fullrank.training.checkpoint import steps_done
 
 HOUR = 3600.0
 MEASURE_SECONDS = 3.0

@@ -32,12 +32,12 @@ from fullrank.scaling.sequence_size import sequence_size
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Row, code_version, environment
+from fullrank.training.checkpoint import steps_done
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import fit
 from fullrank.training.run_folder import require_same
 from fullrank.training.settled import selection_settled
 
-"""Folder of the run folders."""
 LOCK_SECONDS = 60.0
 """How long a job waits for its run folder: whoever had it before may have been given up, and not have ended yet."""
 
@@ -144,15 +144,6 @@ def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
     experiment = selection_settled(job.experiment, store, old)
     other = "rename the cell, choose another --out, or delete that folder"
     require_same(old, experiment, store, (other, "choose another --out"))
-
-
-def steps_done(folder: Path) -> int:
-    """Optimizer steps in a run folder's last checkpoint."""
-    pointer = folder / "checkpoints" / "last.json"
-    if not pointer.is_file():
-        return 0
-    digits = str(read_json(pointer).get("folder", "")).removeprefix("step-")
-    return int(digits) if digits.isdigit() else 0
 
 
 def is_trained(folder: Path) -> bool:

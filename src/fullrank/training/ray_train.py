@@ -18,7 +18,7 @@ from typing import Any, Unpack
 import torch
 
 from fullrank.core.checks import check_whole, with_defaults
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, reason_line
 from fullrank.core.files import scratch_folder, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
@@ -188,8 +188,8 @@ def _told(error: Any, out: Path) -> UserError:
         if isinstance(one, UserError) and one.code not in PEERS:
             return one
     worst = failures[0] if failures else getattr(error, "controller_failure", error)
-    reason = (str(worst).strip() or type(worst).__name__).splitlines()[0][:300]
     return UserError(
-        f"training on Ray ended: {type(worst).__name__}: {reason}; what is in {str(out)!r} goes on with resume=True",
+        f"training on Ray ended: {type(worst).__name__}: {reason_line(worst)}; what is in {str(out)!r} goes "
+        "on with resume=True",
         code="ray-training-failed",
     )
