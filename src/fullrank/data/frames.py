@@ -79,9 +79,11 @@ class InputTable:
             self.typed = not suffix.startswith((".csv", ".tsv"))
             self.sliced = path.is_dir() or suffix in (".parquet", ".pq")
             if not self.typed:
-                header = _header(path)
+                header = next(_lines(path), b"").decode("utf-8-sig", errors="replace").rstrip("\r\n")
                 self.separator = check_separator(separator) or _found_separator(path, header)
-                self._refuse_repeated(header)
+                with suppress(csv.Error):  # a column that is named twice would get another name
+                    names = next(csv.reader([header], delimiter=self.separator), [])
+                    _require_distinct(self.name, [name for name in names if name])
             if path.is_dir():
                 _require_parquet(path, self.name)
                 self.unlike = self.attempt(lambda: unlike_files(path))
@@ -149,12 +151,6 @@ class InputTable:
                     f"{json.dumps(str(value))} and {value} would be one; write all of them as text, or all as numbers",
                     code="mixed-ids",
                 )
-
-    def _refuse_repeated(self, header: str) -> None:
-        """Raise `UserError` where the header of a text file names a column twice, which would get another name."""
-        with suppress(csv.Error):
-            names = next(csv.reader([header], delimiter=self.separator or ","), [])
-            _require_distinct(self.name, [name for name in names if name])
 
     def infer(self, frame: pl.DataFrame, keep_text: str | None = None) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
@@ -324,11 +320,6 @@ def _lines(path: Path) -> Iterator[bytes]:
                 yield line
     except (OSError, EOFError, zlib.error):  # unreadable or damaged: whoever reads it says so
         return
-
-
-def _header(path: Path) -> str:
-    """The first line of a text file; empty where there is none."""
-    return next(_lines(path), b"").decode("utf-8-sig", errors="replace").rstrip("\r\n")
 
 
 def _refuse_other_encoding(path: Path, name: str) -> None:

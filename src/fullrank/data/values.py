@@ -90,6 +90,8 @@ def parse_whole(text: pl.Series, dtype: Any) -> pl.Series:
 
 def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     """Codes [E] int32 into the sorted distinct values, and those: equal on every engine and for every row order."""
+    if not len(series):
+        return np.zeros(0, np.int32), series
     if series.dtype.is_integer():
         if (found := _near(series)) is not None:
             there, place = found
@@ -97,7 +99,14 @@ def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
             codes -= 1
             return codes[place], _there(series, there)
         if len(series) < 2**31:
-            return _ranked(series)
+            keys = series.to_numpy()
+            order = stable_order(keys)
+            ordered = keys[order]
+            first = np.ones(len(keys), bool)
+            first[1:] = ordered[1:] != ordered[:-1]
+            codes = np.empty(len(keys), np.int32)
+            codes[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
+            return codes, pl.Series(series.name, ordered[first])
     distinct = series.unique().sort()
     if len(distinct) >= 2**31:
         raise UserError(
@@ -112,7 +121,7 @@ def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
 
 def distinct(series: pl.Series) -> pl.Series:
     """The distinct values, in any order."""
-    found = _near(series) if series.dtype.is_integer() else None
+    found = _near(series) if series.dtype.is_integer() and len(series) else None
     return series.unique() if found is None else _there(series, found[0])
 
 
@@ -121,8 +130,6 @@ def _near(series: pl.Series) -> tuple[Bool[np.ndarray, "span"], Int64[np.ndarray
 
     One table over their span takes far less memory than ranks.
     """
-    if not len(series):
-        return None
     least, most = int(series.min()), int(series.max())  # type: ignore[arg-type]
     if most - least >= min(2**31 - 1, max(4 * len(series), 2**16)) or most >= 2**63:
         return None
@@ -136,18 +143,6 @@ def _near(series: pl.Series) -> tuple[Bool[np.ndarray, "span"], Int64[np.ndarray
 def _there(series: pl.Series, there: Bool[np.ndarray, "span"]) -> pl.Series:
     """The distinct values of `_near`, sorted."""
     return (pl.Series(series.name, np.flatnonzero(there)) + series.min()).cast(series.dtype)
-
-
-def _ranked(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
-    """`dense` of any whole numbers."""
-    keys = series.to_numpy()
-    order = stable_order(keys)
-    ordered = keys[order]
-    first = np.ones(len(keys), bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    codes = np.empty(len(keys), np.int32)
-    codes[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
-    return codes, pl.Series(series.name, ordered[first])
 
 
 def hash_ids(state: Any, ids: pl.Series) -> None:

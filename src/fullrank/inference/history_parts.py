@@ -24,7 +24,7 @@ from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.pieces import Spill, coded_piece
+from fullrank.data.events.pieces import Coding, Spill, coded_piece
 from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns
@@ -104,7 +104,7 @@ class TableParts:
         """The same as of `StoreParts`."""
         users, own = Spill(Path(self.folder), 1).read(number, self.columns, text=self.text_users)
         users = users.cast(pl.String) if self.text_users else users  # no users have no type
-        codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+        codes, names = values.dense(users)
         order = np.argsort(own["key"], kind="stable") if "key" in own else np.arange(len(users))
         order = order[np.argsort(codes[order], kind="stable")]
         times = own["time"][order] if "time" in own else None
@@ -165,9 +165,9 @@ class HistoryTable:
             chunks = Chunks(self.source, self.names, scratch)
             self.source.require_rows(chunks.rows)
             count = self.parts or -(-chunks.rows // PART_EVENTS)
-            spill, text = Spill(folder, count), False
+            spill, coding, text = Spill(folder, count), Coding(self.columns, (), count), False
             for _, frame in chunks:
-                part, users, own = coded_piece(frame, self.source.name, self.columns, catalog.lookup, (), count)
+                part, users, own = coded_piece(frame, self.source.name, coding, catalog.lookup)
                 text = users.dtype == pl.String
                 spill.add(part, users, own)
             spill.flush()
@@ -185,7 +185,8 @@ class HistoryTable:
                 self.source.require_rows(rows)
                 count = -(-rows // PART_EVENTS)
             find_of = partial(_item_finder, folder / ITEMS)
-            sent, found = spark.send_to_parts(frame, name, self.columns, find_of, (), count, folder)
+            coding = Coding(self.columns, (), count)
+            sent, found = spark.send_to_parts(frame, name, coding, find_of, folder)
         self.source.require_rows(int(found["events"].sum()))
         return {"parts": count, **sent}
 

@@ -380,7 +380,7 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents
     )  # fmt: skip
     if not source.typed:  # a text file: ids of items are of the catalogue's type
         frame = frame.with_columns(catalog.parse(frame[columns[1]].to_list()).alias(columns[1]))
-    codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+    codes, names = values.dense(users)
     times, order = None, np.arange(len(frame))
     if len(columns) > 2:
         what = f"column {columns[2]!r} of the histories"

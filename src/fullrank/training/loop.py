@@ -58,7 +58,7 @@ _STRIDE = 1_000_003
 
 
 class FitModule(lightning.LightningModule):
-    """Holds a model while it is trained for `total` optimizer steps; `kept`: the checkpoint that training goes on from."""
+    """Holds a model while it is trained for `total` optimizer steps; `kept`: the checkpoint that it goes on from."""
 
     def __init__(
         self,

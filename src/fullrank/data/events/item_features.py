@@ -21,11 +21,11 @@ LONGEST = 64
 
 
 @dataclass(frozen=True)
-class CategoricalFeature:
+class CodedColumn:
     """One column as codes."""
 
     name: str
-    codes: Int64[np.ndarray, "V"]
+    codes: Int64[np.ndarray, "V *L"]
     """0 where the value is missing (or unknown), 1 .. cardinality - 1 in sorted order of the values."""
     values: pl.Series
     """What codes 1, 2, ... stand for."""
@@ -36,20 +36,15 @@ class CategoricalFeature:
         return len(self.values) + 1
 
 
-@dataclass(frozen=True)
-class CategoryLists:
-    """One column of lists (the categories of an item, its tags) as codes, each value of an item once."""
+class CategoricalFeature(CodedColumn):
+    """A column with one value for each item: codes [V]."""
 
-    name: str
-    codes: Int64[np.ndarray, "V L"]
-    """As in `CategoricalFeature`, in the order of the list. An item without a known value has one 0; -1 is padding."""
-    values: pl.Series
-    """What codes 1, 2, ... stand for."""
 
-    @property
-    def cardinality(self) -> int:
-        """Number of codes, missing included."""
-        return len(self.values) + 1
+class CategoryLists(CodedColumn):
+    """A column of lists (the categories of an item, its tags), each value of an item once: codes [V, L].
+
+    They stand in the order of the list. An item without a known value has one 0; -1 is padding.
+    """
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ class PartWork:
         """The events of a part as they were read: users in order of key and id, the events of each in order of time."""
         spill, state = Spill(self.scratch / SPILL, 1), self.state
         users, columns = spill.read(number, state["columns"], text=state["text_users"])
-        user, user_ids = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+        user, user_ids = values.dense(users)
         order = np.argsort(user_keys(user_ids), kind="stable")
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)

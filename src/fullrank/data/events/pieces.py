@@ -8,6 +8,7 @@ memory at most, and one part when that is read back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -37,6 +38,8 @@ TEXT = "user_text"
 
 ByPart = dict[str, tuple[np.ndarray, Int64[np.ndarray, "P1"]]]
 """Some events in order of their parts: by file the values, where those of each part begin, and where the last ends."""
+Find = Callable[[pl.Series], np.ndarray]
+"""Gives the numbers of items by their ids."""
 T = TypeVar("T")
 
 
@@ -94,13 +97,11 @@ class EventPieces:
     ) -> tuple[tuple[int, int] | None, int]:
         """Every event to the part of its user. Returns the first and the last second, and the number of events."""
         times, spans, events = self.spec.columns.time, [], 0
-        catalogue = IdIndex(item_ids)
+        find = IdIndex(item_ids).find
+        coding = Coding(self.spec.columns_read, type_names, spill.parts)
 
         def coded(what: str, frame: pl.DataFrame) -> tuple[ByPart, bool, tuple[int, int] | None]:
-            columns = self.spec.columns_read
-            part, users, own = coded_piece(
-                frame, what, columns, catalogue.find, type_names, spill.parts, notes=self.doubts
-            )
+            part, users, own = coded_piece(frame, what, coding, find, self.doubts)
             if times is not None:
                 self.numbers = frame[times].dtype.is_numeric()
             span = None if times is None else (int(own["time"].min()), int(own["time"].max()))
@@ -116,21 +117,24 @@ class EventPieces:
         return (min(one for one, _ in spans), max(one for _, one in spans)) if spans else None, events
 
 
-def coded_piece(
-    frame: pl.DataFrame,
-    what: str,
-    columns: Columns,
-    find: Callable[[pl.Series], np.ndarray],
-    type_names: tuple[str, ...],
-    count: int,
-    *,
-    notes: set[str] | None = None,
-) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
-    """Some rows of a table: the part of each of `count`, its user's id, and its other columns as arrays.
+@dataclass(frozen=True)
+class Coding:
+    """How the events of a table are coded."""
 
-    Items are the numbers that `find` gives their ids, types their places in the sorted names. Raises `UserError` for
-    what `table.read_events` refuses.
+    columns: Columns
+    types: tuple[str, ...]
+    """The sorted names: an event has the place of its type among them."""
+    parts: int
+
+
+def coded_piece(
+    frame: pl.DataFrame, what: str, coding: Coding, find: Find, notes: set[str] | None = None
+) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
+    """Some rows of a table: the part of each, its user's id, and its other columns as arrays.
+
+    Items are the numbers that `find` gives their ids. Raises `UserError` for what `table.read_events` refuses.
     """
+    columns = coding.columns
     users = values.ids(frame[columns.user], f"column {columns.user!r} of {what}")
     items = values.ids(frame[columns.item], f"column {columns.item!r} of {what}")
     own: dict[str, np.ndarray] = {"item": find(items).astype(np.int32)}
@@ -144,8 +148,8 @@ def coded_piece(
         own["rating"] = values.finite_numbers(frame[columns.rating], f"column {columns.rating!r} of {what}")
     if columns.type is not None:
         named = values.names(frame[columns.type], f"column {columns.type!r} of {what}")
-        own["type"] = TextIndex(pl.Series("type", type_names, dtype=pl.String)).find(named).astype(np.int32)
-    return parts.part_of(parts.user_buckets(user_keys(users)), count), users, own
+        own["type"] = TextIndex(pl.Series("type", coding.types, dtype=pl.String)).find(named).astype(np.int32)
+    return parts.part_of(parts.user_buckets(user_keys(users)), coding.parts), users, own
 
 
 def _typed(source: InputTable, columns: Columns) -> InputTable:

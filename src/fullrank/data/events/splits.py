@@ -23,15 +23,20 @@ from fullrank.core.spec import Spec
 from fullrank.data.histories import MANY_REPEATS, EvalSet, Histories
 from fullrank.data.values import iso_seconds, with_date
 
+Offsets = Int64[np.ndarray, "U1"]
+"""Where each user's events begin among all, and where the last end."""
+Bounds = Int64[np.ndarray, "U 2"]
+"""Where each user's training events end, and the validation targets."""
+Times = Int64[np.ndarray, "E"]
+"""Seconds since 1970 of each event."""
+
 
 class LeaveOneOut(Spec):
     """The last event of each user is the test target, the one before it the validation target."""
 
     kind: Literal["leave_one_out"] = "leave_one_out"
 
-    def bounds(
-        self, offsets: Int64[np.ndarray, "U1"], times: Int64[np.ndarray, "E"] | None
-    ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
+    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, dict[str, Any]]:
         """Bounds, and facts for the manifest. Users with fewer than three events are trained on and not tested."""
         ends = offsets[1:]
         tested = np.diff(offsets) >= 3
@@ -72,10 +77,10 @@ class GlobalTime(Spec):
             )
         return given
 
-    def at(self, times: Int64[np.ndarray, "E"] | EventTimes | None) -> GlobalMoments:
+    def at(self, times: Times | EventTimes | None) -> GlobalMoments:
         """The two moments in seconds. Raises `UserError` without times or where a part would be empty."""
         if times is None:
-            raise _needs_times(self.kind)
+            raise needs_times(self.kind, "columns.time")
         known = ArrayTimes(times) if isinstance(times, np.ndarray) else times
         first, second = _resolve(self.validation_from, known), _resolve(self.test_from, known)
         check_moments(self, first, second)
@@ -110,7 +115,7 @@ class EventTimes(Protocol):
 class ArrayTimes:
     """Those in an array."""
 
-    times: Int64[np.ndarray, "E"]
+    times: Times
 
     @property
     def count(self) -> int:
@@ -131,9 +136,7 @@ class GlobalMoments:
     second: int
     kind: ClassVar[str] = "global_time"
 
-    def bounds(
-        self, offsets: Int64[np.ndarray, "U1"], times: Int64[np.ndarray, "E"] | None
-    ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
+    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, dict[str, Any]]:
         """Bounds, and facts for the manifest."""
         assert times is not None
         bounds = np.stack([offsets[:-1] + _before(offsets, times, one) for one in (self.first, self.second)], axis=1)
@@ -154,10 +157,10 @@ class RollingTime(Spec):
     fold: int = Field(0, ge=0, le=10_000)
     """Windows between the end of the test's and the newest event."""
 
-    def at(self, times: Int64[np.ndarray, "E"] | None) -> tuple[GlobalTime, int]:
+    def at(self, times: Times | None) -> tuple[GlobalTime, int]:
         """The split of this fold, and the first second that lies behind it. Raises `UserError` without times."""
         if times is None:
-            raise _needs_times(self.kind)
+            raise needs_times(self.kind, "columns.time")
         window = max(round(self.days * 86_400), 1)
         until = int(times.max()) + 1 - self.fold * window
         if until - 2 * window <= int(times.min()):
@@ -180,9 +183,10 @@ def check_moments(split: Any, first: int, second: int) -> None:
         )
 
 
-def _needs_times(kind: str) -> UserError:
+def needs_times(kind: str, setting: str) -> UserError:
+    """The error for a split in time of a table without times; `setting` names their column."""
     return UserError(
-        f"the {kind} split needs times; name a column with columns.time or use leave_one_out", code="split-needs-times"
+        f"the {kind} split needs times: name their column with {setting}, or split otherwise", code="split-needs-times"
     )
 
 
@@ -214,9 +218,7 @@ Rule = LeaveOneOut | GlobalMoments
 """A rule that gives bounds."""
 
 
-def split_counts(
-    offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"], items: np.ndarray, num_items: int
-) -> dict[str, Any]:
+def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items: int) -> dict[str, Any]:
     """Counts of a split for the manifest: events and users by part, and what a trained model cannot know there."""
     starts, ends = offsets[:-1], offsets[1:]
     part = event_parts(offsets, bounds)
@@ -269,7 +271,7 @@ def repeated_share(counts: Mapping[str, Any]) -> float:
     return float(counts.get("repeated_targets", 0) / max(1, counts.get("targets", 1)))
 
 
-def event_parts(offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"]) -> np.ndarray:
+def event_parts(offsets: Offsets, bounds: Bounds) -> np.ndarray:
     """0 (train), 1 (validation) or 2 (test) for each event: int8 [E]."""
     edges = np.column_stack([offsets[:-1], bounds, offsets[1:]])
     return np.repeat(np.tile(np.arange(3, dtype=np.int8), len(edges)), np.diff(edges, axis=1).ravel())

@@ -36,7 +36,7 @@ from fullrank.core.errors import UserError, in_context, no_effect, no_such
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec, later, read_tree
-from fullrank.data.events.splits import by_kind, check_moments
+from fullrank.data.events.splits import by_kind, check_moments, needs_times
 from fullrank.data.values import Unit, iso_seconds, refuse, without_categories, wrong_type
 
 PARTS = ("train", "validation", "test")
@@ -136,22 +136,22 @@ ImpressionSplit = Annotated[
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 
 
+@dataclass
 class TimeParts:
     """The part of each row by its time; asked once for every chunk, in input order."""
 
-    def __init__(self, borders: list[tuple[Any, int] | None]):
-        """`borders`: a time, and how many rows of that time lie before the border; None lies behind all rows."""
-        self._left = borders
+    borders: list[tuple[Any, int] | None]
+    """A time, and how many rows of that time still lie before the border; None lies behind all rows."""
 
     def parts(self, times: np.ndarray) -> np.ndarray:
         """int8 [R]."""
         part = np.zeros(len(times), np.int8)
-        for at, border in enumerate(self._left):
+        for at, border in enumerate(self.borders):
             if border is not None:
                 moment, ties = border
                 equal = times == moment
                 first = equal & (np.cumsum(equal) <= ties)
-                self._left[at] = moment, max(ties - int(equal.sum()), 0)
+                self.borders[at] = moment, max(ties - int(equal.sum()), 0)
                 part += ~((times < moment) | first)
         return part
 
@@ -275,7 +275,7 @@ class Schema(Spec):
                 code="split-column-is-a-field",
             )
         if self.time is None and isinstance(self.split, TemporalSplit):
-            raise UserError("the temporal split needs `time`, the name of the time column", code="split-needs-times")
+            raise needs_times("temporal", "time")
         owners = [field.name for field in self.fields if isinstance(field, Categorical)]
         hashed = [f.name for f in self.fields if isinstance(f, Categorical) and f.hash_buckets is not None]
         for field in self.several():
