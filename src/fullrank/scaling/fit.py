@@ -37,12 +37,13 @@ from jaxtyping import Float
 from pydantic import Field
 
 from fullrank.core.checks import check_choice, public
-from fullrank.core.constraints import MOST_BINS
+from fullrank.core.constraints import MOST_BINS, SeedNumber
 from fullrank.core.errors import UserError, unknown
 from fullrank.scaling.forms import FORMS, Centre, LawForm, Points, Solution, Values, Vector, centre_of, solve
 from fullrank.scaling.ladder import FitPoints, Ladder, form_points, require_points, require_positive
 from fullrank.scaling.read import as_ladder
 
+Resamples = Annotated[int, Field(ge=20, le=MOST_BINS)]
 RESAMPLES = 200
 SHARE = 0.95
 """Of the resamples that lie in an interval."""
@@ -158,8 +159,8 @@ def fit_law(
     runs: Ladder | str | Path,
     form: str = "sigmoid",
     *,
-    resamples: Annotated[int, Field(ge=20, le=MOST_BINS)] = RESAMPLES,
-    seed: Annotated[int, Field(ge=0)] = 0,
+    resamples: Resamples = RESAMPLES,
+    seed: SeedNumber = 0,
     tell: Any = None,
 ) -> Law:
     """The law of some runs: `sigmoid`, `linear`, `power` or `loss`.

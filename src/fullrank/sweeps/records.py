@@ -102,6 +102,11 @@ class _JobRow(BaseModel):
     epochs: Annotated[int, Field(strict=True, ge=0)] | None = None
 
 
+def not_ours(what: str) -> UserError:
+    """The error for a file in the folder of a sweep or a search that holds something else; `what` says so."""
+    return UserError(f"{what}; the file is damaged or not ours", code="file-damaged")
+
+
 class RowsFile:
     """rows.jsonl: one line per attempt, in the order they ended. The last line of a job is the one that counts."""
 
@@ -109,11 +114,11 @@ class RowsFile:
         self.path = out / "rows.jsonl"
         with in_context("", "; the file is damaged or not ours"):
             self.all = read_jsonl(self.path, torn=False) if self.path.exists() else []
-            for number, row in enumerate(self.all, 1):
-                try:
-                    _JobRow.model_validate(row)
-                except ValidationError:
-                    raise UserError(f"line {number} of {self.path} is no row of a sweep", code="file-damaged") from None
+        for number, row in enumerate(self.all, 1):
+            try:
+                _JobRow.model_validate(row)
+            except ValidationError:
+                raise not_ours(f"line {number} of {self.path} is no row of a sweep") from None
 
     def add(self, row: Row) -> None:
         """Append one row; the file is replaced whole, so that it never ends in half a line."""

@@ -27,8 +27,6 @@ from fullrank.sweeps.work import Work, check_job_folder, failed_row, is_trained
 from fullrank.training.checkpoint import steps_done
 
 HOUR = 3600.0
-MEASURE_SECONDS = 3.0
-"""Of training and of evaluation, from which the cost of a job is told."""
 NO_TIME = 1e-9
 """Hours in which nothing starts, but everything is priced."""
 
@@ -84,7 +82,7 @@ def run_jobs(
             check_job_folder(job, store, folder)
         display = Display(jobs, folder, outcome, enabled=progress)
         display.begin(left)
-        outcome.costs = measure_costs(left, store, seconds=MEASURE_SECONDS, on_job=display.measuring, device=device)
+        outcome.costs = measure_costs(left, store, on_job=display.measuring, device=device)
         plan = _Schedule(left, outcome, folder, display, begun, float("inf") if max_hours is None else max_hours * HOUR)
         outcome.estimate = [_priced(job, plan.seconds(job)) for job in left]
         display.show_costs(max_hours)

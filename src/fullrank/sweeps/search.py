@@ -200,9 +200,9 @@ class Search(StudyFile):
         """What is searched in a cell."""
         return cell.space or self.space
 
-    def plan(self, trials: int | None = None) -> Plan:
-        """The first trials of every cell by Halton's points, or all of them."""
-        return {cell.name: self.trial_settings(cell)[:trials] for cell in self.cells}
+    def plan(self) -> Plan:
+        """The trials of every cell by Halton's points."""
+        return {cell.name: self.trial_settings(cell) for cell in self.cells}
 
     def jobs(self, plan: Plan | None = None) -> list[Job]:
         """Trial by trial, all cells in each. Every experiment is built here: a bad setting is found before any runs."""

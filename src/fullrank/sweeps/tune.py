@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.checks import public
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import unknown
 from fullrank.core.files import jsonable, write_json, write_text
 from fullrank.core.locks import folder_lock
 from fullrank.core.readers import read_json
@@ -22,7 +22,7 @@ from fullrank.data.impressions.store import AnyStore, check_store
 from fullrank.evaluation.spec import selection_sign
 from fullrank.parallel import Local, Runner
 from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
-from fullrank.sweeps.records import Outcome, code_version, environment
+from fullrank.sweeps.records import Outcome, code_version, environment, not_ours
 from fullrank.sweeps.schedule import hours_left, run_jobs
 from fullrank.sweeps.search import SAMPLERS, STARTUP, Plan, Search, SearchCell, settings_of, tpe, trial_name
 from fullrank.sweeps.sweep import Grid, describe_data
@@ -115,10 +115,7 @@ class AskedTrials:
                 for trial in kept
             ]
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise UserError(
-                f"{self.path} does not hold the trials of a search; the file is damaged or not ours",
-                code="file-damaged",
-            ) from None
+            raise not_ours(f"{self.path} does not hold the trials of a search") from None
 
     def _key(self, cell: SearchCell) -> str:
         ranges = self.space.space_of(cell).items()
@@ -164,14 +161,23 @@ def _by_tpe(
 def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
     """The state of a search: best settings and scores per cell, the budget, and every trial."""
     trials = {cell.name: _trials(cell, plan, outcome) for cell in space.cells}
-    rounds = min(_complete(some) for some in trials.values())
+    # the trials from the first on that have ended, well or not
+    rounds = min(next((n for n, trial in enumerate(some) if not trial["ended"]), len(some)) for some in trials.values())
     best = {name: _best(some[:rounds]) for name, some in trials.items()}
     return {
         "name": space.name,
         "command": command,
         "split": "validation",
         "best": best,
-        "budget": _budget(space, trials, rounds, outcome),
+        "budget": {
+            "trials_asked": space.trials,
+            "trials_counted": rounds,
+            "seeds": list(space.seeds),
+            "epochs_share": space.epochs_share,
+            "epochs_per_trial": {name: some[0]["epochs_allowed"] for name, some in trials.items()},
+            "hours": {name: round(sum(trial["hours"] for trial in some), 5) for name, some in trials.items()},
+            "hours_this_call": round(outcome.hours, 4),
+        },
         "data": describe_data(store),
         "machine": environment(),
         "code": code_version(),
@@ -220,11 +226,6 @@ def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[dict[str, An
     return found
 
 
-def _complete(trials: list[dict[str, Any]]) -> int:
-    """How many trials from the first on have ended, well or not."""
-    return next((n for n, trial in enumerate(trials) if not trial["ended"]), len(trials))
-
-
 def _larger_better(trial: dict[str, Any]) -> Any:
     """A trial's score as one of which the larger is better, None where it has none."""
     return -trial["score"] if trial["score"] is not None and trial["better"] == "smaller" else trial["score"]
@@ -237,21 +238,3 @@ def _best(trials: list[dict[str, Any]]) -> dict[str, Any] | None:
         return None
     top = max(scored, key=_larger_better)
     return {**{key: top[key] for key in ("trial", "set", "metric", "score")}, "default_score": trials[0]["score"]}
-
-
-def _worth(trial: dict[str, Any]) -> Any:
-    """The score of a trial, larger for a better one; None without a score."""
-    return trial["score"] if trial["better"] == "larger" or trial["score"] is None else -trial["score"]
-
-
-def _budget(space: Search, trials: dict[str, list[dict[str, Any]]], rounds: int, outcome: Outcome) -> dict[str, Any]:
-    """What the search was allowed and what it took."""
-    return {
-        "trials_asked": space.trials,
-        "trials_counted": rounds,
-        "seeds": list(space.seeds),
-        "epochs_share": space.epochs_share,
-        "epochs_per_trial": {name: some[0]["epochs_allowed"] for name, some in trials.items()},
-        "hours": {name: round(sum(trial["hours"] for trial in some), 5) for name, some in trials.items()},
-        "hours_this_call": round(outcome.hours, 4),
-    }

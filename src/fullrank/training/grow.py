@@ -195,7 +195,6 @@ class LikeItems:
         return ((before[high] - before[low]) / count).to(table.dtype)
 
 
-FALLBACKS = ("neighbours", "mean")
 TABLE = "items.embedding.weight"
 """Vectors per item, in every kind of items that has them."""
 
