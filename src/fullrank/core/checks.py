@@ -163,17 +163,12 @@ def _check_of(annotation: Any) -> Callable[[str, Any], Any] | None:
         classes = tuple(member for member in others if isinstance(member, type) and member not in (str, Path))
         if len(classes) + 2 < len(others):
             return None
-        check = functools.partial(_check_opened, classes)
+        check = lambda name, value: value if isinstance(value, classes) else check_path(name, value)  # noqa: E731
     else:
         check = _member_check(others[0]) if len(others) == 1 else None
     if check is None or len(others) == len(members):
         return check
     return lambda name, value: None if value is None else check(name, value)
-
-
-def _check_opened(classes: tuple[type[Any], ...], name: str, given: Any) -> Any:
-    """What is opened already, or where it lies."""
-    return given if isinstance(given, classes) else check_path(name, given)
 
 
 def _member_check(annotation: Any) -> Callable[[str, Any], Any] | None:
