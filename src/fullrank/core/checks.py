@@ -12,7 +12,6 @@ import inspect
 import math
 import operator
 import os
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, UnionType
@@ -279,12 +278,13 @@ def check_one_way(ways: Mapping[str, object], *, needed: bool = False, code: str
 def check_once(
     names: Iterable[str], what: str, remedy: str, *, code: str, same: Callable[[str], Hashable] = str
 ) -> None:
-    """No name is there twice; `same` gives what is compared. Raises `UserError` that shows the second."""
-    before = set[Hashable]()
+    """No name is there twice; `same` gives what is compared. Raises `UserError` that shows the second and them all."""
+    before = dict[Hashable, str]()
     for name in names:
         if same(name) in before:
-            raise UserError(f"{what} {brief(name)} is given twice: {remedy}", code=code)
-        before.add(same(name))
+            told = f"{brief(name)} is given twice, after {', '.join(map(repr, before.values()))}"
+            raise UserError(f"{what}: {told}; {remedy}", code=code)
+        before[same(name)] = name
 
 
 def check_flag(name: str, given: Any) -> bool:
@@ -317,13 +317,6 @@ def check_that(sound: bool, name: str, given: Any, demand: str, *, code: str) ->
     """Raise `UserError` where an argument is not `sound`; `demand` says behind it what it has to be."""
     if not sound:
         raise UserError(f"{name}={brief(given, 80)}{demand}", code=code)
-
-
-def check_distinct(what: str, names: Sequence[str], remedy: str, *, code: str) -> None:
-    """Raise `UserError` where a name stands twice among some."""
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise UserError(f"{what}: {repeated[0]!r} twice among {', '.join(map(repr, names))}; {remedy}", code=code)
 
 
 SIMPLE: dict[Any, Callable[[str, Any], Any]] = {

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, reason_line
 from fullrank.core.locks import folder_lock, forget_part, is_leftover, part_name, remove_leftovers
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     except BrokenPipeError:  # the reader of a pipe has gone (`| head`): no fault of the disk
         raise
     except OSError as error:
-        raise NotWritten(pending.path, reason_of(error)) from error
+        raise NotWritten(pending.path, reason_line(error)) from error
     finally:
         pending.abandon()
 
@@ -125,7 +125,7 @@ def append_line(path: Path, line: str) -> None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError as error:
-        raise NotWritten(path, reason_of(error)) from error
+        raise NotWritten(path, reason_line(error)) from error
 
 
 def make_folder(place: Path, what: str = "folder") -> None:
@@ -134,7 +134,7 @@ def make_folder(place: Path, what: str = "folder") -> None:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"cannot make the {what} {str(place)!r}: {reason_of(error)}; name one that can be written",
+            f"cannot make the {what} {str(place)!r}: {reason_line(error)}; name one that can be written",
             code="not-written",
         ) from None
 
@@ -218,7 +218,7 @@ def whole_folder(out: str | Path, what: str = "another command") -> Iterator[Pat
         except NotWritten as error:  # a file in the folder: what is named is the folder that was asked for
             raise NotWritten(place, error.reason, folder=True) from error
         except OSError as error:
-            raise NotWritten(place, reason_of(error), folder=True) from error
+            raise NotWritten(place, reason_line(error), folder=True) from error
         finally:
             pending.abandon()
 
@@ -236,7 +236,7 @@ def scratch_folder() -> Iterator[Path]:
         scratch.mkdir(mode=0o700)
     except OSError as error:
         forget_part(scratch)
-        raise NotWritten(scratch, reason_of(error), folder=True) from error
+        raise NotWritten(scratch, reason_line(error), folder=True) from error
     try:
         yield scratch
     finally:
@@ -288,11 +288,6 @@ def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: Fal
     if not folder.exists():
         return []
     return sorted(path.name for path in folder.iterdir() if not is_own(path.name) and not is_leftover(path.name))
-
-
-def reason_of(error: Exception) -> str:
-    """What an error of the system says, without its number and file."""
-    return getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 def take_place(folder: Path, out: Path) -> None:

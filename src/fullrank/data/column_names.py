@@ -10,8 +10,7 @@ from functools import reduce
 from types import EllipsisType
 from typing import Any, TypedDict, TypeVar, get_args
 
-from fullrank.core.checks import check_choice, check_distinct, check_that
-from fullrank.core.errors import UserError
+from fullrank.core.checks import check_choice, check_once, check_one_way, check_that
 from fullrank.core.spec import Spec, put_setting, read_setting
 from fullrank.data.values import Unit
 
@@ -32,9 +31,7 @@ def check_column(name: str, given: Any) -> Any:
 
 def check_said_once(setting: str, sources: Mapping[str, bool]) -> None:
     """Raise `UserError` where several of the sources (`set=`, whether it does) say one setting."""
-    saying = [source for source, says in sources.items() if says]
-    if len(saying) > 1:
-        raise UserError(f"{setting} is given twice, by {' and by '.join(saying)}; keep one", code="given-twice")
+    check_one_way({f"{setting} by {source}": says or None for source, says in sources.items()}, code="given-twice")
 
 
 class ColumnKeywords(TypedDict, total=False):
@@ -87,7 +84,7 @@ def _check_names(columns: Any, counts: tuple[int, ...]) -> tuple[str, ...]:
     sound = len(names) in counts and all(isinstance(name, str) for name in names)
     demand = f": name {' or '.join(map(str, counts))}, user, item and time, such as {USUAL}"
     check_that(sound, "columns", columns, demand, code="not-column-names")
-    check_distinct("user, item and time", names, "each has a column of its own", code="repeated-column")
+    check_once(names, "user, item and time", "each has a column of its own", code="repeated-column")
     return tuple(names)
 
 

@@ -26,8 +26,8 @@ from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry, make_headers, parse_url
 
 from fullrank.core.checks import check_whole
-from fullrank.core.errors import UserError, brief, in_context
-from fullrank.core.files import make_folder, reason_of, write_json
+from fullrank.core.errors import UserError, brief, in_context, reason_line
+from fullrank.core.files import make_folder, write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import Reporter
 from fullrank.core.readers import read_json
@@ -175,7 +175,7 @@ class _Part:
                 try:
                     block = response.read1(CHUNK)  # what has arrived: `read` would lose it where the connection breaks
                 except (OSError, HTTPError) as error:
-                    broken = f"the connection broke after {self.done:,} bytes ({_shown(reason_of(_cause(error)))})"
+                    broken = f"the connection broke after {self.done:,} bytes ({_shown(reason_line(_cause(error)))})"
                     raise _Interrupted(broken) from None
                 if not block:
                     break
@@ -255,7 +255,7 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
                 code="certificate-invalid",
             ) from None
         raise _Interrupted(
-            f"{parse_url(url).netloc} does not answer ({_shown(reason_of(cause))}); check the network and any proxy"
+            f"{parse_url(url).netloc} does not answer ({_shown(reason_line(cause))}); check the network and any proxy"
         ) from None
     try:
         part.begin(response)

@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import narwhals as nw
 import polars as pl
 
-from fullrank.core.checks import check_distinct, check_that
+from fullrank.core.checks import check_once, check_that
 from fullrank.core.errors import UserError, brief, no_effect, no_such, reason_line
 from fullrank.core.parquet import BROKEN, UnlikeFiles, unlike_files, unreadable
 from fullrank.core.readers import read_json_text
@@ -293,7 +293,7 @@ def require_rows(name: str, rows: int) -> None:
 
 
 def _require_distinct(name: str, columns: Sequence[str]) -> None:
-    check_distinct(f"columns of {name}", columns, "rename or remove one of the two", code="repeated-column")
+    check_once(columns, f"columns of {name}", "rename or remove one of the two", code="repeated-column")
 
 
 def check_separator(given: Any) -> str | None:

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from fullrank import __version__
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, reason_line
 from fullrank.core.files import write_json
-from fullrank.core.readers import cannot_open, cannot_read, missing_file, read_bytes, read_json_text, refuse_special
+from fullrank.core.readers import cannot_open, cannot_read, missing_file, read_json, read_json_text
 from fullrank.core.registry import PROBLEMS, Problem
 
 PARTS = "fullrank.parts"
@@ -205,8 +205,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
             found = np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
     except (ValueError, TypeError, ArithmeticError, OSError, EOFError, SyntaxError, RecursionError,
             MemoryError, TokenError) as error:  # fmt: skip
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise cannot_open(path, error) or damaged_file(path, reason) from None
+        raise cannot_open(path, error) or damaged_file(path, reason_line(error)) from None
     if found.dtype.str != dtype or found.shape != shape or not found.flags.c_contiguous:
         order = "" if found.flags.c_contiguous else " by columns"
         raise damaged_file(path, f"it holds {found.dtype} {found.shape}{order}, expected {np.dtype(dtype)} {shape}")
@@ -268,17 +267,7 @@ def require_keys(folder: Path, tree: Mapping[str, Any], kinds: Mapping[str, type
 
 def load_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of any store as JSON; nothing of it is checked."""
-    path = folder / NAME
-    try:
-        refuse_special(path)
-        tree = read_json_text(read_bytes(path))
-    except OSError as error:
-        raise cannot_open(path, error) or damaged_file(path, error.strerror or str(error)) from None
-    except UserError as error:
-        raise damaged_file(path, f"it is not JSON ({error})") from None
-    if not isinstance(tree, dict):
-        raise damaged_file(path, "it is not a JSON object")
-    return tree
+    return read_json(folder / NAME)
 
 
 def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str], again: str = AGAIN) -> None:

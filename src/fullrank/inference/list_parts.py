@@ -23,8 +23,8 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool
 
-from fullrank.core.errors import UserError, brief
-from fullrank.core.files import NotWritten, jsonable, reason_of, require_replaceable, write_json
+from fullrank.core.errors import UserError, brief, reason_line
+from fullrank.core.files import NotWritten, jsonable, require_replaceable, write_json
 from fullrank.core.locks import folder_lock, sweep_folder
 from fullrank.core.log import Progress
 from fullrank.core.readers import read_json
@@ -144,7 +144,7 @@ def write_list_parts(
             _finish(out, manifest, ready.parts, counts)
             return ListParts(out, ready.parts, len(there), **asdict(counts))
         except OSError as error:
-            raise NotWritten(out, reason_of(error), folder=True) from error
+            raise NotWritten(out, reason_line(error), folder=True) from error
 
 
 def settled(options: ListOptions, predictor: Predictor) -> ListOptions:

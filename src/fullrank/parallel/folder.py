@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, jsonable, reason_of, take_place, write_json
+from fullrank.core.errors import UserError, reason_line
+from fullrank.core.files import NotWritten, jsonable, take_place, write_json
 from fullrank.core.readers import read_json
 
 SUFFIX = ".preparing"
@@ -60,7 +60,7 @@ def unfinished(out: Path, request: dict[str, Any]) -> Iterator[Unfinished]:
         shutil.rmtree(work.scratch)
         take_place(path, out)
     except OSError as error:
-        raise NotWritten(out, reason_of(error), folder=True) from error
+        raise NotWritten(out, reason_line(error), folder=True) from error
 
 
 def _known_state(path: Path, request: dict[str, Any]) -> dict[str, Any] | None:

@@ -49,7 +49,7 @@ class Mirror:
             self._files, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise UserError(
-                f"checkpoints cannot be kept at {brief(url)} ({str(error).splitlines()[0]})", code="unknown-file-system"
+                f"checkpoints cannot be kept at {brief(url)} ({reason_line(error)})", code="unknown-file-system"
             ) from None
         self._root = root.rstrip("/")
         if "file" in self._files.protocol:

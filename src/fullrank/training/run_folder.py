@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, PendingFolder, foreign_files, reason_of
+from fullrank.core.errors import UserError, reason_line
+from fullrank.core.files import NotWritten, PendingFolder, foreign_files
 from fullrank.core.locks import is_leftover, sweep_folder
 from fullrank.core.log import logger
 from fullrank.data.impressions.store import AnyStore
@@ -144,7 +144,7 @@ class RunFolder:
             try:
                 self._pending.begin()
             except OSError as error:
-                raise NotWritten(self.place, reason_of(error), folder=True) from error
+                raise NotWritten(self.place, reason_line(error), folder=True) from error
 
     def publish(self) -> bool:
         """Take the place of the older run; whether that was still to be done. Raises `UserError`."""
@@ -153,7 +153,7 @@ class RunFolder:
         try:
             self._pending.commit()
         except OSError as error:
-            raise NotWritten(self.place, reason_of(error), folder=True) from error
+            raise NotWritten(self.place, reason_line(error), folder=True) from error
         self._pending = None
         return True
 

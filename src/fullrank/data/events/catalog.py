@@ -18,7 +18,7 @@ import polars as pl
 from jaxtyping import Int64
 
 from fullrank.core.checks import check_that
-from fullrank.core.errors import UserError, brief, in_context, no_such
+from fullrank.core.errors import UserError, brief, in_context, no_such, reason_line
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
@@ -232,7 +232,7 @@ class Catalog:
             new = new.cast({name: old.schema[name] for name in new.columns})
         except pl.exceptions.PolarsError as error:
             raise UserError(
-                f"new items do not fit the catalogue's types: {str(error).splitlines()[0]}", code="wrong-column-type"
+                f"new items do not fit the catalogue's types: {reason_line(error)}", code="wrong-column-type"
             ) from None
         return pl.concat([old, new], how="diagonal")
 

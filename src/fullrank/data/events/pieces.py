@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int, Int64, UInt8
 
-from fullrank.core.files import NotWritten, put_array, reason_of
+from fullrank.core.errors import reason_line
+from fullrank.core.files import NotWritten, put_array
 from fullrank.core.jagged import offsets_of, stable_order
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
@@ -248,7 +249,7 @@ class Spill:
                 with open(folder / f"{name}{SUFFIX}", "ab") as file:
                     file.write(np.concatenate(waiting).data)
         except OSError as error:
-            raise NotWritten(self.folder, reason_of(error), folder=True) from error
+            raise NotWritten(self.folder, reason_line(error), folder=True) from error
         self._waiting, self._held = {}, 0
 
     def read(self, part: int, columns: Mapping[str, str], *, text: bool) -> tuple[pl.Series, dict[str, np.ndarray]]:

@@ -15,7 +15,7 @@ import polars as pl
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from pydantic import model_validator
 
-from fullrank.core.checks import check_distinct
+from fullrank.core.checks import check_once
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
@@ -55,7 +55,7 @@ class Columns(Spec):
     @model_validator(mode="after")
     def _apart(self) -> Columns:
         names = [name for name in (self.user, self.item, self.time) if name is not None]
-        check_distinct("user, item and time", names, "each has a column of its own", code="repeated-column")
+        check_once(names, "user, item and time", "each has a column of its own", code="repeated-column")
         return self
 
 

@@ -18,8 +18,8 @@ from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
 from typing import TypeVar, cast
 
-from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, open_whole, reason_of
+from fullrank.core.errors import UserError, reason_line
+from fullrank.core.files import NotWritten, open_whole
 from fullrank.data.sources._parse import damaged_download, require
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path, parts
         for block in _blocks(stream, archive):
             out.write(block)
     except OSError as error:
-        raise NotWritten(target, reason_of(error)) from None
+        raise NotWritten(target, reason_line(error)) from None
     return target
 
 
