@@ -41,6 +41,17 @@ class NotWritten(UserError):
 
 
 @contextmanager
+def not_written(path: Path, *, folder: bool = False) -> Iterator[None]:
+    """Raise `UserError` where the system refuses to write in the block."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader of a pipe has gone (`| head`): no fault of the disk
+        raise
+    except OSError as error:
+        raise NotWritten(path, reason_line(error), folder=folder) from error
+
+
+@contextmanager
 def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """A path to write to, which becomes the file `path` when the block ends without an error.
 
@@ -50,12 +61,9 @@ def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """
     pending = Pending(Path(path), private)
     try:
-        yield pending.begin()
-        pending.commit()
-    except BrokenPipeError:  # the reader of a pipe has gone (`| head`): no fault of the disk
-        raise
-    except OSError as error:
-        raise NotWritten(pending.path, reason_line(error)) from error
+        with not_written(pending.path):
+            yield pending.begin()
+            pending.commit()
     finally:
         pending.abandon()
 
@@ -121,11 +129,15 @@ def copy_file(source: Path, path: Path) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to a log. A killed process may leave half of it, so readers stop at a torn line."""
-    try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
-    except OSError as error:
-        raise NotWritten(path, reason_line(error)) from error
+    with not_written(path), open(path, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def require_space(folder: Path, needed: int, what: str) -> None:
+    """Raise `UserError` where the disk of a folder has not so many bytes left."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(f"{what} needs {needed:,} bytes but {folder} has {free:,} free; make room", code="disk-full")
 
 
 def make_folder(place: Path, what: str = "folder") -> None:
@@ -213,12 +225,11 @@ def whole_folder(out: str | Path, what: str = "another command") -> Iterator[Pat
     with folder_lock(place, what):
         pending = PendingFolder(place)
         try:
-            yield pending.begin()
-            pending.commit()
-        except NotWritten as error:  # a file in the folder: what is named is the folder that was asked for
+            with not_written(place, folder=True):
+                yield pending.begin()
+                pending.commit()
+        except NotWritten as error:  # perhaps of a file in the folder: what is named is the folder that was asked for
             raise NotWritten(place, error.reason, folder=True) from error
-        except OSError as error:
-            raise NotWritten(place, reason_line(error), folder=True) from error
         finally:
             pending.abandon()
 
@@ -232,12 +243,9 @@ def scratch_folder() -> Iterator[Path]:
     place = Path(tempfile.gettempdir()) / "fullrank"
     scratch = part_name(place)
     try:
-        remove_leftovers(place)
-        scratch.mkdir(mode=0o700)
-    except OSError as error:
-        forget_part(scratch)
-        raise NotWritten(scratch, reason_line(error), folder=True) from error
-    try:
+        with not_written(scratch, folder=True):
+            remove_leftovers(place)
+            scratch.mkdir(mode=0o700)
         yield scratch
     finally:
         forget_part(scratch)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,56 +32,11 @@ from fullrank.evaluation.statistics import summarise
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.run import CatalogOrEncoder, Run
+from fullrank.run import Run
 from fullrank.training.distributed import ProcessRank, gather_ranks, sum_over_ranks
 from fullrank.training.warm_start import copy_ranking_weights, copy_weights
 
 AnyBatch = Batch | Impressions
-
-
-@runtime_checkable
-class DataModule(Protocol):
-    """A store, as training sees it."""
-
-    @property
-    def store(self) -> AnyStore: ...
-    @property
-    def known(self) -> CatalogOrEncoder:
-        """What models are built on, kept in the run folder."""
-        ...
-
-    @property
-    def validates(self) -> bool:
-        """Whether there is something to validate on."""
-        ...
-
-    def loader(self, model: Any, world: int = 1) -> Batches:
-        """The batches, in shards for every process and micro-batch."""
-        ...
-
-    def warm_start(self, model: Any, source: Run) -> None:
-        """Fill a model from an earlier run."""
-        ...
-
-    def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
-        """The selection metric on the validation split, over all processes."""
-        ...
-
-    def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
-        """Evaluate one in `share` of the validation split, for its cost alone."""
-        ...
-
-    def batch_sizes(self, batch: Any) -> tuple[int, int]:
-        """What a batch holds, and the places computed for it (with padding)."""
-        ...
-
-    def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
-        """An epoch's throughput, from the sums of `batch_sizes`."""
-        ...
-
-    def sizes(self) -> dict[str, Any]:
-        """The sizes of the data, and of impressions when training ends, for the manifest."""
-        ...
 
 
 def data_manifest(data: DataModule) -> dict[str, Any]:
@@ -99,7 +54,7 @@ class RetrievalData:
     experiment: Experiment
     store: Store
     known: Catalog
-    """The store's items, with what the model's items add to them."""
+    """What models are built on, kept in the run folder: the store's items, with what the model's items add to them."""
 
     @classmethod
     def of(cls, experiment: Experiment, store: Store, earlier: Run | None = None) -> RetrievalData:
@@ -117,9 +72,11 @@ class RetrievalData:
 
     @property
     def validates(self) -> bool:
+        """Whether there is something to validate on."""
         return len(self.store.eval_set("validation")) > 0
 
     def loader(self, model: RecommenderModel, world: int = 1) -> Loader:
+        """The batches, in shards for every process and micro-batch."""
         if model.trains_on_times:
             known_times(
                 self.store.times, "this model", f"the store {self.store.path} was prepared without a time column",
@@ -140,9 +97,11 @@ class RetrievalData:
         )
 
     def warm_start(self, model: RecommenderModel, source: Run) -> None:
+        """Fill a model from an earlier run."""
         copy_weights(model, self.known, source)
 
     def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
+        """The selection metric on the validation split, over all processes."""
         spec = self.experiment.lists.for_selection()
         if model.items.shard is not None:  # all processes rank the same users together, each among its own items
             found = measure(model, self.store, "validation", spec, device=device)
@@ -153,20 +112,24 @@ class RetrievalData:
         return total / sum_over_ranks(torch.tensor(float(len(values)), dtype=torch.float64, device=device))
 
     def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
+        """Evaluate one in `share` of the validation split, for its cost alone."""
         spec = self.experiment.lists if all_metrics else self.experiment.lists.for_selection()
         rows = measure(model, self.store, "validation", spec, shard=(0, share), device=device)
         if len(rows.users) > 1:
             items = len(self.store.catalog.popularity)
             summarise(rows.values, rows.lists, spec.names(), items=items, samples=spec.bootstrap, seed=0)
 
-    def batch_sizes(self, batch: Batch) -> tuple[int, int]:
+    def batch_sizes(self, batch: Any) -> tuple[int, int]:
+        """What a batch holds, and the places computed for it (with padding)."""
         return int(batch.lengths.sum()), batch.items.numel()
 
     def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+        """An epoch's throughput, from the sums of `batch_sizes`."""
         pace = round(held / max(1e-9, seconds), 1)
         return {"tokens_per_s": pace, "padding_share": round(1 - held / max(1, computed), 4)}
 
     def sizes(self) -> dict[str, Any]:
+        """The sizes of the data, and of impressions when training ends, for the manifest."""
         return self.store.sizes
 
 
@@ -253,7 +216,7 @@ class RankingData:
         spec = self._spec if all_metrics else self._spec.for_selection()
         ranking_result(rows, spec, "validation", self.store.fingerprint)
 
-    def batch_sizes(self, batch: Impressions) -> tuple[int, int]:
+    def batch_sizes(self, batch: Any) -> tuple[int, int]:
         return len(batch), len(batch)
 
     def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
@@ -263,6 +226,8 @@ class RankingData:
         return self.store.sizes | {"trained_until": self.store.trained_until}
 
 
+DataModule = RetrievalData | RankingData
+"""A store, as training sees it: both have the same methods, which the first explains."""
 DATA_MODULES: Mapping[Problem, Callable[[Experiment, Any, Run | None], DataModule]] = {
     "retrieval": RetrievalData.of,
     "ranking": RankingData.of,

@@ -17,8 +17,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int, Int64, UInt8
 
-from fullrank.core.errors import reason_line
-from fullrank.core.files import NotWritten, put_array
+from fullrank.core.files import not_written, put_array
 from fullrank.core.jagged import offsets_of, stable_order
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
@@ -242,14 +241,12 @@ class Spill:
 
     def flush(self) -> None:
         """Write what waits. Raises `UserError` where the disk refuses."""
-        try:
+        with not_written(self.folder, folder=True):
             for (part, name), waiting in self._waiting.items():
                 folder = self.folder / f"{part:05}"
                 folder.mkdir(parents=True, exist_ok=True)
                 with open(folder / f"{name}{SUFFIX}", "ab") as file:
                     file.write(np.concatenate(waiting).data)
-        except OSError as error:
-            raise NotWritten(self.folder, reason_line(error), folder=True) from error
         self._waiting, self._held = {}, 0
 
     def read(self, part: int, columns: Mapping[str, str], *, text: bool) -> tuple[pl.Series, dict[str, np.ndarray]]:
