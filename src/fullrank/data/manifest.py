@@ -13,18 +13,20 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fullrank import __version__
 from fullrank.core.errors import UserError, reason_line
 from fullrank.core.files import write_json
 from fullrank.core.readers import cannot_open, cannot_read, missing_file, read_json, read_json_text
 from fullrank.core.registry import PROBLEMS, Problem
+from fullrank.core.spec import error_sentence
 
 PARTS = "fullrank.parts"
 """What a manifest calls a store of events in parts (`data/events/parts.py`)."""
@@ -48,6 +50,10 @@ HASHED_WHEN_OPENED = 2**30
 """Bytes of the largest file of a store whose hash is compared when it is opened: less than a second of reading."""
 SETTLED = 2.0
 """Seconds after which the times of a file tell of every further write: file systems count time in steps."""
+
+
+Count = Annotated[int, Field(ge=0, strict=True)]
+"""A number of things, as a manifest has it."""
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
@@ -258,11 +264,18 @@ def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserErro
     return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
 
 
-def require_keys(folder: Path, tree: Mapping[str, Any], kinds: Mapping[str, type], again: str = AGAIN) -> None:
-    """Raise `UserError` unless a manifest has these keys, each of its type."""
+def require_keys(folder: Path, tree: Mapping[str, Any], kinds: Mapping[str, Any], again: str = AGAIN) -> None:
+    """Raise `UserError` unless a manifest has these keys, each as its annotation says (as pydantic reads it)."""
     for key, kind in kinds.items():
-        if not isinstance(tree.get(key), kind):
-            raise incomplete_manifest(folder, f"lacks {key!r}", again)
+        try:
+            _adapter(kind).validate_python(tree.get(key))
+        except ValidationError as error:
+            raise incomplete_manifest(
+                folder, f"lacks {key!r} as it has to be: {error_sentence(error)}", again
+            ) from None
+
+
+_adapter = cache(TypeAdapter)
 
 
 def load_manifest(folder: Path) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Int64
+from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.files import jsonable, require_replaceable, whole_folder
@@ -65,12 +66,10 @@ def read_folder(folder: Path, verify: bool | None) -> tuple[dict[str, Any], pl.S
         "content": str,
         "item_ids": str,
         "files": dict,
-        "sizes": list,
+        "sizes": Annotated[list[Annotated[int, Field(strict=True, ge=1, le=MOST_CODES)]], Field(min_length=1)],
     }
     manifests.require_keys(folder, manifest, kinds, AGAIN)
     sizes = manifest["sizes"]
-    if not sizes or not all(manifests.is_count(s) and 1 <= s <= MOST_CODES for s in sizes):
-        raise manifests.incomplete_manifest(folder, "lacks the sizes of the levels", AGAIN)
     manifests.check_files(folder, manifest["files"], {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
     manifests.verify_hashes(folder, manifest, AGAIN, verify=verify)
     frame = read_parquet(folder / TABLE, "the table of codes", rows=manifest["counts"].get("items", -1))

@@ -15,11 +15,12 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import polars as pl
 from jaxtyping import Int32, Int64
+from pydantic import BaseModel, Field
 
 from fullrank.core.files import foreign_files, require_replaceable
 from fullrank.core.jagged import offsets_of
@@ -116,13 +117,18 @@ def is_parts(manifest: Mapping[str, Any]) -> bool:
     return manifest.get("format") in (manifests.PARTS, manifests.IMPRESSION_PARTS)
 
 
+class _Part(BaseModel):
+    folder: str
+    content: str
+    counts: dict[str, Any]
+
+
 def part_folders(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
     """The folders of the parts, in order. Raises `UserError` where the manifest does not name them as they are."""
-    parts = manifest.get("parts")
-    if not isinstance(parts, list) or not 1 <= len(parts) <= MOST_PARTS or not all(map(_is_part, parts)):
-        raise manifests.incomplete_manifest(folder, "does not say of which 'parts' it is")
-    names = [part["folder"] for part in parts]
-    if names != [part_folder(number) for number in range(len(parts))]:
+    listed = Annotated[list[_Part], Field(min_length=1, max_length=MOST_PARTS)]
+    manifests.require_keys(folder, manifest, {"parts": listed})
+    names = [part["folder"] for part in manifest["parts"]]
+    if names != [part_folder(number) for number in range(len(names))]:
         raise manifests.incomplete_manifest(folder, "names folders that are not those of parts")
     return [folder / name for name in names]
 
@@ -158,10 +164,3 @@ def opened_parts(
             reason = f"it is not the part that {manifests.NAME} of {str(folder)!r} was written for"
             raise manifests.damaged_file(place, reason)
     return found
-
-
-def _is_part(given: Any) -> bool:
-    return (
-        isinstance(given, dict) and isinstance(given.get("folder"), str) and isinstance(given.get("content"), str)
-        and isinstance(given.get("counts"), dict)
-    )  # fmt: skip

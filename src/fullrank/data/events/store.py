@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import polars as pl
 from jaxtyping import Float32, Float64, Int32, Int64
+from pydantic import BaseModel, Field
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import unknown
@@ -37,7 +38,6 @@ ARRAYS: Mapping[str, tuple[str, bool]] = {
 }
 """Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
 TABLES = ("items.parquet", "users.parquet")
-COUNTS = ("users", "items", "events")
 MOST_WEIGHT = 1000.0
 """Most that the rows of a part of a joined store may count in an epoch."""
 
@@ -307,38 +307,38 @@ def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
     parts.require_replaceable_store(out, FORMS, own.__contains__, overwrite=overwrite)
 
 
+class _Split(BaseModel):
+    kind: str
+
+
+class _Users(BaseModel):
+    users: manifests.Count
+
+
+class _Counts(_Users):
+    items: manifests.Count
+    events: manifests.Count
+
+
+class _JoinedStore(BaseModel):
+    counts: _Users
+    weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT, strict=True)]
+
+
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
     manifest = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(manifest)
-    kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": dict, "type_names": list,
-             "counts": dict}  # fmt: skip
-    manifests.require_keys(folder, manifest, kinds)
-    counts = manifest["counts"]
-    faults = {
-        "lacks the counts of users, items and events": not all(map(manifests.is_count, map(counts.get, COUNTS))),
-        "lacks the kind of its 'split'": not isinstance(manifest["split"].get("kind"), str),
-        "does not say of which stores it was 'joined'": "joined" in manifest
-        and not _are_parts(manifest["joined"], counts.get("users")),
-        "has 'type_names' that are no text": not all(isinstance(name, str) for name in manifest["type_names"]),
-    }
-    for fault, there in faults.items():
-        if there:
-            raise manifests.incomplete_manifest(folder, fault)
+    kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": _Split, "type_names": list[str],
+             "counts": _Counts, "joined": list[_JoinedStore]}  # fmt: skip
+    manifests.require_keys(folder, {"joined": [], **manifest}, kinds)
+    joined = [one["counts"]["users"] for one in manifest.get("joined", ())]
+    if joined and sum(joined) != manifest["counts"]["users"]:
+        raise manifests.incomplete_manifest(folder, "was not 'joined' of so many users")
     tables = {"items.parquet"} if in_parts else set(TABLES)
     arrays = set() if in_parts else {f"{name}.npy" for name in ARRAYS}
     manifests.check_files(folder, manifest["files"], tables | arrays, tables)
     return manifest
-
-
-def _are_parts(given: Any, users: Any) -> bool:
-    """Whether these are the parts of a joined store: users that add up to its own, and weights above 0."""
-    if not isinstance(given, list) or not all(isinstance(part, dict) for part in given):
-        return False
-    sizes: list[Any] = [part["counts"].get("users") if isinstance(part.get("counts"), dict) else None for part in given]
-    weights = [part.get("weight") for part in given]
-    sound = all(type(weight) in (int, float) and 0 < weight <= MOST_WEIGHT for weight in weights)
-    return sound and all(manifests.is_count(size) for size in sizes) and sum(sizes) == users
 
 
 def _array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import polars as pl
 from jaxtyping import Int64, Integer
+from pydantic import BaseModel
 
 from fullrank.core.checks import check_path, check_that
 from fullrank.core.errors import UserError, brief, in_context, unknown
@@ -248,17 +249,29 @@ class ImpressionStore:
         return at
 
 
+class _Rows(BaseModel):
+    rows: manifests.Count
+
+
+class _Counts(_Rows):
+    parts: dict[str, _Rows]
+    bag_values: list[manifests.Count]
+
+
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
     tree = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(tree)
     kinds = {"fingerprint": str, "content": str, "schema": dict, "files": dict, "fitted": dict, "fields": list,
-             "counts": dict}  # fmt: skip
+             "counts": _Counts}  # fmt: skip
     manifests.require_keys(folder, tree, kinds)
     with in_context(f"the schema in {manifests.NAME} of {str(folder)!r}: "):
         schema = Schema.parse(tree["schema"])
-    _check_counts(tree["counts"], len(list(schema.several())), folder)
-    arrays = array_shapes(0, 1, 1, schema, [0] * len(list(schema.several())))
+    counts, bags = tree["counts"], len(list(schema.several()))
+    rows = {split: part["rows"] for split, part in counts["parts"].items()}
+    if tuple(rows) != PARTS or sum(rows.values()) != counts["rows"] or len(counts["bag_values"]) != bags:
+        raise manifests.incomplete_manifest(folder, "has counts that do not fit together")
+    arrays = array_shapes(0, 1, 1, schema, [0] * bags)
     allowed = {*TABLES, *(f"{name}.npy" for name in arrays if not in_parts)}
     needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
     manifests.check_files(folder, tree["files"], allowed, needed)
@@ -286,22 +299,6 @@ def is_file_name(name: str) -> bool:
     return name in (manifests.NAME, *TABLES) or (
         name.endswith(".npy") and (name[:-4] in arrays or re.fullmatch(r"bag\d+_(ids|offsets)", name[:-4]) is not None)
     )
-
-
-def _check_counts(counts: dict[str, Any], bags: int, folder: Path) -> None:
-    splits, values = counts.get("parts"), counts.get("bag_values")
-    sound = (
-        manifests.is_count(counts.get("rows"))
-        and isinstance(splits, dict)
-        and isinstance(values, list)
-        and len(values) == bags
-        and all(manifests.is_count(value) for value in values)
-        and list(splits) == list(PARTS)
-        and all(isinstance(part, dict) and manifests.is_count(part.get("rows")) for part in splits.values())
-        and sum(part["rows"] for part in splits.values()) == counts["rows"]
-    )
-    if not sound:
-        raise manifests.incomplete_manifest(folder, "has counts that do not fit together")
 
 
 AnyStore = Store | ImpressionStore
