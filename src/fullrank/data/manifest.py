@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from tokenize import TokenError
 from typing import Annotated, Any
@@ -270,12 +270,11 @@ def require_keys(folder: Path, tree: Mapping[str, Any], kinds: Mapping[str, Any]
         try:
             _adapter(kind).validate_python(tree.get(key))
         except ValidationError as error:
-            raise incomplete_manifest(
-                folder, f"lacks {key!r} as it has to be: {error_sentence(error)}", again
-            ) from None
+            told = f"lacks {key!r} as it has to be: {error_sentence(error)}"
+            raise incomplete_manifest(folder, told, again) from None
 
 
-_adapter = cache(TypeAdapter)
+_adapter = lru_cache(maxsize=64)(TypeAdapter)
 
 
 def load_manifest(folder: Path) -> dict[str, Any]:

@@ -24,6 +24,8 @@ TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
 AGAIN = "encode the items again"
 FORM = manifests.FolderFormat("folder of codes", "make one with fullrank encode", FORMAT, VERSION, AGAIN)
 MOST_CODES = 65536
+Sizes = Annotated[list[Annotated[int, Field(strict=True, ge=1, le=MOST_CODES)]], Field(min_length=1)]
+"""Codes of each level."""
 
 
 def require_replaceable_codes(out: Path, *, overwrite: bool) -> None:
@@ -66,7 +68,7 @@ def read_folder(folder: Path, verify: bool | None) -> tuple[dict[str, Any], pl.S
         "content": str,
         "item_ids": str,
         "files": dict,
-        "sizes": Annotated[list[Annotated[int, Field(strict=True, ge=1, le=MOST_CODES)]], Field(min_length=1)],
+        "sizes": Sizes,
     }
     manifests.require_keys(folder, manifest, kinds, AGAIN)
     sizes = manifest["sizes"]

@@ -123,10 +123,12 @@ class _Part(BaseModel):
     counts: dict[str, Any]
 
 
+_Parts = Annotated[list[_Part], Field(min_length=1, max_length=MOST_PARTS)]
+
+
 def part_folders(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
     """The folders of the parts, in order. Raises `UserError` where the manifest does not name them as they are."""
-    listed = Annotated[list[_Part], Field(min_length=1, max_length=MOST_PARTS)]
-    manifests.require_keys(folder, manifest, {"parts": listed})
+    manifests.require_keys(folder, manifest, {"parts": _Parts})
     names = [part["folder"] for part in manifest["parts"]]
     if names != [part_folder(number) for number in range(len(names))]:
         raise manifests.incomplete_manifest(folder, "names folders that are not those of parts")
