@@ -12,10 +12,9 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
@@ -60,7 +59,10 @@ def run_job(
     trained = time.perf_counter()
     place = resolve_device(device)
     model: Any = run.model().to(place)
-    found = _evaluated(replace(job, experiment=run.spec), model, store, place)
+    evaluations = replace(job, experiment=run.spec).evaluations
+    evaluate = partial(EVALUATE[run.spec.problem], model, store, device=place)
+    made = {asked: evaluate(*asked).dump() for asked in dict.fromkeys(evaluations.values())}  # two may be the same
+    found = {name: made[asked] for name, asked in evaluations.items()}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     # metrics among sampled negatives, and their gaps, where they were asked for
     sampled = {name: result["sampled"] for name, result in found.items() if "sampled" in result}
@@ -79,15 +81,6 @@ def run_job(
         "protocol": {name: result["protocol"] for name, result in found.items()},
         **_stamp(),
     }
-
-
-def _evaluated(job: Job, model: Any, store: AnyStore, place: torch.device) -> dict[str, dict[str, Any]]:
-    """The results of the job's evaluations by name; two that are the same evaluation are computed once."""
-    evaluate, made = EVALUATE[job.experiment.problem], dict[Any, dict[str, Any]]()
-    for split, spec in job.evaluations.values():
-        if (split, spec) not in made:
-            made[split, spec] = evaluate(model, store, split, spec, device=place).dump()
-    return {name: made[asked] for name, asked in job.evaluations.items()}
 
 
 def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> Row:

@@ -33,7 +33,7 @@ from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.pieces import SUFFIX
 from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.stream import Beside, identity_of, make_parts, read_pieces
-from fullrank.data.events.table import Columns, Events, join_table, read_events, require_columns
+from fullrank.data.events.table import Columns, join_table, read_events, require_columns
 from fullrank.data.events.write import write_store
 from fullrank.data.frames import InputTable, input_name
 from fullrank.data.values import Unit
@@ -185,21 +185,10 @@ def check_engine(asked: TableKeywords) -> None:
 
 
 def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Beside, users: Any, say: Say) -> None:
-    table = read_events(source, spec.columns_read, missing=spec.missing)
-    table, split, steps = _filter(table, spec, say)
-    table = replace(table, notes=(*beside.notes, *table.notes)).compact()
-    catalogue = beside.catalogue(spec, table.item_ids)
-    people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
-    say("split and write", {})
-    write_store(place, table, catalogue, people, spec.dump(), split, {"filters": steps, "inputs": beside.inputs})
-
-
-def _filter(events: Events, spec: Prepare, say: Say) -> tuple[Events, splits.Rule, list[dict[str, Any]]]:
-    """The events that the filters leave, the split in seconds, and the filters with the counts after each."""
-    split, until = spec.split, None
+    events = read_events(source, spec.columns_read, missing=spec.missing)
+    split, until, steps = spec.split, None, list[dict[str, Any]]()
     if isinstance(split, splits.RollingTime):
         split, until = split.at(events.time)
-    steps: list[dict[str, Any]] = []
     for name, facts, keep in filters(spec, until):
         events = keep(events)
         note_filter(steps, say, name, facts, Counted.of(events).facts())
@@ -208,7 +197,12 @@ def _filter(events: Events, spec: Prepare, say: Say) -> tuple[Events, splits.Rul
         events, rounds = k_core(events, per_user, per_item)
         facts = {"per_user": per_user, "per_item": per_item, "rounds": rounds}
         note_filter(steps, say, "k_core", facts, Counted.of(events).facts())
-    return events, split.at(events.time) if isinstance(split, splits.GlobalTime) else split, steps
+    rule = split.at(events.time) if isinstance(split, splits.GlobalTime) else split
+    table = replace(events, notes=(*beside.notes, *events.notes)).compact()
+    catalogue = beside.catalogue(spec, table.item_ids)
+    people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
+    say("split and write", {})
+    write_store(place, table, catalogue, people, spec.dump(), rule, {"filters": steps, "inputs": beside.inputs})
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,12 @@ class Store:
         """users.parquet: `user` (0 .. U-1), `user_id` (external), then the columns of the user table."""
         told = self.manifest["parts"] if parts.is_parts(self.manifest) else [self.manifest]
         sizes = [part["counts"]["users"] for part in told]
-        found = [_read_users(one / "users.parquet", rows) for one, rows in zip(self.folders, sizes, strict=True)]
-        frame = found[0] if len(found) == 1 else pl.concat(found)
-        return frame if len(found) == 1 else frame.with_columns(user=pl.Series(np.arange(len(frame))))
+        found = []
+        for path, rows in zip((one / "users.parquet" for one in self.folders), sizes, strict=True):
+            found.append(read_parquet(path, "the user table", rows=rows))
+            if not {"user", "user_id"} <= set(found[-1].columns):
+                raise manifests.damaged_file(path, "it needs the columns user and user_id")
+        return found[0] if len(found) == 1 else pl.concat(found).with_columns(user=pl.Series(np.arange(sum(sizes))))
 
     @property
     def user_ids(self) -> pl.Series:
@@ -292,13 +295,6 @@ def moved_up(
     moved = [places[1:] + start for places, start in zip(offsets, before, strict=True)]
     whole = np.concatenate([np.zeros(1, np.int64), *moved])
     return whole, np.concatenate([places + start for places, start in zip(bounds, before, strict=True)])
-
-
-def _read_users(path: Path, rows: int) -> pl.DataFrame:
-    frame = read_parquet(path, "the user table", rows=rows)
-    if not {"user", "user_id"} <= set(frame.columns):
-        raise manifests.damaged_file(path, "it needs the columns user and user_id")
-    return frame
 
 
 def require_replaceable_store(out: Path, *, overwrite: bool) -> None:

@@ -238,7 +238,10 @@ def join_table(
             code="reserved-column",
         )
     frame = source.infer(source.read(source.columns), keep_text=key)
-    _storable(frame, source.name)
+    for series in frame:
+        if series.dtype == pl.Object:
+            wrong = f"column {series.name!r} of {source.name}"
+            raise values.wrong_type(series, wrong, "it holds Python objects: cast it to a plain type")
     given = source.ids(frame, key)
     left, right = _comparable(ids, given, source.name, untyped=not (typed and source.typed))
     first = given.is_first_distinct()
@@ -312,10 +315,3 @@ def _comparable(ids: pl.Series, given: pl.Series, name: str, *, untyped: bool) -
     wide = pl.UInt64 if pl.UInt64 in (ids.dtype, given.dtype) else pl.Int64
     # A negative id finds no partner among unsigned ones: null joins nothing.
     return ids.cast(wide, strict=False), given.cast(wide, strict=False)
-
-
-def _storable(frame: pl.DataFrame, name: str) -> None:
-    for series in frame:
-        if series.dtype == pl.Object:
-            what = f"column {series.name!r} of {name}"
-            raise values.wrong_type(series, what, "it holds Python objects: cast it to a plain type")

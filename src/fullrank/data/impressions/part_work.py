@@ -95,7 +95,12 @@ def find_borders(
     `equal` those of some moments in each part."""
     places = [int(rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
     inside = [place for place in places if place < rows]
-    found = _at_places(inside, span, before) if inside else []
+    found: list[Any] = []
+    if inside and span.whole:
+        found = moments_at(inside, span.low, span.high, before)
+    elif inside:  # doubles, which are in the order of their bits
+        ends = _bits(float(span.low)), _bits(float(span.high))
+        found = _doubles(np.array(moments_at(inside, *ends, lambda bits: before(_doubles(bits))), np.int64)).tolist()
     moments = tuple(found) + (None,) * (len(places) - len(inside))
     ties, earlier = [0] * len(places), [(0,) * parts] * len(places)
     if inside:
@@ -104,17 +109,6 @@ def find_borders(
             ties[border] = place - int(before(np.array([found[border]]))[0])
             earlier[border] = tuple((np.cumsum(counts[border]) - counts[border]).tolist())
     return Borders(moments, tuple(ties), tuple(earlier))
-
-
-def _at_places(places: list[int], span: TimeSpan, before: Callable[[np.ndarray], np.ndarray]) -> list[Any]:
-    """The times at some places in the order of time: each is the last moment that at most so many rows precede.
-
-    Times are whole numbers, or doubles, which are in the order of their bits.
-    """
-    if span.whole:
-        return moments_at(places, span.low, span.high, before)
-    ends = _bits(float(span.low)), _bits(float(span.high))
-    return _doubles(np.array(moments_at(places, *ends, lambda bits: before(_doubles(bits))), np.int64)).tolist()
 
 
 def _bits(number: float) -> int:

@@ -213,31 +213,29 @@ def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[dict[str, Any],
     folder of work, where an earlier process has not left all of it already."""
     path = tasks.scratch / FITTED
     if not path.is_file():
-        borders = _borders(tasks, runner)
+        numbers = range(tasks.rows.count)
+        borders, split = None, tasks.schema.split
+        if isinstance(split, TemporalSplit):
+            borders = (
+                find_borders(
+                    tasks.rows.rows,
+                    len(numbers),
+                    split.shares,
+                    runner.total(tasks.span, numbers),
+                    lambda moments: runner.total(partial(tasks.before, moments=moments), numbers),
+                    lambda moments: runner.total(partial(tasks.equal, moments=moments), numbers),
+                )
+                if split.moments is None
+                else Borders.at(split.moments, len(numbers))
+            )
         say(f"fit {tasks.rows.rows:,} rows")
-        fit = runner.total(partial(tasks.fit, borders=borders), range(tasks.rows.count))
+        fit = runner.total(partial(tasks.fit, borders=borders), numbers)
         fit.check(tasks.rows.name)
         write_tables(tasks.work, fit, fit.groups())
         state = encoder_files.encoder_state(fit.encoder()) | {"counts": fit.counts()}
         write_json(path, state | {"borders": None if borders is None else asdict(borders)})
     fitted = read_json(path)
     return fitted, TypeAdapter(Borders | None).validate_python(fitted["borders"])
-
-
-def _borders(tasks: PartTasks, runner: Runner) -> Borders | None:
-    split, count = tasks.schema.split, tasks.rows.count
-    if not isinstance(split, TemporalSplit):
-        return None
-    if split.moments is not None:
-        return Borders.at(split.moments, count)
-    return find_borders(
-        tasks.rows.rows,
-        count,
-        split.shares,
-        runner.total(tasks.span, range(count)),
-        lambda moments: runner.total(partial(tasks.before, moments=moments), range(count)),
-        lambda moments: runner.total(partial(tasks.equal, moments=moments), range(count)),
-    )
 
 
 @dataclass(frozen=True)

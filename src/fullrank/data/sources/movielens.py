@@ -119,7 +119,11 @@ class MovieLensCTR(Spec):
     def impressions(self, folder: Path) -> ImpressionTables:
         """From ml-1m.zip, the unpacked .dat files beside it, or ratings, users and movies as Parquet."""
         if all((folder / name).is_file() for name in PARQUET):
-            ratings, users, movies = (_parquet(folder / name) for name in PARQUET)
+            found = []
+            for name in PARQUET:
+                with reading(folder / name):
+                    found.append(pl.read_parquet(folder / name, glob=False))
+            ratings, users, movies = found
             notes: tuple[str, ...] = ("MovieLens 1m: for research",)
         else:
             try:
@@ -156,8 +160,3 @@ def _joined(ratings: pl.DataFrame, users: pl.DataFrame, movies: pl.DataFrame) ->
         .rename({"user_id": "user", "item_id": "item"})
         .select("rating", "timestamp", *ONE, "genres")
     )
-
-
-def _parquet(path: Path) -> pl.DataFrame:
-    with reading(path):
-        return pl.read_parquet(path, glob=False)
