@@ -194,22 +194,18 @@ def _place(tree: Any, key: str, whole: str, root: dict[str, Any]) -> Any:
         if key in tree or gone or isinstance(tree, _Started):
             return key
         names = [n for n in tree if n != "kind"]
-        told = f"there is no setting {brief(key)}{_meant(key, names, whole, root)} (allowed: {', '.join(names)})"
+        paths = {path: path.rpartition(".")[2] for path in _paths(root)}
+        # the path that ends in what was typed (`lr`: `training.lr`), else the nearest name here, else anywhere
+        meant, here = [path for path in paths if path.endswith(f".{whole}")], did_you_mean(key, names)
+        if not meant and not here:
+            meant = [path for path, last in paths.items() if last == nearest(key, paths.values())]
+        hint = f"; did you mean {' or '.join(map(repr, meant[:3]))}?" if meant else here
+        told = f"there is no setting {brief(key)}{hint} (allowed: {', '.join(names)})"
     elif isinstance(tree, list):
         told = f"{brief(key)} is not a place in a list of {len(tree)}"
     else:
         told = f"nothing can be set below this value; it is {brief(tree)}"
     raise UserError(f"{middle_cut(whole)}: {told}", code="unknown-setting")
-
-
-def _meant(key: str, names: list[str], whole: str, root: dict[str, Any]) -> str:
-    """The path that ends in what was typed (`lr`: `training.lr`), else the nearest name here, else anywhere."""
-    paths = {path: path.rpartition(".")[2] for path in _paths(root)}
-    ending = [path for path in paths if path.endswith(f".{whole}")]
-    here = did_you_mean(key, names)
-    if not ending and not here:
-        ending = [path for path, last in paths.items() if last == nearest(key, paths.values())]
-    return f"; did you mean {' or '.join(map(repr, ending[:3]))}?" if ending else here
 
 
 def _paths(tree: Any, before: str = "") -> Iterator[str]:

@@ -75,17 +75,12 @@ class EventColumns:
             check_said_once("columns", {"columns=": not usual, f"{name}=": True})
             times = () if time is None else (USUAL[2] if time is ... else time,)
             columns = (named["user_col"] or USUAL[0], named["item_col"] or USUAL[1], *times)
-        return cls(_check_names(columns, counts), check_choice("time_unit", typed["time_unit"], get_args(Unit)))
-
-
-def _check_names(columns: Any, counts: tuple[int, ...]) -> tuple[str, ...]:
-    """The names of the columns of user, item and, where there is a third, time. Raises `UserError` for others."""
-    names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
-    sound = len(names) in counts and all(isinstance(name, str) for name in names)
-    demand = f": name {' or '.join(map(str, counts))}, user, item and time, such as {USUAL}"
-    check_that(sound, "columns", columns, demand, code="not-column-names")
-    check_once(names, "user, item and time", "each has a column of its own", code="repeated-column")
-    return tuple(names)
+        names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
+        sound = len(names) in counts and all(isinstance(name, str) for name in names)
+        demand = f": name {' or '.join(map(str, counts))}, user, item and time, such as {USUAL}"
+        check_that(sound, "columns", columns, demand, code="not-column-names")
+        check_once(names, "user, item and time", "each has a column of its own", code="repeated-column")
+        return cls(tuple(names), check_choice("time_unit", typed["time_unit"], get_args(Unit)))
 
 
 def keywords_said(settings: Mapping[str, str], keywords: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:

@@ -180,7 +180,15 @@ def advise(
             continue  # the same run over and over
     chosen = _choice(ladder, flops, data, lower)
     n, t, epochs = (_reading(v, np.array(d)) for v, d in zip(chosen, zip(*drawn, strict=True), strict=True))
-    by_law = _by_law(ladder, law, flops, data, epochs[0])
+    cost = epoch_cost(ladder)
+
+    def spent(size: Values, seen: Values) -> Values:
+        return epochs[0] * cost(size, seen)
+
+    best = optimum(law.form, law.theta, flops, spent, data=data)
+    draws = np.array([optimum(law.form, theta, flops, spent, data=data) for theta in law.draws])
+    names = ("parameters", "data", "metric")
+    by_law = {name: _reading(v, d) for name, v, d in zip(names, best, draws.T, strict=True)}
     wanted = float(lines["data"](flops)[0])
     short = data is not None and wanted > data
     if lower or short:
@@ -215,17 +223,6 @@ def _too_small(flops: float) -> UserError:
         f"{flops:.3g} FLOPs do not pay for one interaction with a model of a size that may be chosen; give more",
         code="budget-too-small",
     )
-
-
-def _by_law(ladder: Ladder, law: Law, flops: float, data: float | None, epochs: float) -> dict[str, Estimate]:
-    cost = epoch_cost(ladder)
-
-    def spent(n: np.ndarray, t: np.ndarray) -> np.ndarray:
-        return epochs * cost(n, t)
-
-    best = optimum(law.form, law.theta, flops, spent, data=data)
-    drawn = np.array([optimum(law.form, theta, flops, spent, data=data) for theta in law.draws])
-    return {name: _reading(v, d) for name, v, d in zip(("parameters", "data", "metric"), best, drawn.T, strict=True)}
 
 
 def _notes(

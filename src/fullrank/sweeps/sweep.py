@@ -20,13 +20,13 @@ from typing import Annotated, Any, Literal, Unpack
 
 from pydantic import Field, model_validator
 
-from fullrank.core.checks import check_once, public
+from fullrank.core.checks import check_once, public, takes
 from fullrank.core.constraints import MOST_ENTRIES, SeedNumber, needs, once, only_with
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore, check_store
-from fullrank.parallel import Local, Runner
+from fullrank.parallel import Local
 from fullrank.sweeps.jobs import (
     DIFFERENT,
     Cell,
@@ -116,10 +116,17 @@ class Grid(StudyFile):
     def expand(self) -> list[Cell]:
         """Every cell with all of its settings, in the order in which they run."""
         cells = [c.model_copy(update={"set": {**self.set, **c.set}}) for c in self.cells]
-        if self.base is not None:
-            places = itertools.product(*self._axes())
-            taken = {c.name for c in cells}
-            cells += [_cell(self.base, self.set, place, taken) for place in places]
+        if self.base is None:
+            return cells
+        taken = {c.name for c in cells}
+        for place in itertools.product(*self._axes()):
+            settings = {path: value for some in (self.set, *(own for _, own in place)) for path, value in some.items()}
+            words = "-".join([recipe_label(self.base), *(label for label, _ in place)])
+            label = re.sub(r"[^A-Za-z0-9._+-]", "_", words)[:90]
+            names = itertools.chain([label], (f"{label}-{number}" for number in itertools.count(2)))
+            name = next(name for name in names if name not in taken)
+            taken.add(name)
+            cells.append(Cell(name=name, recipe=self.base, set=settings))
         return cells
 
     def jobs(self) -> list[Job]:
@@ -171,30 +178,21 @@ def _number(text: str) -> bool:
     return True
 
 
-def _cell(base: str, common: Mapping[str, Any], place: Sequence[tuple[str, dict[str, Any]]], taken: set[str]) -> Cell:
-    settings = dict(common)
-    for _, some in place:
-        settings |= some
-    label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([recipe_label(base), *(label for label, _ in place)]))[:90]
-    names = itertools.chain([label], (f"{label}-{number}" for number in itertools.count(2)))
-    name = next(name for name in names if name not in taken)
-    taken.add(name)
-    return Cell(name=name, recipe=base, set=settings)
+class SweepOptions(RunOptions, total=False):
+    """Options of a sweep or a ladder, as `sweep` explains them."""
+
+    results: str | Path | None
+    command: str | None
+
+
+DEFAULTS: dict[str, Any] = {
+    "max_hours": None, "dry_run": False, "results": None, "command": None, "progress": True, "engine": Local(),
+}  # fmt: skip
 
 
 @public
-def sweep(
-    grid: Grid,
-    store: AnyStore,
-    out: str | Path,
-    *,
-    max_hours: float | None = None,
-    dry_run: bool = False,
-    results: str | Path | None = None,
-    command: str | None = None,
-    progress: bool = True,
-    engine: Runner = Local(),
-) -> list[Row]:
+@takes(SweepOptions, DEFAULTS, checked=True)
+def sweep(grid: Grid, store: AnyStore, out: str | Path, **options: Unpack[SweepOptions]) -> list[Row]:
     """Run a grid and return the newest row of each of its runs (failed ones have `error`), in the grid's order.
 
     The same call again skips what is finished and goes on with what was cut off. `max_hours`: runs whose measured cost
@@ -203,17 +201,7 @@ def sweep(
     Raises `UserError` for what is wrong in the grid, its settings or the folders, before anything runs.
     """
     check_store("store", store)
-    return run_sweep(
-        grid, store, out, max_hours=max_hours, dry_run=dry_run, results=results, command=command, progress=progress,
-        engine=engine,
-    ).newest  # fmt: skip
-
-
-class SweepOptions(RunOptions, total=False):
-    """Options of a sweep or a ladder, as `sweep` explains them."""
-
-    results: str | Path | None
-    command: str | None
+    return run_sweep(grid, store, out, **options).newest
 
 
 def run_sweep(
@@ -292,9 +280,16 @@ def run_ladder(
 
     def keep(rung: Rung, outcome: Outcome) -> None:
         rung.outcome = outcome
-        write_jsonl(folder / "rows.jsonl", (jsonable(row) for row in ladder_rows(rungs)))
-        if place is not None:
-            write_json(place, jsonable(_results(grid, rungs, command)))
+        rows = ladder_rows(rungs)
+        write_jsonl(folder / "rows.jsonl", map(jsonable, rows))
+        if place is None:
+            return
+        each = [sweep_results(grid, one.store, one.outcome, None) for one in rungs]
+        same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
+        own = ("data", "failed", "not_run", "hours_this_call", "estimate")
+        stores = [{key: one[key] for key in own} for one in each]
+        means = {"summary": by_store(rungs, summarise_seeds), "history": by_store(rungs, protocols_in_words)}
+        write_json(place, jsonable({**same, "command": command, "stores": stores, **means, "rows": rows}))
 
     with folder_lock(folder, "sweep"):
         for rung in rungs:
@@ -314,12 +309,3 @@ def ladder_rows(rungs: Sequence[Rung]) -> list[Row]:
 def by_store(rungs: Sequence[Rung], of: Callable[[list[Row]], dict[str, Any]]) -> dict[str, Any]:
     """What `summarise_seeds` or `protocols_in_words` says of each store's rows, a cell's name behind its store's."""
     return {f"{rung.store.path.name}/{cell}": v for rung in rungs for cell, v in of(rung.outcome.newest).items()}
-
-
-def _results(grid: Grid, rungs: Sequence[Rung], command: str | None) -> dict[str, Any]:
-    each = [sweep_results(grid, rung.store, rung.outcome, None) for rung in rungs]
-    same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
-    own = ("data", "failed", "not_run", "hours_this_call", "estimate")
-    stores = [{key: one[key] for key in own} for one in each]
-    means = {"summary": by_store(rungs, summarise_seeds), "history": by_store(rungs, protocols_in_words)}
-    return {**same, "command": command, "stores": stores, **means, "rows": ladder_rows(rungs)}

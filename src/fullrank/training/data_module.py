@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 
 from fullrank.core.checks import known_times
 from fullrank.core.errors import UserError
@@ -147,7 +146,8 @@ class ImpressionLoader(Batches):
             )
         self.total = len(self.rows)
         self.steps_per_epoch = -(-self.total // size)
-        self._order = lru_cache(1)(self._drawn_order)
+        draw = np.random.default_rng
+        self._order = lru_cache(1)(lambda epoch: self.rows.start + draw([seed, epoch]).permutation(self.total))
 
     def batch(self, k: int, shard: int = 0) -> Impressions:
         epoch, index = divmod(k, self.steps_per_epoch)
@@ -158,9 +158,6 @@ class ImpressionLoader(Batches):
         empty_shard = len(mine) == 0
         batch = self.store.batch(whole[:1] if empty_shard else mine)
         return replace(batch, step=k, seed=self.seed, count=len(whole), empty_shard=empty_shard)
-
-    def _drawn_order(self, epoch: int) -> Int[np.ndarray, "N"]:
-        return self.rows.start + np.random.default_rng([self.seed, epoch]).permutation(self.total)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ from fullrank.core.log import Progress, logger
 from fullrank.core.spec import Spec
 from fullrank.core.tensor_files import write_tensors
 from fullrank.data.events.store import Store, opened_store
-from fullrank.experiment import Experiment
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.reading import blocks_of
 from fullrank.models.sequential.regularizers.ewc import EWC, FISHER, START
@@ -86,7 +85,18 @@ def finetune(
             f"training.max_epochs=0, as in {source.path}, would train nothing: set it to the epochs of the last stage",
             code="no-epochs",
         )
-    last = _with_ewc(last, ewc, 100.0 if ewc_weight is None else ewc_weight)
+    if ewc is not None:
+        model: Spec = last.model
+        if not isinstance(model, Recommender):
+            raise UserError(
+                f"ewc is of recommenders that are trained by gradient descent, and this is {model.kind_of()!r}: leave "
+                "it out",
+                code="not-a-recommender",
+            )
+        penalty = EWC.parse({"fisher": str(ewc), "weight": 100.0 if ewc_weight is None else ewc_weight})
+        others = tuple(p for p in model.penalties if p.kind_of() != penalty.kind_of())  # it takes the place of one
+        model = model.model_copy(update={"penalties": (*others, penalty)})
+        last = last.model_copy(update={"model": model})
     blocks = _blocks(source) if stages is None else stages
     jobs = [
         (
@@ -117,23 +127,6 @@ def _blocks(run: Run) -> int:
             code="encoder-without-blocks",
         )
     return found
-
-
-def _with_ewc(spec: Experiment, file: str | Path | None, weight: float) -> Experiment:
-    """The experiment with the penalty, in the place of one that the run had."""
-    if file is None:
-        return spec
-    model: Spec = spec.model
-    if not isinstance(model, Recommender):
-        raise UserError(
-            f"ewc is of recommenders that are trained by gradient descent, and this is {model.kind_of()!r}: leave it "
-            "out",
-            code="not-a-recommender",
-        )
-    penalty = EWC.parse({"fisher": str(file), "weight": weight})
-    others = tuple(p for p in model.penalties if p.kind_of() != penalty.kind_of())
-    changed = model.model_copy(update={"penalties": (*others, penalty)})
-    return spec.model_copy(update={"model": changed})
 
 
 MOST_BATCHES = 10**5

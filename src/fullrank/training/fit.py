@@ -14,7 +14,6 @@ from typing import Any, Unpack
 import lightning
 import torch
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
-from torch import nn
 
 from fullrank import __version__
 from fullrank.core.checks import with_defaults
@@ -39,7 +38,7 @@ from fullrank.training.checkpoint import (
     forget_other_checkpoints,
     read_checkpoint,
 )
-from fullrank.training.data_module import AnyBatch, DataModule, data_manifest, data_module_of
+from fullrank.training.data_module import AnyBatch, data_manifest, data_module_of
 from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
@@ -148,7 +147,17 @@ def _fit_locked(
         if first_rank:
             run.begin(resume=resume)
         if first_rank and not resume:
-            write_run(run.path, experiment, data.known, _manifest(model, data, loader, init_from))
+            facts = {
+                "fullrank": __version__,
+                "torch": torch.__version__,
+                "threads": torch.get_num_threads(),
+                "parameters": parameter_count(model),
+                **({} if loader is None else {"steps_per_epoch": loader.steps_per_epoch}),
+                **({"size": model.size().dump()} if isinstance(model, RankingModule) else {}),
+                "init_from": None if init_from is None else str(init_from.path.resolve()),
+                "data": data_manifest(data),
+            }
+            write_run(run.path, experiment, data.known, facts)
         elif first_rank and not (kept is not None and kept.state.finished):
             reopen_run(run.path)
         if loader is None:
@@ -330,16 +339,3 @@ def _without_validation(training: Training) -> None:
         raise UserError(
             f"the store has no validation targets to go by: {' and '.join(remedies)}", code="no-validation-targets"
         )
-
-
-def _manifest(model: nn.Module, data: DataModule, loader: Batches | None, init_from: Run | None) -> dict[str, Any]:
-    return {
-        "fullrank": __version__,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "parameters": parameter_count(model),
-        **({} if loader is None else {"steps_per_epoch": loader.steps_per_epoch}),
-        **({"size": model.size().dump()} if isinstance(model, RankingModule) else {}),
-        "init_from": None if init_from is None else str(init_from.path.resolve()),
-        "data": data_manifest(data),
-    }

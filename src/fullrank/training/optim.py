@@ -70,7 +70,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
     if not state:
         raise damaged_checkpoint(where, "it holds no moments")
     for place, entry in state.items():
-        expected = _moments(*owners[place])
+        parameter, rows = owners[place]
+        expected = {"step": torch.Size([]), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        if rows == "rowwise_adagrad":
+            expected = {"sum": torch.Size([len(parameter)])}
         for name in sorted(expected.keys() ^ entry.keys()):
             told = f"lacks {place}.{name}" if name in expected else f"holds {brief(f'{place}.{name}', 80)}"
             raise damaged_checkpoint(where, f"it {told} (moments of this optimizer: {', '.join(expected)})")
@@ -82,13 +85,6 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
                     where, f"{place}.{name} is {given}, expected finite torch.float32 {tuple(shape)}"
                 )
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _moments(parameter: nn.Parameter, rows: str | None) -> dict[str, torch.Size]:
-    """The tensors that an update keeps for a parameter, with their shapes."""
-    if rows == "rowwise_adagrad":
-        return {"sum": torch.Size([len(parameter)])}
-    return {"step": torch.Size([]), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -189,8 +185,12 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float, own: Sequ
 def lr_factor(training: Training, step: int, total: int) -> float:
     """Multiple of the peak learning rate at optimizer step `step` (from 0) of `total`."""
     rise = round(training.warmup * total)
-    if training.schedule == "one_cycle":
-        return _one_cycle(step, max(1, rise), max(2, total))
+    if training.schedule == "one_cycle":  # cosine from 1/25 up to 1, cosine down to 1/10 (SRT, released schedule)
+        rise, total = max(1, rise), max(2, total)
+        low, high, done = 1.0, 1 / 10, min(1.0, (step - rise) / max(1, total - rise))
+        if step < rise:
+            low, high, done = 1 / 25, 1.0, step / rise
+        return low + (high - low) * 0.5 * (1 - math.cos(math.pi * done))
     if step < rise:
         return (step + 1) / (rise + 1)
     done = min(1.0, (step - rise) / max(1, total - rise))
@@ -210,12 +210,3 @@ def plateau_factor(training: Training, cuts: int) -> float:
     if training.schedule != "plateau":
         return 1.0
     return max(CUT**cuts, min(1.0, FLOOR / training.lr))
-
-
-def _one_cycle(step: int, rise: int, total: int) -> float:
-    """Cosine from 1/25 up to 1, cosine down to 1/10 (SRT, released schedule)."""
-    if step < rise:
-        low, high, done = 1 / 25, 1.0, step / rise
-    else:
-        low, high, done = 1.0, 1 / 10, min(1.0, (step - rise) / max(1, total - rise))
-    return low + (high - low) * 0.5 * (1 - math.cos(math.pi * done))

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError, brief
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions.encoding import FieldEncoder, vocabulary_owner
-from fullrank.data.impressions.schema import AnyField, Numeric, Schema
+from fullrank.data.impressions.schema import AnyField, Numeric
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabulary
 from fullrank.data.values import none_known
@@ -142,7 +142,17 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
     where it knows no value.
     """
     before = _its_encoder(source)
-    _check_fields(before.schema, store.schema, source)
+    told = [
+        [{key: value for key, value in field.dump().items() if key not in FREE} for field in schema.fields]
+        for schema in (before.schema, store.schema)
+    ]
+    for number, (a, b) in enumerate(zip_longest(*told), 1):
+        if a != b:
+            raise UserError(
+                f"field {number} is {a} in {source.path} and {b} in this store; going on needs the same fields in the "
+                "same order",
+                code="other-fields",
+            )
     old: Any = source.model(before)
     rows = {
         field.name: _rows(field, before, store.encoder)
@@ -185,21 +195,6 @@ def _its_encoder(source: Run) -> FieldEncoder:
             code="missing-store",
         )
     return source.encoder()
-
-
-def _check_fields(old: Schema, new: Schema, source: Run) -> None:
-    """Raise `UserError` unless both have the same fields, in the same order."""
-    told = [
-        [{key: value for key, value in field.dump().items() if key not in FREE} for field in schema.fields]
-        for schema in (old, new)
-    ]
-    for number, (a, b) in enumerate(zip_longest(*told), 1):
-        if a != b:
-            raise UserError(
-                f"field {number} is {a} in {source.path} and {b} in this store; going on needs the same fields in the "
-                "same order",
-                code="other-fields",
-            )
 
 
 def _rows(field: AnyField, old: FieldEncoder, new: FieldEncoder) -> Rows:

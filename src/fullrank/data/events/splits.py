@@ -46,7 +46,11 @@ class LeaveOneOut(Spec):
             "split=global_time has no such leak",
         }
         if times is not None and tested.any():
-            facts["train_share_after_test"] = _later_share(offsets, bounds, times)
+            # the share of all training events that are later than a test event, averaged over test events
+            part = event_parts(offsets, bounds)
+            train, test = np.sort(times[part == 0]), times[part == 2]
+            share = 1 - np.searchsorted(train, test, side="right").mean() / len(train)
+            facts["train_share_after_test"] = round(float(share), 4)
         return bounds, facts
 
 
@@ -289,10 +293,3 @@ def _resolve(moment: float | int | str, times: EventTimes) -> int:
     if isinstance(moment, float):
         return times.kth(min(int(moment * times.count), times.count - 1))
     return moment
-
-
-def _later_share(offsets: np.ndarray, bounds: np.ndarray, times: np.ndarray) -> float:
-    """The share of all training events that are later than a test event, averaged over test events."""
-    part = event_parts(offsets, bounds)
-    train, test = np.sort(times[part == 0]), times[part == 2]
-    return round(float(1 - np.searchsorted(train, test, side="right").mean() / len(train)), 4)

@@ -269,22 +269,18 @@ def _opened(folder: Path, verify: bool | None) -> tuple[dict[str, Any], dict[str
         shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
         return manifest, {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
     found = parts.opened_parts(folder, manifest, partial(_opened, verify=verify))
-    return manifest, _behind_each_other([arrays for _, arrays in found.values()], folder)
-
-
-def _behind_each_other(found: list[dict[str, Flat | None]], folder: Path) -> dict[str, Flat | None]:
-    """The arrays of parts as those of one store: events stay where they are, offsets and bounds move up."""
-    joined: dict[str, Flat | None] = {}
+    arrays = [own for _, own in found.values()]
+    joined: dict[str, Flat | None] = {}  # events stay where they are, offsets and bounds move up
     for name in ARRAYS:
-        own = [one[name] for one in found]
+        own = [one[name] for one in arrays]
         there = [one for one in own if one is not None]
         if 0 < len(there) < len(own):
             raise manifests.incomplete_manifest(folder, f"has parts with and without {name}")
         if name not in ("offsets", "bounds"):
             joined[name] = cast(Flat, PartedArray(there)) if there else None
-    sizes, offsets, bounds = ([np.asarray(one[name]) for one in found] for name in ("items", "offsets", "bounds"))
+    sizes, offsets, bounds = ([np.asarray(one[name]) for one in arrays] for name in ("items", "offsets", "bounds"))
     joined["offsets"], joined["bounds"] = moved_up(list(map(len, sizes)), offsets, bounds)
-    return joined
+    return manifest, joined
 
 
 def moved_up(

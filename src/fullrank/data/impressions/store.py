@@ -96,7 +96,17 @@ class ImpressionStore:
             one, other = next((a, b) for a, b in zip(own, said, strict=True) if a != b) if fits else (len(own), said)
             reason = f"its fields say {brief(other, 80)}, the schema and the vocabularies {brief(one, 80)}"
             raise damaged_file(folder / manifests.NAME, reason)
-        return cls(folder, manifest, schema, encoder, _open_parts(folder, manifest, verify))
+        if not parts.is_parts(manifest):
+            return cls(folder, manifest, schema, encoder)
+        found = {place: own for place, (own, _) in parts.opened_parts(folder, manifest, _read_manifest).items()}
+        counts, each = manifest["counts"], [one["counts"] for one in found.values()]
+        values = [sum(column) for column in zip(*(one["bag_values"] for one in each), strict=True)]
+        sums = {split: sum(one["parts"][split]["rows"] for one in each) for split in PARTS}
+        if values != counts["bag_values"] or sums != {split: counts["parts"][split]["rows"] for split in PARTS}:
+            raise manifests.incomplete_manifest(folder, "has counts that are not those of its parts")
+        for place, part in found.items():
+            manifests.verify_hashes(place, part, verify=verify)
+        return cls(folder, manifest, schema, encoder, found)
 
     def _mapped(self, folder: Path, manifest: Mapping[str, Any]) -> StoreArrays:
         counts, encoder = manifest["counts"], self.encoder
@@ -276,21 +286,6 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
     manifests.check_files(folder, tree["files"], allowed, needed)
     return tree, schema
-
-
-def _open_parts(folder: Path, manifest: Mapping[str, Any], verify: bool | None) -> dict[Path, dict[str, Any]] | None:
-    """The manifests of the parts by folder, checked; None of a store in one."""
-    if not parts.is_parts(manifest):
-        return None
-    found = {place: own for place, (own, _) in parts.opened_parts(folder, manifest, _read_manifest).items()}
-    counts, own = manifest["counts"], [one["counts"] for one in found.values()]
-    values = [sum(column) for column in zip(*(one["bag_values"] for one in own), strict=True)]
-    sums = {split: sum(one["parts"][split]["rows"] for one in own) for split in PARTS}
-    if values != counts["bag_values"] or sums != {split: counts["parts"][split]["rows"] for split in PARTS}:
-        raise manifests.incomplete_manifest(folder, "has counts that are not those of its parts")
-    for one, told in found.items():
-        manifests.verify_hashes(one, told, verify=verify)
-    return found
 
 
 def is_file_name(name: str) -> bool:
