@@ -72,6 +72,7 @@ Factor = Annotated[float, Field(ge=0, le=MOST_FACTOR)]
 """Weight of a term that 0 leaves out."""
 PositiveFactor = Annotated[float, Field(gt=0, le=MOST_FACTOR)]
 Temperature = Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_FACTOR)]
+Value = Annotated[float, Field(ge=-MOST_VALUE, le=MOST_VALUE)]
 Seconds = Annotated[int, Field(ge=-MOST_TIME, le=MOST_TIME)]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fullrank.core.checks import check_one_way
-from fullrank.core.constraints import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, MOST_VALUE, SeedNumber
+from fullrank.core.constraints import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, PositiveShare, SeedNumber, Value
 from fullrank.core.errors import UserError, package
 from fullrank.core.spec import Spec
 from fullrank.sweeps.jobs import (
@@ -34,7 +34,6 @@ from fullrank.sweeps.jobs import (
     make_jobs,
 )  # fmt: skip
 
-Value = Annotated[float, Field(ge=-MOST_VALUE, le=MOST_VALUE)]
 Whole = Annotated[int, Field(ge=-MOST_SEED, le=MOST_SEED)]
 
 
@@ -131,11 +130,11 @@ class Search(StudyFile):
     """Settings of every cell; a cell's own come after."""
     trials: int = Field(4, ge=2, le=MOST_ROUNDS)
     """Settings tried per cell, its defaults included."""
-    epochs_share: float = Field(1 / 3, gt=0, le=1)
+    epochs_share: PositiveShare = 1 / 3
     """Share of each cell's epochs that a trial gets."""
     seeds: Annotated[tuple[SeedNumber, ...], DIFFERENT] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each trial is trained with each of these; its score is the mean."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Of the points tried."""
 
     @model_validator(mode="after")

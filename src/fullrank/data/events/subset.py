@@ -20,6 +20,7 @@ from jaxtyping import Bool, Int64
 from pydantic import Field
 
 from fullrank.core.checks import public
+from fullrank.core.constraints import PositiveShare, SeedNumber
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.jagged import offsets_of
@@ -36,8 +37,8 @@ def subset(
     store: Store | str | Path,
     out: str | Path,
     *,
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0,
-    seed: Annotated[int, Field(ge=0)] = 0,
+    share: PositiveShare = 1.0,
+    seed: SeedNumber = 0,
     hide_items: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     keep_items: bool = False,
     without: Store | str | Path | None = None,

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import polars as pl
+from pydantic import Field
 
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.schema import Schema
@@ -70,6 +71,10 @@ class ImpressionTables:
     """The fields as the set is used in the literature."""
     notes: tuple[str, ...] = ()
     """Facts worth a line in the manifest."""
+
+
+Logit = Annotated[float, Field(ge=-100, le=100)]
+"""A weight of a planted law."""
 
 
 class Generated(Spec):

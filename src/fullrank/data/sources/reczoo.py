@@ -15,9 +15,8 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import polars as pl
-from pydantic import Field
 
-from fullrank.core.constraints import MOST_SEED, only_with
+from fullrank.core.constraints import SeedNumber, only_with
 from fullrank.core.errors import UserError, command_line
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
@@ -83,7 +82,7 @@ class Avazu(Spec):
     kind: Literal["avazu"] = "avazu"
     split: Literal["random", "given"] = "random"
     """random: Kaggle's train.csv, 8 : 1 : 1 by row; given: the three files of BARS."""
-    seed: Annotated[int, only_with("split", "random")] = Field(0, ge=0, le=MOST_SEED)
+    seed: Annotated[SeedNumber, only_with("split", "random")] = 0
     """Which of the random splits."""
     base_url: str = f"{HOST}/Avazu_x4/resolve/main"
     """Folder of BARS's archive on the server (split=given)."""
