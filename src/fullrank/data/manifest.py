@@ -52,11 +52,13 @@ SETTLED = 2.0
 """Seconds after which the times of a file tell of every further write: file systems count time in steps."""
 
 
+Facts = dict[str, Any]
+"""What a manifest says, or a part of it, as JSON has it."""
 Count = Annotated[int, Field(ge=0, strict=True)]
 """A number of things, as a manifest has it."""
 
 
-def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+def describe_files(folder: Path) -> dict[str, Facts]:
     """Size, hash, dtype and shape of each file of a store that is being written."""
     files = hash_files(folder, sorted(path.name for path in folder.iterdir()))
     for path in (folder / name for name in files):
@@ -66,7 +68,7 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
-def hash_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def hash_files(folder: Path, names: Iterable[str]) -> dict[str, Facts]:
     """Size and hash of some files of a folder that is being written."""
     return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)} for name in names}
 
@@ -102,7 +104,7 @@ def _hash_of(path: str, *state: int) -> str:
     return sha256_file(Path(path))
 
 
-def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(tree: Mapping[str, Any]) -> Facts:
     """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and without spaces."""
     own = {key: value for key, value in tree.items() if key != SEAL}
     as_read = read_json_text(json.dumps(own))  # keys that are numbers become text
@@ -110,7 +112,7 @@ def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
     return own | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
 
 
-def write_manifest(folder: Path, form: FolderFormat, facts: dict[str, Any], files: dict[str, dict[str, Any]]) -> None:
+def write_manifest(folder: Path, form: FolderFormat, facts: Facts, files: dict[str, Facts]) -> None:
     """The manifest of a folder of this form that holds all else."""
     header = {"format": form.name, "format_version": form.version, "library_version": __version__}
     tree = header | facts | {"content": content(files), "files": files}
@@ -181,7 +183,7 @@ class FolderFormat:
     """What to do where one is damaged or of another version."""
 
 
-def read_header(folder: Path, *forms: FolderFormat) -> dict[str, Any]:
+def read_header(folder: Path, *forms: FolderFormat) -> Facts:
     """The manifest of a folder of one of these forms. Raises `UserError` for another folder, form or version."""
     form = forms[0]
     if not folder.exists():
@@ -277,12 +279,12 @@ def require_keys(folder: Path, tree: Mapping[str, Any], kinds: Mapping[str, Any]
 _adapter = lru_cache(maxsize=64)(TypeAdapter)
 
 
-def load_manifest(folder: Path) -> dict[str, Any]:
+def load_manifest(folder: Path) -> Facts:
     """The manifest of any store as JSON; nothing of it is checked."""
     return read_json(folder / NAME)
 
 
-def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
+def check_files(folder: Path, files: Facts, allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
     """Raise `UserError` unless all files listed are allowed and there, of the stated size, and none needed lacks."""
     for name, entry in files.items():
         # Names are ours or refused: a manifest cannot point out of its folder.

@@ -29,8 +29,11 @@ from fullrank.metrics.names import history_words
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 
+Row = dict[str, Any]
+"""A line of rows.jsonl, or a part of it."""
 
-def environment() -> dict[str, Any]:
+
+def environment() -> Row:
     """Processor, cores this process may use, threads, accelerator, torch."""
     return {
         "cpu": cpu_model(),
@@ -44,7 +47,7 @@ def environment() -> dict[str, Any]:
 
 
 @cache
-def code_version() -> dict[str, Any]:
+def code_version() -> Row:
     """Version of fullrank; where it runs from a git checkout, the commit and whether its source was edited since.
 
     As it was at the first call: what a process has loaded does not change with the files.
@@ -74,9 +77,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-Row = dict[str, Any]
 
 
 Number = Annotated[float, Field(strict=True, gt=-1e300, lt=1e300)]
@@ -154,9 +154,9 @@ class Outcome:
     rows: RowsFile
     costs: dict[str, JobCost | None] = field(default_factory=dict)
     """By `Job.cost_key`; jobs that were finished before are not in it."""
-    estimate: list[dict[str, Any]] = field(default_factory=list)
+    estimate: list[Row] = field(default_factory=list)
     """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
-    not_run: list[dict[str, Any]] = field(default_factory=list)
+    not_run: list[Row] = field(default_factory=list)
     """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
     hours: float = 0.0
     """Spent by this call, the measurement included."""
@@ -171,7 +171,7 @@ class Outcome:
         return [row for row in self.newest if row.get("error")]
 
 
-def summarise_seeds(rows: Iterable[Row]) -> dict[str, Any]:
+def summarise_seeds(rows: Iterable[Row]) -> Row:
     """Cell -> split or further evaluation (`test`, `test_seen_keep`) -> metric -> {mean, sd, n} over the seeds.
 
     Of the seeds that ended well; `sd` (n - 1) is null for one seed.

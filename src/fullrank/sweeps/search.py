@@ -27,6 +27,7 @@ from fullrank.sweeps.jobs import (
     DIFFERENT,
     Cell,
     Job,
+    Settings,
     StudyFile,
     check_count,
     check_distinct_folders,
@@ -102,7 +103,7 @@ MOST = 12
 INSTEAD = {"training.max_epochs": "'epochs_share' decides the epochs of a trial", "seed": "use 'seeds'"}
 """Settings that are not searched -> what to do instead."""
 
-Plan = dict[str, list[dict[str, Any]]]
+Plan = dict[str, list[Settings]]
 """Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what they set)."""
 
 
@@ -126,7 +127,7 @@ class Search(StudyFile):
     """What is tuned."""
     space: dict[str, Range] = Field(default_factory=dict)
     """Search space of the cells that bring none of their own."""
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: Settings = Field(default_factory=dict)
     """Settings of every cell; a cell's own come after."""
     trials: int = Field(4, ge=2, le=MOST_ROUNDS)
     """Settings tried per cell, its defaults included."""
@@ -171,18 +172,18 @@ class Search(StudyFile):
                     )
         return self
 
-    def with_settings(self, settings: dict[str, Any]) -> Search:
+    def with_settings(self, settings: Settings) -> Search:
         """The same search with settings that win over those of every cell."""
         made = [c.model_copy(update={"set": {**self.set, **c.set, **settings}}) for c in self.cells]
         return self.model_copy(update={"cells": tuple(made), "set": {}})
 
-    def trial_settings(self, cell: SearchCell) -> list[dict[str, Any]]:
+    def trial_settings(self, cell: SearchCell) -> list[Settings]:
         """The values of each trial of a cell by axis, different from one another; trial 0 changes nothing.
 
         Raises `UserError` where the space holds fewer settings than there are trials.
         """
         space = self.space_of(cell)
-        tried: list[dict[str, Any]] = [{}]
+        tried: list[Settings] = [{}]
         for point in itertools.islice(halton(len(space), self.seed), 200 + 20 * self.trials):
             values = {path: some.at(u) for (path, some), u in zip(space.items(), point, strict=True)}
             if values not in tried:
@@ -224,7 +225,7 @@ def paths_of(axis: str) -> list[str]:
     return [path.strip() for path in axis.split(",")]
 
 
-def settings_of(values: dict[str, Any]) -> dict[str, Any]:
+def settings_of(values: Settings) -> Settings:
     """The settings that a trial's values by axis are of."""
     return {path: value for axis, value in values.items() for path in paths_of(axis)}
 
@@ -296,8 +297,8 @@ def tpe(
     tried: Sequence[Mapping[str, Any]],
     scores: Sequence[float | None],
     seed: int,
-    spare: Iterable[dict[str, Any]] = (),
-) -> dict[str, Any]:
+    spare: Iterable[Settings] = (),
+) -> Settings:
     """Settings for the trial after those `tried`, whose scores are given (larger is better, None where one failed).
 
     TPE prefers what did well: where few settings are left, all that it asks for may have been tried. The first of

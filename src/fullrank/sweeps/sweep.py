@@ -31,6 +31,7 @@ from fullrank.sweeps.jobs import (
     DIFFERENT,
     Cell,
     Job,
+    Settings,
     Split,
     StudyFile,
     check_count,
@@ -52,7 +53,7 @@ from fullrank.sweeps.records import (
 )
 from fullrank.sweeps.schedule import RunOptions, hours_left, run_jobs
 
-Zipped = tuple[dict[str, Any], ...]
+Zipped = tuple[Settings, ...]
 """Settings that go together: one mapping per place on the axis, with an optional `name`."""
 
 
@@ -71,7 +72,7 @@ class Grid(StudyFile):
     ] = ()
     """Setting -> its values, all combinations, the last axis fastest. A list of axes may hold a list of mappings:
     settings that change together."""
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: Settings = Field(default_factory=dict)
     """Settings of every cell; a cell's own come after."""
     seeds: Annotated[tuple[SeedNumber, ...], DIFFERENT] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each cell runs once per seed; a baseline, which draws nothing, with the first alone."""
@@ -79,7 +80,7 @@ class Grid(StudyFile):
     """All seeds of a cell before the next cell, or one seed of all cells before the next seed."""
     evaluate: Annotated[tuple[Split, ...], once("split", code="repeated-split")] = ("test",)
     """Splits evaluated at the end of each run."""
-    evaluate_also: Annotated[tuple[dict[str, Any], ...], only_with("evaluate")] = Field((), max_length=MOST_ENTRIES)
+    evaluate_also: Annotated[tuple[Settings, ...], only_with("evaluate")] = Field((), max_length=MOST_ENTRIES)
     """Further evaluations of each run on those splits: settings of `evaluation.*`, such as {seen: keep}, whose figures
     stand under `test_seen_keep`."""
 
@@ -141,10 +142,10 @@ class Grid(StudyFile):
                 raise no_effect(f"evaluate_also: {name!r}", "since every run is evaluated so anyway")
         return jobs
 
-    def _axes(self) -> list[list[tuple[str, dict[str, Any]]]]:
+    def _axes(self) -> list[list[tuple[str, Settings]]]:
         """Each axis as (label, settings) per place on it."""
         axes = self.axes if isinstance(self.axes, tuple) else (self.axes,)
-        found: list[list[tuple[str, dict[str, Any]]]] = []
+        found: list[list[tuple[str, Settings]]] = []
         for axis in axes:
             if isinstance(axis, dict):
                 found += [[(_label(path, v), {path: v}) for v in values] for path, values in axis.items()]
@@ -153,7 +154,7 @@ class Grid(StudyFile):
         return found
 
 
-def _zipped(place: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _zipped(place: Mapping[str, Any]) -> tuple[str, Settings]:
     settings = {path: value for path, value in place.items() if path != "name"}
     label = place.get("name") or "-".join(_label(path, value) for path, value in settings.items())
     return str(label), settings

@@ -29,6 +29,8 @@ from fullrank.training.checkpoint import damaged_checkpoint
 from fullrank.training.distributed import sum_over_ranks
 
 EPS = 1e-8
+Group = dict[str, Any]
+"""Parameters with the settings of their update, as torch's optimizers have them."""
 
 
 def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
@@ -38,7 +40,7 @@ def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimize
     own = {id(p) for p in rows}
     others = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
     matrices, vectors = [p for p in others if p.ndim >= 2], [p for p in others if p.ndim < 2]
-    groups: list[dict[str, Any]] = [
+    groups: list[Group] = [
         {"params": matrices, "weight_decay": training.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
@@ -59,7 +61,7 @@ def dump_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], where: Path) -> None:
     """The inverse of `dump_optimizer`. Raises `UserError` where the tensors, of file `where`, are not its moments."""
-    groups: list[dict[str, Any]] = optimizer.param_groups
+    groups: list[Group] = optimizer.param_groups
     owners = [(parameter, group.get("rows")) for group in groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
@@ -90,7 +92,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
 class RowOptimizer(torch.optim.Optimizer):
     """Groups with `rows` (the name of the update) hold tables with sparse gradients, the others go to AdamW."""
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float]):
+    def __init__(self, groups: Iterable[Group], *, lr: float, betas: tuple[float, float]):
         groups = [{"rows": None, "weight_decay": 0.0, **group} for group in groups]
         super().__init__(groups, {"lr": lr, "betas": betas})
         dense = [group for group in self.param_groups if group["rows"] is None]
@@ -122,7 +124,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return loss
 
     @torch.no_grad()
-    def _touch(self, table: nn.Parameter, group: dict[str, Any]) -> None:
+    def _touch(self, table: nn.Parameter, group: Group) -> None:
         assert table.grad is not None
         grad = table.grad.coalesce()
         rows, values = grad.indices()[0], grad.values()
@@ -132,7 +134,7 @@ class RowOptimizer(torch.optim.Optimizer):
         table.index_add_(0, rows, move(self.state[table], table, rows, values, group), alpha=-group["lr"])
 
 
-def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]) -> Tensor:
+def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: Group) -> Tensor:
     """What the rows move by, at rate 1."""
     if not state:
         state |= {"exp_avg": torch.zeros_like(table), "exp_avg_sq": torch.zeros_like(table)}
@@ -146,9 +148,7 @@ def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Ten
     return mean / (1 - low**steps) / ((square / (1 - high**steps)).sqrt() + EPS)
 
 
-def rowwise_adagrad(
-    state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]
-) -> Tensor:
+def rowwise_adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: Group) -> Tensor:
     """What the rows move by, at rate 1."""
     if not state:
         state["sum"] = table.new_zeros(len(table))

@@ -25,6 +25,7 @@ from pydantic import BaseModel, Field
 from fullrank.core.files import foreign_files, require_replaceable
 from fullrank.core.jagged import offsets_of
 from fullrank.data import manifest as manifests
+from fullrank.data.manifest import Facts
 from fullrank.data.values import hash_ids, joined
 
 BUCKETS = 4096
@@ -135,13 +136,13 @@ def part_folders(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
     return [folder / name for name in names]
 
 
-def written_parts(folder: Path, count: int, hashed: str) -> tuple[list[dict[str, Any]], dict[int, str]]:
+def written_parts(folder: Path, count: int, hashed: str) -> tuple[list[Facts], dict[int, str]]:
     """The manifests of so many parts in a folder, in order, and the hashes that they hold under the key `hashed`."""
     own = [manifests.load_manifest(folder / part_folder(number)) for number in range(count)]
     return own, {int(place): digest for part in own for place, digest in part[hashed].items()}
 
 
-def described(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def described(found: Iterable[Mapping[str, Any]]) -> list[Facts]:
     """The parts with these manifests, in order, as the manifest of all names them."""
     return [
         {"folder": part_folder(number), "content": part["content"], "counts": part["counts"]}
@@ -150,8 +151,8 @@ def described(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def opened_parts(
-    folder: Path, manifest: Mapping[str, Any], read: Callable[[Path], tuple[dict[str, Any], T]]
-) -> dict[Path, tuple[dict[str, Any], T]]:
+    folder: Path, manifest: Mapping[str, Any], read: Callable[[Path], tuple[Facts, T]]
+) -> dict[Path, tuple[Facts, T]]:
     """What `read` gives of each part, its manifest first, by folder, in order.
 
     Raises `UserError` for a part that is in parts itself, as in a loop of links, and for one that is not the part which

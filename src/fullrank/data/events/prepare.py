@@ -36,6 +36,7 @@ from fullrank.data.events.stream import Beside, identity_of, make_parts, read_pi
 from fullrank.data.events.table import Columns, join_table, read_events, require_columns
 from fullrank.data.events.write import write_store
 from fullrank.data.frames import InputTable, input_name
+from fullrank.data.manifest import Facts
 from fullrank.data.values import Unit
 from fullrank.parallel.folder import unfinished
 
@@ -136,7 +137,7 @@ def prepare(
         require_replaceable_store(place, overwrite=asked["overwrite"])
         level = shown_at(asked["progress"])
 
-        def say(step: str, facts: dict[str, Any]) -> None:
+        def say(step: str, facts: Facts) -> None:
             counts = ", ".join(f"{facts[name]:,} {name}" for name in ("events", "users", "items") if name in facts)
             log.log(level, f"{step}: {counts}" if counts else step)
 
@@ -153,7 +154,7 @@ def prepare(
         else:
             if users is not None:
                 raise no_effect("users", "on a store in parts, which keeps no table of users")
-            read: Callable[[Path], dict[str, Any]] = partial(read_pieces, source, spec, parts)
+            read: Callable[[Path], Facts] = partial(read_pieces, source, spec, parts)
             runner = spark.runner_on_spark(source, asked["master"]) if asked["engine"] == "spark" else None
             if runner is not None:
                 read = partial(spark.read_on_spark, runner.session, source.table, spec, parts)
@@ -186,7 +187,7 @@ def check_engine(asked: TableKeywords) -> None:
 
 def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Beside, users: Any, say: Say) -> None:
     events = read_events(source, spec.columns_read, missing=spec.missing)
-    split, until, steps = spec.split, None, list[dict[str, Any]]()
+    split, until, steps = spec.split, None, list[Facts]()
     if isinstance(split, splits.RollingTime):
         split, until = split.at(events.time)
     for name, facts, keep in filters(spec, until):

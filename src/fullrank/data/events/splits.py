@@ -21,6 +21,7 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.spec import Spec
 from fullrank.data.histories import MANY_REPEATS, EvalSet, Histories
+from fullrank.data.manifest import Facts
 from fullrank.data.values import iso_seconds, with_date
 
 Offsets = Int64[np.ndarray, "U1"]
@@ -36,12 +37,12 @@ class LeaveOneOut(Spec):
 
     kind: Literal["leave_one_out"] = "leave_one_out"
 
-    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, dict[str, Any]]:
+    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, Facts]:
         """Bounds, and facts for the manifest. Users with fewer than three events are trained on and not tested."""
         ends = offsets[1:]
         tested = np.diff(offsets) >= 3
         bounds = np.stack([ends - 2 * tested, ends - tested], axis=1)
-        facts: dict[str, Any] = {
+        facts: Facts = {
             "leak": "leave_one_out trains on events that happened after other users' test events; "
             "split=global_time has no such leak",
         }
@@ -140,7 +141,7 @@ class GlobalMoments:
     second: int
     kind: ClassVar[str] = "global_time"
 
-    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, dict[str, Any]]:
+    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, Facts]:
         """Bounds, and facts for the manifest."""
         assert times is not None
         bounds = np.stack([offsets[:-1] + _before(offsets, times, one) for one in (self.first, self.second)], axis=1)
@@ -222,12 +223,12 @@ Rule = LeaveOneOut | GlobalMoments
 """A rule that gives bounds."""
 
 
-def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items: int) -> dict[str, Any]:
+def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items: int) -> Facts:
     """Counts of a split for the manifest: events and users by part, and what a trained model cannot know there."""
     starts, ends = offsets[:-1], offsets[1:]
     part = event_parts(offsets, bounds)
     seen = np.bincount(items[part == 0], minlength=num_items) > 0
-    result: dict[str, Any] = {"train": {"events": int((part == 0).sum()), "users": int((bounds[:, 0] > starts).sum())}}
+    result: Facts = {"train": {"events": int((part == 0).sum()), "users": int((bounds[:, 0] > starts).sum())}}
     result["users_train_only"] = int(((bounds[:, 0] == ends) & (ends > starts)).sum())
     for number, (name, low, high) in enumerate(
         [("validation", bounds[:, 0], bounds[:, 1]), ("test", bounds[:, 1], ends)], start=1
@@ -245,7 +246,7 @@ def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items:
     return result
 
 
-def rule_of(split: Mapping[str, Any]) -> dict[str, Any]:
+def rule_of(split: Mapping[str, Any]) -> Facts:
     """What a manifest says of a split, without what was counted of its events."""
     counted = ("train", "validation", "test", "users_train_only", "train_share_after_test")
     return {key: fact for key, fact in split.items() if key not in counted}

@@ -23,6 +23,7 @@ from fullrank.data.events import parts
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.splits import repeated_share
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
+from fullrank.data.manifest import Facts
 from fullrank.data.values import IdIndex
 
 MAKE = "make one with fullrank prepare"
@@ -258,7 +259,7 @@ def _in_range(codes: Flat, size: int, path: Path) -> None:
             raise manifests.damaged_file(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
 
 
-def _opened(folder: Path, verify: bool | None) -> tuple[dict[str, Any], dict[str, Flat | None]]:
+def _opened(folder: Path, verify: bool | None) -> tuple[Facts, dict[str, Flat | None]]:
     """The manifest of a store and its arrays, those of parts behind each other."""
     manifest = _read_manifest(folder)
     manifests.verify_hashes(folder, manifest, verify=verify)
@@ -317,7 +318,7 @@ class _JoinedStore(BaseModel):
     weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT, strict=True)]
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> Facts:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
     manifest = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(manifest)

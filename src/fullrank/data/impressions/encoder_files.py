@@ -18,6 +18,7 @@ from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_owner
+from fullrank.data.impressions.numeric import Fitted
 from fullrank.data.impressions.schema import Numeric, Schema
 from fullrank.data.impressions.vocabulary import Hashed, Vocabulary
 from fullrank.data.manifest import AGAIN, damaged_file
@@ -112,9 +113,9 @@ def _lookups(path: Path, schema: Schema, again: str) -> dict[str, Lookup]:
     return lookups
 
 
-def _fitted(path: Path, schema: Schema, given: dict[str, Any], again: str) -> dict[str, dict[str, Any]]:
+def _fitted(path: Path, schema: Schema, given: Fitted, again: str) -> dict[str, Fitted]:
     """The statistics of the numeric fields that need any, each checked."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Fitted] = {}
     for field in schema.fields:
         if not isinstance(field, Numeric) or field.transform not in _FITTED:
             continue

@@ -16,6 +16,7 @@ from fullrank.data.impressions import numeric
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
 from fullrank.data.impressions.schema import PARTS, AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
+from fullrank.data.manifest import Facts
 
 
 @dataclass
@@ -42,19 +43,19 @@ class RowCounts:
             self.rows + other.rows, self.positive + other.positive, self.lengths + other.lengths, missing
         )  # fmt: skip
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> Facts:
         """Plain data, for JSON."""
         return {name: getattr(self, name).tolist() for name in ("rows", "positive", "lengths")} | {
             "missing": self.missing
         }  # fmt: skip
 
     @classmethod
-    def restore(cls, tree: dict[str, Any]) -> RowCounts:
+    def restore(cls, tree: Facts) -> RowCounts:
         """What `dump` gave, as JSON has it."""
         rows, positive, lengths = (np.array(tree[name], np.int64) for name in ("rows", "positive", "lengths"))
         return cls(rows, positive, lengths.reshape(-1, len(PARTS)), tree["missing"])
 
-    def manifest(self, groups: int | None) -> dict[str, Any]:
+    def manifest(self, groups: int | None) -> Facts:
         """What a manifest says about the rows; `groups` are those of the whole table."""
         return {
             "rows": int(self.rows.sum()),
@@ -177,7 +178,7 @@ class Fit:
         whole = as_whole_numbers(found) if self._groups.whole or not self.typed else None
         return (found if whole is None else whole).sort()
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> Facts:
         """What the manifest says about the rows."""
         return self.counted.manifest(len(groups) if (groups := self.groups()) is not None else None)
 

@@ -58,6 +58,7 @@ from fullrank.data.impressions.part_work import (
 from fullrank.data.impressions.schema import Schema, TemporalSplit, schema_tree
 from fullrank.data.impressions.store import FORMS, ImpressionStore, is_file_name
 from fullrank.data.impressions.write import Say, write_store_manifest, write_tables
+from fullrank.data.manifest import Facts
 from fullrank.parallel import Local, Runner, Threads
 from fullrank.parallel.folder import unfinished
 from fullrank.parallel.spark import as_user_error
@@ -174,7 +175,7 @@ def _schema_tree(
     return known | changes | early, late
 
 
-def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: dict[str, Any], say: Say) -> None:
+def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: Facts, say: Say) -> None:
     with whole_folder(place) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
@@ -188,7 +189,7 @@ def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: dict[
         write_store_manifest(folder, tasks.encoder, fitted["counts"], facts)
 
 
-def _write_parts(tasks: PartTasks, runner: Runner, facts: dict[str, Any], say: Say) -> None:
+def _write_parts(tasks: PartTasks, runner: Runner, facts: Facts, say: Say) -> None:
     """The parts, and the manifest of all."""
     fitted, borders = _fitted(tasks, runner, say)
     folder, count = tasks.work, tasks.rows.count
@@ -208,7 +209,7 @@ def _write_parts(tasks: PartTasks, runner: Runner, facts: dict[str, Any], say: S
     manifests.write_manifest(folder, FORMS[1], tree, files)
 
 
-def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[dict[str, Any], Borders | None]:
+def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[Facts, Borders | None]:
     """What the parts are written by: counts, the state of the encoder and borders. Vocabularies and groups lie in the
     folder of work, where an earlier process has not left all of it already."""
     path = tasks.scratch / FITTED

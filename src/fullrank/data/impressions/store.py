@@ -43,7 +43,7 @@ from fullrank.data.impressions.encoding import (
 )
 from fullrank.data.impressions.schema import PARTS, FieldInfo, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Vocabulary
-from fullrank.data.manifest import damaged_file
+from fullrank.data.manifest import Facts, damaged_file
 
 if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
@@ -268,7 +268,7 @@ class _Counts(_Rows):
     bag_values: list[manifests.Count]
 
 
-def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
+def _read_manifest(folder: Path) -> tuple[Facts, Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
     tree = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(tree)

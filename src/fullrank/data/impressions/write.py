@@ -25,9 +25,12 @@ from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.schema import PARTS, GivenSplit, RandomSplit, Schema, TemporalSplit, TimeParts
 from fullrank.data.impressions.store import FORMS
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
+from fullrank.data.manifest import Facts
 from fullrank.data.values import seconds
 
 Say = Callable[[str], None]
+Block = dict[str, Any]
+"""The arrays of some rows by file; those of a bag as a `Jagged`."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,10 @@ class RowCoder:
     def _groups(self) -> Vocabulary | None:
         return None if self.groups is None else Vocabulary(self.groups.cast(pl.String))
 
-    def block(self, start: int, frame: pl.DataFrame, what: str) -> dict[str, Any]:
+    def block(self, start: int, frame: pl.DataFrame, what: str) -> Block:
         """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
         schema, encoded = self.encoder.schema, self.encoder.encode(frame, what)
-        block: dict[str, Any] = {
+        block: Block = {
             "labels": read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
             "inputs": np.arange(start, start + len(frame), dtype=np.int64),
             "categorical": encoded.categorical,
@@ -110,7 +113,7 @@ class StoreFiles:
                 self.files[name] = _Array(folder / f"{name}.npy", *wanted[name], sizes)
             self.files[f"bag{at}_offsets"].last(np.array([counted.lengths[at].sum()]))
 
-    def add(self, part: np.ndarray, block: dict[str, Any]) -> None:
+    def add(self, part: np.ndarray, block: Block) -> None:
         """Some rows: each goes behind the earlier rows of its part."""
         for number in range(len(PARTS)):
             chosen = part == number
@@ -161,7 +164,7 @@ def write_tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def write_store_manifest(folder: Path, encoder: FieldEncoder, counts: dict[str, Any], facts: dict[str, Any]) -> None:
+def write_store_manifest(folder: Path, encoder: FieldEncoder, counts: Facts, facts: Facts) -> None:
     """The manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
