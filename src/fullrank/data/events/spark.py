@@ -28,7 +28,7 @@ from fullrank.data import values
 from fullrank.data.events.filters import Prepare
 from fullrank.data.events.part_work import ITEM_IDS, SPILL
 from fullrank.data.events.pieces import Coding, Find, Spill, coded_piece
-from fullrank.data.events.table import Columns, left_out_notes, unit_notes
+from fullrank.data.events.table import left_out_notes, unit_notes
 from fullrank.data.frames import InputTable, require_rows
 from fullrank.parallel.spark import OnSpark, as_user_error, refusals_as_text, session_of
 
@@ -86,7 +86,11 @@ def send_to_parts(
     """
     head, columns = to_polars(frame.limit(0)), coding.columns
     users = values.ids(head[columns.user], f"column {columns.user!r} of {name}")
-    text, own = users.dtype == pl.String, _dtypes(head, columns)
+    text, own = users.dtype == pl.String, {"item": "<i4"}
+    if columns.time is not None:
+        own |= {"time": "<i8", "key": "<f8" if head[columns.time].dtype.is_float() else "<i8"}
+    others = {"weight": "<f4", "rating": "<f8", "type": "<i4"}
+    own |= {role: dtype for role, dtype in others.items() if role in columns.roles}
     code = partial(_coded, name=name, coding=coding, find_of=find_of)
     coded = frame.mapInArrow(code, _schema(own, text)).repartition(coding.parts, "part")
     spill = partial(_spilled, folder=folder, count=coding.parts, users=users.dtype)
@@ -151,16 +155,6 @@ def _schema(own: dict[str, str], text_users: bool) -> str:
     named = {name: words[dtype] for name, dtype in own.items()}
     columns = {"part": "int", "user": "string" if text_users else "long", **named, ORDER[0]: "string", ORDER[1]: "long"}
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
-
-
-def _dtypes(head: pl.DataFrame, columns: Columns) -> dict[str, str]:
-    """The dtypes of the coded columns beside users."""
-    found = {"item": "<i4"}
-    if columns.time is not None:
-        found |= {"time": "<i8", "key": "<f8" if head[columns.time].dtype.is_float() else "<i8"}
-    found |= {"weight": "<f4"} if columns.weight is not None else {}
-    found |= {"rating": "<f8"} if columns.rating is not None else {}
-    return found | ({"type": "<i4"} if columns.type is not None else {})
 
 
 def _item_finder(ids: Path) -> Find:

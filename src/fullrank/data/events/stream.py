@@ -100,7 +100,8 @@ def make_parts(
     found, rounds = left[-1], 0
     per_user, per_item = spec.per_user_and_item
     if max(per_user, per_item) > 1:
-        while not found.is_core(per_user, per_item):  # `filters.k_core`, a round over all parts at a time
+        # `filters.k_core`, a round over all parts at a time
+        while found.fewest < per_user or ((found.items > 0) & (found.items < per_item)).any():
             core = partial(tasks.core, enough=found.items >= per_item, per_user=per_user)
             found, rounds = runner.total(core, numbers), rounds + 1
         done("k_core", {"per_user": per_user, "per_item": per_item, "rounds": rounds}, found.facts())

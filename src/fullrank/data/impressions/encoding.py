@@ -20,7 +20,7 @@ from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.schema import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
-from fullrank.data.impressions.vocabulary import FIRST, Hashed, Vocabulary, canonical
+from fullrank.data.impressions.vocabulary import FIRST, MISSING, Hashed, Vocabulary, canonical
 from fullrank.data.values import wrong_type
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
 
 Lookup = Vocabulary | Hashed
+Labels = UInt8[np.ndarray, "R"]
+"""0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -94,21 +96,21 @@ class FieldEncoder:
         for at, field in enumerate(self.categorical):
             name = f"column {field.name!r} of {what}"
             if isinstance(field, Numeric):
-                categorical[:, at] = numeric.bucket_ids(
-                    self.fitted[field.name], numeric.parse_numbers(frame[field.name], name)
-                )
+                numbers, edges = numeric.parse_numbers(frame[field.name], name), self.fitted[field.name]["edges"]
+                ids = np.searchsorted(np.asarray(edges, np.float64), numbers, side="right") + FIRST
+                categorical[:, at] = np.where(np.isnan(numbers), MISSING, ids)
             else:
                 categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], name))
-        numbers = np.zeros((len(frame), len(self.numeric)), np.float32)
+        plain = np.zeros((len(frame), len(self.numeric)), np.float32)
         for at, one in enumerate(self.numeric):
             name = f"column {one.name!r} of {what}"
             parsed = numeric.parse_numbers(frame[one.name], name)
-            numbers[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, name)
+            plain[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, name)
         bags = []
         for field in self.multivalued:
             found, lengths = bag_values(frame[field.name], field, f"column {field.name!r} of {what}")
             bags.append(Jagged.from_lengths(self.lookup(field).ids(found), lengths))
-        return Encoded(categorical, numbers, tuple(bags))
+        return Encoded(categorical, plain, tuple(bags))
 
     def _info(self, field: AnyField) -> FieldInfo:
         if isinstance(field, Numeric):
@@ -129,7 +131,7 @@ def vocabulary_owner(field: AnyField) -> str:
     return field.shares or field.name
 
 
-def read_labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:
+def read_labels(series: pl.Series, threshold: float | None, what: str) -> Labels:
     """0 and 1. Raises `UserError` for missing labels and, without a threshold, for every other number."""
     found = values.finite_numbers(series, what)
     if threshold is not None:
@@ -205,7 +207,7 @@ def transform(
     frame: pl.DataFrame,
     what: str,
     *,
-    labels: UInt8[np.ndarray, "R"] | None = None,
+    labels: Labels | None = None,
     groups: Int32[np.ndarray, "R"] | None = None,
 ) -> Impressions:
     """New rows as the tensors that a ranker reads, by what was fitted on training rows; rows keep the frame's order.
@@ -218,7 +220,7 @@ def transform(
     )  # fmt: skip
 
 
-def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> UInt8[np.ndarray, "R"] | None:
+def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> Labels | None:
     """The labels of a frame; None where it has no such column, or one with gaps."""
     if schema.label not in frame.columns or frame[schema.label].null_count():
         return None

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float32, Float64, Int32, Int64, UInt64
+from jaxtyping import Float32, Float64, Int64, UInt64
 
 from fullrank.core.errors import UserError
 from fullrank.core.random import bits_of_rows
 from fullrank.data.impressions.schema import BUCKETS, AnyField, Numeric
-from fullrank.data.impressions.vocabulary import FIRST, MISSING
 from fullrank.data.values import refuse, wrong_type
 
 Numbers = Float64[np.ndarray, "R"]
@@ -181,9 +180,3 @@ def transform_numbers(field: Numeric, fitted: Fitted, values: Numbers, what: str
             code="numbers-too-large",
         )
     return small
-
-
-def bucket_ids(fitted: Fitted, values: Numbers) -> Int32[np.ndarray, "R"]:
-    """Ids of a field in buckets."""
-    ids = np.searchsorted(np.asarray(fitted["edges"], np.float64), values, side="right") + FIRST
-    return np.where(np.isnan(values), MISSING, ids).astype(np.int32)

@@ -25,7 +25,7 @@ from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
-from fullrank.data.events.part_work import moments_at
+from fullrank.data.events.part_work import Moments, moments_at
 from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.arrays import TABLES, BlockHashes, part_edges
@@ -88,7 +88,7 @@ def find_borders(
     parts: int,
     shares: Shares,
     span: TimeSpan,
-    before: Callable[[np.ndarray], Int64[np.ndarray, "m"]],
+    before: Callable[[np.ndarray], Moments],
     equal: Callable[[tuple[Any, ...]], Int64[np.ndarray, "borders parts"]],
 ) -> Borders:
     """The borders of so many rows in so many parts: `before` counts the rows before each of some rising moments,
@@ -175,7 +175,7 @@ class PartTasks:
         """The first and the last time of a part."""
         return sum(map(TimeSpan.of, self._times(number)), TimeSpan())
 
-    def before(self, number: int, moments: np.ndarray) -> Int64[np.ndarray, "m"]:
+    def before(self, number: int, moments: np.ndarray) -> Moments:
         """How many rows of a part lie before each of some moments, which rise."""
         behind = np.zeros(len(moments) + 1, np.int64)
         for times in self._times(number):

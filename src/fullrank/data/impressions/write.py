@@ -101,17 +101,15 @@ class StoreFiles:
             encoder.schema,
             counted.lengths.sum(axis=1).tolist(),
         )
+        bags = {f"bag{at}_ids": lengths for at, lengths in enumerate(counted.lengths)}
         self.files = {
-            name: _Array(folder / f"{name}.npy", dtype, shape, rows)
+            name: _Array(folder / f"{name}.npy", dtype, shape, bags.get(name, rows))
             for name, (dtype, shape) in wanted.items()
-            if not name.startswith("bag")
         }
         self.ends = np.cumsum(counted.lengths, axis=1) - counted.lengths
         """Values of each bag before the next row of each part."""
-        for at in range(len(encoder.multivalued)):
-            for name, sizes in ((f"bag{at}_ids", counted.lengths[at]), (f"bag{at}_offsets", rows)):
-                self.files[name] = _Array(folder / f"{name}.npy", *wanted[name], sizes)
-            self.files[f"bag{at}_offsets"].last(np.array([counted.lengths[at].sum()]))
+        for at, lengths in enumerate(counted.lengths):
+            self.files[f"bag{at}_offsets"].last(np.array([lengths.sum()]))
 
     def add(self, part: np.ndarray, block: Block) -> None:
         """Some rows: each goes behind the earlier rows of its part."""
