@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import narwhals as nw
 import polars as pl
@@ -254,22 +254,9 @@ def input_name(table: Any) -> str:
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
 
 
-@runtime_checkable
-class NamedRows(Protocol):
-    """Rows of a table."""
-
-    @property
-    def name(self) -> str:
-        """The table in errors."""
-        ...
-
-    @property
-    def rows(self) -> int: ...
-
-
-def name_rows(table: NamedRows, start: int, frame: pl.DataFrame) -> str:
-    """A table in errors, with the rows of a frame where it has more."""
-    return table.name if table.rows == len(frame) else f"{table.name}, rows {start:,} to {start + len(frame) - 1:,},"
+def name_rows(name: str, rows: int, start: int, frame: pl.DataFrame) -> str:
+    """A table in errors, with the rows of a frame where it has more `rows`."""
+    return name if rows == len(frame) else f"{name}, rows {start:,} to {start + len(frame) - 1:,},"
 
 
 def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -60,19 +59,18 @@ class EventPieces:
 
     def _each(self, work: Callable[[str, pl.DataFrame], T], columns: Sequence[str]) -> Iterator[T]:
         """`work` of (the rows, as errors name them; frame) of each piece, without rows that `missing` drops."""
+
+        def one(start: int, frame: pl.DataFrame) -> tuple[int, T | None]:
+            what, rows = name_rows(self.chunks.name, self.chunks.rows, start, frame), len(frame)
+            if self.spec.missing == "drop":
+                frame = frame.filter(~missing_rows(frame, self.spec.columns))
+            return rows - len(frame), work(what, frame) if len(frame) else None
+
         self.left_out = 0
-        for left_out, found in self.chunks.each(partial(self._one, work), columns):
+        for left_out, found in self.chunks.each(one, columns):
             self.left_out += left_out
             if found is not None:
                 yield found
-
-    def _one(self, work: Callable[[str, pl.DataFrame], T], start: int, frame: pl.DataFrame) -> tuple[int, T | None]:
-        what, left_out = name_rows(self.chunks, start, frame), 0
-        if self.spec.missing == "drop":
-            missing = missing_rows(frame, self.spec.columns)
-            left_out = int(missing.sum())
-            frame = frame.filter(~missing)
-        return left_out, work(what, frame) if len(frame) else None
 
     def look(self) -> tuple[pl.Series, tuple[str, ...]]:
         """The sorted ids of items, and the sorted types of events."""

@@ -7,6 +7,7 @@ floats, whose last digits depend on the chunks; `ExactMoments` are whole numbers
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -64,6 +65,7 @@ class Moments:
         return _scaling(self.mean, (self.squares / max(self.count, 1)) ** 0.5)
 
 
+@dataclass
 class ExactMoments:
     """Mean and deviation of many chunks without rounding: sums of numbers and of their squares as whole numbers.
 
@@ -71,9 +73,11 @@ class ExactMoments:
     a double holds exactly, and each sum is shifted to its place among whole numbers of any size.
     """
 
-    def __init__(self, count: int = 0, total: int = 0, squares: int = 0):
-        self.count, self.total, self.squares = count, total, squares
-        """The sum of the values in units of 2^-`_LOWEST`, and of their squares in units of 2^-(2 `_LOWEST`)."""
+    count: int = 0
+    total: int = 0
+    """The sum of the values in units of 2^-`_LOWEST`."""
+    squares: int = 0
+    """That of their squares in units of 2^-(2 `_LOWEST`)."""
 
     def add(self, values: Numbers, rows: Places) -> None:
         known = values[~np.isnan(values)]

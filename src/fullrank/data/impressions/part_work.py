@@ -238,7 +238,7 @@ class PartTasks:
     def _chunks(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame, str]]:
         """The number of the first row, the rows, and what errors call them."""
         for start, frame in self.rows.of(number, columns):
-            yield start, frame, name_rows(self.rows, start, frame)
+            yield start, frame, name_rows(self.rows.name, self.rows.rows, start, frame)
 
     def _times(self, number: int) -> Iterator[np.ndarray]:
         assert self.schema.time is not None
