@@ -60,7 +60,7 @@ class _Epoch:
     """Which of these batches comes at each step of the epoch."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Loader(Batches):
     """Batches of one store's training events. `tokens`: about `size` events a batch; `rows`: about `size` rows."""
 

@@ -156,20 +156,22 @@ def _typed(source: InputTable, columns: Columns) -> InputTable:
     assert isinstance(lazy, pl.LazyFrame)
     names, ask = (columns.user, columns.item), []
     for place, name in enumerate(names):
-        column = pl.col(name)
-        same = column.cast(whole, strict=False).cast(pl.String).eq_missing(column)
-        nearly = column.is_null() | values.nearly_whole(column).is_not_null()  # `12.0` among whole numbers
-        ask += [same.all().alias(f"plain {place}"), nearly.all().alias(f"nearly {place}")]
+        plain = pl.col(name).cast(whole, strict=False).cast(pl.String).eq_missing(pl.col(name))
+        ask += [plain.all().alias(f"{place}"), pl.col(name).filter(~plain).first().alias(f"odd {place}")]
     if columns.time is not None:
         known = pl.col(columns.time).is_not_null()
         fits = [pl.col(columns.time).cast(kind, strict=False).is_not_null() for kind in (pl.Float64, whole)]
         ask += [known.sum().alias("times"), fits[0].sum().alias("numbers"), fits[1].sum().alias("whole")]
     found = source.attempt(lambda: lazy.select(ask).collect(engine="streaming")).row(0, named=True)
-    casts = []
-    for place, name in enumerate(names):
-        if found[f"nearly {place}"]:
-            plain = found[f"plain {place}"]  # which is cheaper to cast
-            casts.append(pl.col(name).cast(whole) if plain else values.nearly_whole(pl.col(name)))
+    casts = [pl.col(name).cast(whole) for place, name in enumerate(names) if found[f"{place}"]]
+    first = {name: pl.Series([found[f"odd {place}"]]) for place, name in enumerate(names) if not found[f"{place}"]}
+    likely = {
+        name: values.nearly_whole(pl.col(name)) for name, odd in first.items() if values.whole_text(odd).dtype == whole
+    }
+    if likely:  # `12.0` among whole numbers: only then a second look, at all rows of such columns
+        fits = [(pl.col(name).is_null() | number.is_not_null()).all().alias(name) for name, number in likely.items()]
+        fitting = source.attempt(lambda: lazy.select(fits).collect(engine="streaming")).row(0, named=True)
+        casts += [number for name, number in likely.items() if fitting[name]]
     if columns.time is not None and 2 * found["numbers"] >= found["times"]:
         kind = whole if found["whole"] == found["numbers"] else pl.Float64
         casts.append(pl.col(columns.time).cast(kind, strict=False))

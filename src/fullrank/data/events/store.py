@@ -325,8 +325,8 @@ def _read_manifest(folder: Path) -> Facts:
     kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": _Split, "type_names": list[str],
              "counts": _Counts, "joined": list[_JoinedStore]}  # fmt: skip
     manifests.require_keys(folder, {"joined": [], **manifest}, kinds)
-    joined = [one["counts"]["users"] for one in manifest.get("joined", ())]
-    if joined and sum(joined) != manifest["counts"]["users"]:
+    joined = sum(one["counts"]["users"] for one in manifest.get("joined", ()))
+    if "joined" in manifest and joined != manifest["counts"]["users"]:
         raise manifests.incomplete_manifest(folder, "was not 'joined' of so many users")
     tables = {"items.parquet"} if in_parts else set(TABLES)
     arrays = set() if in_parts else {f"{name}.npy" for name in ARRAYS}
