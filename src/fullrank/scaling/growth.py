@@ -204,20 +204,6 @@ def distinct_items(
     return np.cumsum(lengths[order])[at - 1], np.cumsum(new)[at - 1]
 
 
-def distinct_items_reference(
-    items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Counts
-) -> tuple[Counts, Counts]:
-    """`distinct_items` as it is said: a set of items that each user adds to."""
-    count, known, counts = 0, set[int](), [(0, 0)]
-    for user in order.tolist():
-        own = items[offsets[user] : offsets[user + 1]].tolist()
-        count += len(own)
-        known.update(own)
-        counts.append((count, len(known)))
-    picked = np.array(counts, dtype=np.int64)[at]
-    return picked[:, 0], picked[:, 1]
-
-
 def growth_sentences(grown: Growth) -> Iterator[str]:
     """What was found, in sentences, with what it does not say."""
     if grown.law is None:

@@ -108,10 +108,13 @@ def not_ours(what: str) -> UserError:
 
 
 class RowsFile:
-    """rows.jsonl: one line per attempt, in the order they ended. The last line of a job is the one that counts."""
+    """rows.jsonl: one line per attempt, in the order they ended. The last line of a job is the one that counts.
 
-    def __init__(self, out: Path):
-        self.path = out / "rows.jsonl"
+    Jobs are those on the data of a fingerprint; a folder may hold rows of other data.
+    """
+
+    def __init__(self, out: Path, fingerprint: str):
+        self.path, self.fingerprint = out / "rows.jsonl", fingerprint
         with in_context("", "; the file is damaged or not ours"):
             self.all = read_jsonl(self.path, torn=False) if self.path.exists() else []
         for number, row in enumerate(self.all, 1):
@@ -125,13 +128,13 @@ class RowsFile:
         write_jsonl(self.path, (jsonable(r) for r in [*self.all, row]))
         self.all.append(row)
 
-    def last(self, job: Job, fingerprint: str) -> Row | None:
-        """The newest row of this job on these data: same cell, seed and spec."""
-        return next((row for row in reversed(self.all) if is_row_of(row, job, fingerprint)), None)
+    def last(self, job: Job) -> Row | None:
+        """The newest row of this job: same cell, seed and spec."""
+        return next((row for row in reversed(self.all) if is_row_of(row, job, self.fingerprint)), None)
 
-    def finished(self, job: Job, fingerprint: str) -> Row | None:
+    def finished(self, job: Job) -> Row | None:
         """Its newest row, where it holds everything that the job asks for."""
-        row = self.last(job, fingerprint)
+        row = self.last(job)
         if row is None or row.get("error") or not set(job.evaluations) <= set(row["metrics"]):
             return None
         return row
@@ -150,7 +153,6 @@ class Outcome:
     """What became of the jobs, so far or at the end."""
 
     jobs: Sequence[Job]
-    fingerprint: str
     rows: RowsFile
     costs: dict[str, JobCost | None] = field(default_factory=dict)
     """By `Job.cost_key`; jobs that were finished before are not in it."""
@@ -164,7 +166,7 @@ class Outcome:
     @property
     def newest(self) -> list[Row]:
         """The row of each job that has one, in the order of the jobs."""
-        return [row for job in self.jobs if (row := self.rows.last(job, self.fingerprint)) is not None]
+        return [row for job in self.jobs if (row := self.rows.last(job)) is not None]
 
     @property
     def failed(self) -> list[Row]:

@@ -76,8 +76,8 @@ def run_jobs(
         raise UserError(f"{out} holds a run or a store; choose another folder for the sweep", code="folder-of-others")
     make_folder(folder)
     with folder_lock(folder, "sweep"):
-        outcome = Outcome(jobs, store.fingerprint, RowsFile(folder))
-        left = [job for job in jobs if outcome.rows.finished(job, store.fingerprint) is None and start(job)]
+        outcome = Outcome(jobs, RowsFile(folder, store.fingerprint))
+        left = [job for job in jobs if outcome.rows.finished(job) is None and start(job)]
         for job in left:
             check_job_folder(job, store, folder)
         display = Display(jobs, folder, outcome, enabled=progress)
@@ -176,7 +176,7 @@ class _Schedule:
         if is_trained(folder):
             return cost.evaluation * cost.evaluations
         for other in outcome.jobs if outcome.rows.all else ():  # thousands of jobs, and nothing done yet
-            row = outcome.rows.finished(other, outcome.fingerprint) if other.cost_key == job.cost_key else None
+            row = outcome.rows.finished(other) if other.cost_key == job.cost_key else None
             if row is not None and row.get("epochs") and row.get("resumed_at_step") is None:
                 cost = cost.scaled(row["seconds"]["train"] / row["epochs"])
                 break

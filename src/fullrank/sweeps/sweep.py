@@ -277,7 +277,7 @@ def run_ladder(
     check_once(names, "the name of a store", remedy, code="same-store-name", same=str.lower)
     folder, begun, place, max_hours = Path(out), time.perf_counter(), results_file(results), options.get("max_hours")
     jobs = grid.jobs()
-    rungs = [Rung(store, Outcome(jobs, store.fingerprint, RowsFile(folder / store.path.name))) for store in stores]
+    rungs = [Rung(store, Outcome(jobs, RowsFile(folder / store.path.name, store.fingerprint))) for store in stores]
 
     def keep(rung: Rung, outcome: Outcome) -> None:
         rung.outcome = outcome
