@@ -73,7 +73,7 @@ def hash_files(folder: Path, names: Iterable[str]) -> dict[str, Facts]:
     return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)} for name in names}
 
 
-def content(files: Mapping[str, Mapping[str, Any]]) -> str:
+def content(files: Mapping[str, Facts]) -> str:
     """One hash for all files of a store."""
     lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
     return hashlib.sha256(lines.encode()).hexdigest()
@@ -104,7 +104,7 @@ def _hash_of(path: str, *state: int) -> str:
     return sha256_file(Path(path))
 
 
-def sealed(tree: Mapping[str, Any]) -> Facts:
+def sealed(tree: Facts) -> Facts:
     """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and without spaces."""
     own = {key: value for key, value in tree.items() if key != SEAL}
     as_read = read_json_text(json.dumps(own))  # keys that are numbers become text
@@ -119,7 +119,7 @@ def write_manifest(folder: Path, form: FolderFormat, facts: Facts, files: dict[s
     write_json(folder / NAME, sealed(tree), indent=1, ensure_ascii=False)
 
 
-def check_seal(tree: Mapping[str, Any], path: Path, again: str = AGAIN) -> None:
+def check_seal(tree: Facts, path: Path, again: str = AGAIN) -> None:
     """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older ones have none."""
     if SEAL in tree and tree[SEAL] != sealed(tree)[SEAL]:
         raise damaged_file(path, "it is not as it was written (its seal differs)", again)
@@ -222,7 +222,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return found
 
 
-def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN, *, verify: bool | None = True) -> None:
+def verify_hashes(folder: Path, manifest: Facts, again: str = AGAIN, *, verify: bool | None = True) -> None:
     """Read the files and compare their hashes. Raises `UserError` for the first that differs.
 
     `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this process.
@@ -237,7 +237,7 @@ def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN,
 
 
 def check_hash(
-    folder: Path, name: str, entry: Mapping[str, Any], again: str = AGAIN, read: Callable[[Path], str] = file_hash
+    folder: Path, name: str, entry: Facts, again: str = AGAIN, read: Callable[[Path], str] = file_hash
 ) -> None:
     """Raise `UserError` unless a file has the hash that the manifest's entry of it says."""
     if read(folder / name) != entry["sha256"]:
@@ -266,7 +266,7 @@ def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserErro
     return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
 
 
-def require_keys(folder: Path, tree: Mapping[str, Any], kinds: Mapping[str, Any], again: str = AGAIN) -> None:
+def require_keys(folder: Path, tree: Facts, kinds: Mapping[str, Any], again: str = AGAIN) -> None:
     """Raise `UserError` unless a manifest has these keys, each as its annotation says (as pydantic reads it)."""
     for key, kind in kinds.items():
         try:

@@ -113,7 +113,7 @@ def bucket_lines(hashes: Mapping[int, str]) -> str:
     return "".join(f"{bucket}:{hashes[bucket]}\n" for bucket in sorted(hashes))
 
 
-def is_parts(manifest: Mapping[str, Any]) -> bool:
+def is_parts(manifest: Facts) -> bool:
     """Whether a manifest is that of a store in parts, of events or of impressions."""
     return manifest.get("format") in (manifests.PARTS, manifests.IMPRESSION_PARTS)
 
@@ -127,7 +127,7 @@ class _Part(BaseModel):
 _Parts = Annotated[list[_Part], Field(min_length=1, max_length=MOST_PARTS)]
 
 
-def part_folders(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
+def part_folders(folder: Path, manifest: Facts) -> list[Path]:
     """The folders of the parts, in order. Raises `UserError` where the manifest does not name them as they are."""
     manifests.require_keys(folder, manifest, {"parts": _Parts})
     names = [part["folder"] for part in manifest["parts"]]
@@ -142,7 +142,7 @@ def written_parts(folder: Path, count: int, hashed: str) -> tuple[list[Facts], d
     return own, {int(place): digest for part in own for place, digest in part[hashed].items()}
 
 
-def described(found: Iterable[Mapping[str, Any]]) -> list[Facts]:
+def described(found: Iterable[Facts]) -> list[Facts]:
     """The parts with these manifests, in order, as the manifest of all names them."""
     return [
         {"folder": part_folder(number), "content": part["content"], "counts": part["counts"]}
@@ -150,9 +150,7 @@ def described(found: Iterable[Mapping[str, Any]]) -> list[Facts]:
     ]
 
 
-def opened_parts(
-    folder: Path, manifest: Mapping[str, Any], read: Callable[[Path], tuple[Facts, T]]
-) -> dict[Path, tuple[Facts, T]]:
+def opened_parts(folder: Path, manifest: Facts, read: Callable[[Path], tuple[Facts, T]]) -> dict[Path, tuple[Facts, T]]:
     """What `read` gives of each part, its manifest first, by folder, in order.
 
     Raises `UserError` for a part that is in parts itself, as in a loop of links, and for one that is not the part which

@@ -8,7 +8,6 @@ targets at bounds[u, 1], test targets at the end of the history. Histories are s
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -246,13 +245,13 @@ def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items:
     return result
 
 
-def rule_of(split: Mapping[str, Any]) -> Facts:
+def rule_of(split: Facts) -> Facts:
     """What a manifest says of a split, without what was counted of its events."""
     counted = ("train", "validation", "test", "users_train_only", "train_share_after_test")
     return {key: fact for key, fact in split.items() if key not in counted}
 
 
-def split_notes(split: Mapping[str, Any]) -> list[str]:
+def split_notes(split: Facts) -> list[str]:
     """What to know before training on a split with these counts, as sentences."""
     parts = {part: split[part] for part in ("validation", "test")}
     empty = [part for part, counts in parts.items() if not counts["users"]]
@@ -268,7 +267,7 @@ def split_notes(split: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def repeated_share(counts: Mapping[str, Any]) -> float:
+def repeated_share(counts: Facts) -> float:
     """The share of targets in their own users' histories, from the counts of a part of a split (`split_counts`).
 
     0 where an earlier version did not count them.

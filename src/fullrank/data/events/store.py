@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
 import polars as pl
@@ -54,7 +54,7 @@ class Store:
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: Facts
     items: Int32[np.ndarray, "E"]
     offsets: Int64[np.ndarray, "U1"]
     bounds: Int64[np.ndarray, "U 2"]
@@ -65,7 +65,7 @@ class Store:
     """Positions in `type_names`."""
     catalog: Catalog
 
-    def __init__(self, path: Path, manifest: dict[str, Any], arrays: Mapping[str, Flat | None], catalog: Catalog):
+    def __init__(self, path: Path, manifest: Facts, arrays: Mapping[str, Flat | None], catalog: Catalog):
         self.path, self.manifest, self.catalog = path, manifest, catalog
         items, offsets, bounds = arrays["items"], arrays["offsets"], arrays["bounds"]
         assert items is not None and offsets is not None and bounds is not None
@@ -334,7 +334,7 @@ def _read_manifest(folder: Path) -> Facts:
     return manifest
 
 
-def _array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+def _array(folder: Path, manifest: Facts, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
     dtype, needed = ARRAYS[name]
     path = folder / f"{name}.npy"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -47,7 +47,7 @@ class Encoded:
 class FieldEncoder:
     """A fitted schema. `lookups` are by categorical field, bag and sequence, `fitted` by numeric field."""
 
-    def __init__(self, schema: Schema, lookups: Mapping[str, Lookup], fitted: Mapping[str, dict[str, Any]]):
+    def __init__(self, schema: Schema, lookups: Mapping[str, Lookup], fitted: Mapping[str, numeric.Fitted]):
         self.schema, self.lookups, self.fitted = schema, dict(lookups), dict(fitted)
         self.fields = tuple(self._info(field) for field in schema.fields)
         self.categorical = [field for field in schema.fields if is_categorical(field)]

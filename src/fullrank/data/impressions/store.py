@@ -59,14 +59,14 @@ class ImpressionStore:
     problem: ClassVar[Literal["ranking"]] = "ranking"
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: Facts
     schema: Schema
     arrays: Mapping[str, Flat]
     """The mapped files by name (`array_shapes`); in parts those of the parts behind each other, without offsets."""
 
     def __init__(
-        self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: FieldEncoder,
-        parts: Mapping[Path, Mapping[str, Any]] | None = None,
+        self, path: Path, manifest: Facts, schema: Schema, encoder: FieldEncoder,
+        parts: Mapping[Path, Facts] | None = None,
     ):  # fmt: skip
         """`parts`: the manifest of each part by its folder, of a store in parts."""
         self.path, self.manifest, self.schema, self.encoder = path, manifest, schema, encoder
@@ -108,7 +108,7 @@ class ImpressionStore:
             manifests.verify_hashes(place, part, verify=verify)
         return cls(folder, manifest, schema, encoder, found)
 
-    def _mapped(self, folder: Path, manifest: Mapping[str, Any]) -> StoreArrays:
+    def _mapped(self, folder: Path, manifest: Facts) -> StoreArrays:
         counts, encoder = manifest["counts"], self.encoder
         sizes = counts["rows"], len(encoder.categorical), len(encoder.numeric)
         shapes = array_shapes(*sizes, self.schema, counts["bag_values"])
