@@ -40,7 +40,7 @@ class Frappe(Spec):
     def files(self) -> tuple[RemoteFile, ...]:
         """One archive, by hand."""
         if self.base_url:
-            return (RemoteFile(f"{self.base_url.rstrip('/')}/frappe.csv", "frappe.csv"),)
+            return (RemoteFile.below(self.base_url, "frappe.csv"),)
         why = "the publisher asks to cite the paper: download the archive, take frappe.csv out of it and put it there"
         return (RemoteFile(PAGE, "frappe.csv", manual=why, alternatives=("impressions.parquet",)),)
 

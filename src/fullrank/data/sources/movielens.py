@@ -48,8 +48,7 @@ class MovieLens(Spec):
     def files(self) -> tuple[RemoteFile, ...]:
         """One zip archive: 6 MB (1m), 199 MB (20m), 239 MB (32m)."""
         name = f"ml-{self.variant}.zip"
-        url = f"{self.base_url.rstrip('/')}/{name}"
-        return (RemoteFile(url, name, _SIZE.get(self.variant), _MD5[self.variant]),)
+        return (RemoteFile.below(self.base_url, name, _SIZE.get(self.variant), _MD5[self.variant]),)
 
     def read(self, folder: Path) -> Tables:
         """Ratings in the file's order; items with `title`, `genres` (A|B) and `year`; users for 1m.
