@@ -30,6 +30,8 @@ from fullrank.data.values import IdIndex, TextIndex, joined, take
 
 HELD, EACH = 128 << 20, 1 << 18
 """Bytes that wait in memory before they are written: at most, and for each file that is opened for it."""
+MERGED = 1 << 20
+"""Ids of items that are held in several pieces at most, beside twice those that are put together already."""
 SUFFIX = ".column"
 TEXT = "user_text"
 """The file of the bytes of user ids that are text; their lengths stand in `user`."""
@@ -74,21 +76,23 @@ class EventPieces:
 
     def look(self) -> tuple[pl.Series, tuple[str, ...]]:
         """The sorted ids of items, and the sorted types of events."""
-        columns, items, types = self.spec.columns, _Distinct(), _Distinct()
+        columns, items, types = self.spec.columns, list[pl.Series](), set[str]()
 
-        def ids(what: str, frame: pl.DataFrame) -> tuple[pl.Series, pl.Series | None]:
+        def ids(what: str, frame: pl.DataFrame) -> tuple[pl.Series, set[str]]:
             item = values.distinct(values.ids(frame[columns.item], f"column {columns.item!r} of {what}"))
             if columns.type is None:
-                return item, None
-            return item, values.names(frame[columns.type], f"column {columns.type!r} of {what}").unique()
+                return item, set()
+            return item, {*values.names(frame[columns.type], f"column {columns.type!r} of {what}").unique()}
 
         read = [columns.item] if columns.type is None else [columns.item, columns.type]
-        for item, kind in self._each(ids, self.columns if self.spec.missing == "drop" else read):
-            items.add(item)
-            if kind is not None:
-                types.add(kind)
+        for item, kinds in self._each(ids, self.columns if self.spec.missing == "drop" else read):
+            types |= kinds
+            items.append(item)
+            if sum(map(len, items)) > 2 * len(items[0]) + MERGED:  # the first is what was put together so far
+                items = [values.distinct(pl.concat(items))]
         self.notes = list(left_out_notes(self.left_out, self.chunks.rows, self.source.name))
-        return items.sorted("item_id"), tuple(types.sorted("type"))
+        whole = values.distinct(pl.concat(items)).sort() if items else pl.Series([], dtype=pl.String)
+        return whole.alias("item_id"), tuple(sorted(types))
 
     def spill(
         self, item_ids: pl.Series, type_names: tuple[str, ...], spill: Spill
@@ -178,26 +182,6 @@ def _typed(source: InputTable, columns: Columns) -> InputTable:
     typed = InputTable(lazy.with_columns(casts), source.what)
     typed.name = source.name
     return typed
-
-
-class _Distinct:
-    """The different values of a column that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._found: list[pl.Series] = []
-        self._held = self._merged = 0
-
-    def add(self, some: pl.Series) -> None:
-        """More values, distinct among themselves."""
-        self._found.append(some)
-        self._held += len(some)
-        if self._held > 2 * self._merged + (1 << 20):
-            self._found = [values.distinct(pl.concat(self._found))]
-            self._held = self._merged = len(self._found[0])
-
-    def sorted(self, name: str) -> pl.Series:
-        whole = values.distinct(pl.concat(self._found)).sort() if self._found else pl.Series([], dtype=pl.String)
-        return whole.alias(name)
 
 
 class Spill:
