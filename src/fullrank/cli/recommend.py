@@ -179,11 +179,10 @@ def _table(source: InputTable, columns: tuple[str, ...], catalog: Catalog) -> pl
     if source.typed:
         return frame.with_columns(values.without_fractions(frame[name]) for name in columns[:2])
     text = frame[columns[1]]
-    values.refuse(text.is_null(), text, f"column {columns[1]!r} of {source.name}", "missing ids", code="missing-ids")
+    values.refuse(text.is_null(), text, source.name, "missing ids", code="missing-ids")
     frame = frame.with_columns(catalog.parse(text.cast(pl.String).to_list()).alias(columns[1]))
     if columns[2] in frame.columns:  # times are read as `prepare` reads them in such a file
-        what = f"column {columns[2]!r} of {source.name}"
-        frame = frame.with_columns(values.moments(frame[columns[2]], what, typed=False))
+        frame = frame.with_columns(values.moments(frame[columns[2]], source.name, typed=False))
     return frame
 
 

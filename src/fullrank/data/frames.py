@@ -131,7 +131,7 @@ class InputTable:
         Raises `UserError` for what is no id, and for JSON lines with numbers beside text.
         """
         self.require_one_kind(column)
-        return values.ids(frame[column], f"column {column!r} of {self.name}", typed=self.typed or text)
+        return values.ids(frame[column], self.name, typed=self.typed or text)
 
     def require_one_kind(self, column: str) -> None:
         """Raise `UserError` where JSON lines hold numbers beside text in a column: 7 and "7" would become one id."""

@@ -276,12 +276,12 @@ def seconds(
     series = moments(series, what, typed=typed, notes=notes)
     if series.dtype in (pl.Date, pl.Datetime):
         if unit != "s":
-            raise no_effect(f"time_unit={unit!r}", f"since {what} holds dates")
+            raise no_effect(f"time_unit={unit!r}", f"since {called(series, what)} holds dates")
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
         key = series.to_physical().cast(pl.Int64).to_numpy()
         return (key * 86_400 if series.dtype == pl.Date else key // _PER_SECOND[series.dtype.time_unit]), key  # type: ignore[attr-defined]
     time, key = _clock(series, what, _PER_SECOND[unit])
-    _refuse_other_unit(time, what, unit)
+    _refuse_other_unit(time, called(series, what), unit)
     return time, key
 
 
@@ -378,25 +378,30 @@ def with_date(seconds: int) -> str:
     return f"{seconds}" + (f" ({day:%Y-%m-%d})" if day else "")
 
 
+def called(series: pl.Series, what: str) -> str:
+    """A column in errors: by its name, of the table `what`. What has no name is called `what` alone."""
+    return f"column {series.name!r} of {what}" if series.name else what
+
+
 def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str, *, code: str) -> None:
     """Raise `UserError` with count, first row and first value where any element of `bad` is true.
 
-    `what` names the column, `problem` what is wrong with its values, for the sentence; `code` names it for programs.
+    `what` names the table, `problem` what is wrong with the column, for the sentence; `code` names it for programs.
     """
     bad = bad.fill_null(True)
     count = int(bad.sum())
     if count:
         row = int(bad.arg_max() or 0)
         raise UserError(
-            f"{what} has {count:,} {problem} among {len(bad):,} rows, first in row {row} (from 0): {series[row]!r}; "
-            "repair or drop these rows",
+            f"{called(series, what)} has {count:,} {problem} among {len(bad):,} rows, first in row {row} (from 0): "
+            f"{series[row]!r}; repair or drop these rows",
             code=code,
         )
 
 
 def wrong_type(series: pl.Series, what: str, allowed: str) -> UserError:
-    """The error for a column of another type than is `allowed` (a clause)."""
-    return UserError(f"{what} is of type {series.dtype}; {allowed}", code="wrong-column-type")
+    """The error for a column of the table `what` of another type than is `allowed` (a clause)."""
+    return UserError(f"{called(series, what)} is of type {series.dtype}; {allowed}", code="wrong-column-type")
 
 
 def none_known(ids: pl.Series, what: str, where: str, known: pl.Series) -> UserError:

@@ -117,7 +117,7 @@ class _Columns:
     def refuse(self, bad: pl.Series, name: str, what: str, code: str) -> None:
         from fullrank.data.values import refuse
 
-        refuse(bad, self.frame[name], f"column {name!r} of {self.source.name}", what, code=code)
+        refuse(bad, self.frame[name], self.source.name, what, code=code)
 
     def common(self) -> dict[str, Sequence[Any]]:
         """Values of each row in both layouts: run, parameters, data, size, group."""

@@ -200,9 +200,8 @@ class Catalog:
         raw = source.read(source.columns)
         source.require_rows(len(raw))
         ids = source.ids(raw, item, text=self.ids.dtype == pl.String)
-        column = f"column {item!r} of {source.name}"
-        values.refuse(ids.is_duplicated(), ids, column, "repeated ids", code="repeated-ids")
-        values.refuse(pl.Series(self.lookup(ids) >= 0), ids, column, "ids known already", code="known-ids")
+        values.refuse(ids.is_duplicated(), ids, source.name, "repeated ids", code="repeated-ids")
+        values.refuse(pl.Series(self.lookup(ids) >= 0), ids, source.name, "ids known already", code="known-ids")
         raw = source.infer(raw, keep_text=item).drop(item)
         for name in raw.columns:
             if name not in self.columns:

@@ -72,7 +72,7 @@ def coded(column: pl.Series, base: int, *, listed: bool = False) -> CategoricalF
     if isinstance(dtype, (pl.Categorical, pl.Enum)) or dtype == pl.Boolean:
         column = column.cast(pl.String)
     elif not (dtype.is_integer() or dtype in (pl.String, pl.Null)):
-        what = f"column {column.name!r} of the items" + ", inside its lists," * listed
+        what = "the items" + ", inside its lists," * listed
         hint = "; use it as a numeric feature" if dtype.is_numeric() and not listed else ""
         raise wrong_type(column, what, f"categories are strings, whole numbers or booleans{hint}")
     known = column[:base].drop_nulls().unique().sort()
@@ -106,10 +106,9 @@ def standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
     raw = []
     for column in columns:
         if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
-            raise wrong_type(column, f"column {column.name!r} of the items", "numbers are needed")
+            raise wrong_type(column, "the items", "numbers are needed")
         numbers = column.cast(pl.Float64).fill_null(np.nan)
-        what = f"column {column.name!r} of the items"
-        refuse(numbers.is_infinite(), column, what, "infinite values", code="infinite-numbers")
+        refuse(numbers.is_infinite(), column, "the items", "infinite values", code="infinite-numbers")
         raw.append(numbers.to_numpy())
     matrix = np.stack(raw, axis=1) if raw else np.zeros((0, 0))
     missing = np.isnan(matrix)

@@ -79,10 +79,10 @@ class EventPieces:
         columns, items, types = self.spec.columns, list[pl.Series](), set[str]()
 
         def ids(what: str, frame: pl.DataFrame) -> tuple[pl.Series, set[str]]:
-            item = values.distinct(values.ids(frame[columns.item], f"column {columns.item!r} of {what}"))
+            item = values.distinct(values.ids(frame[columns.item], what))
             if columns.type is None:
                 return item, set()
-            return item, {*values.names(frame[columns.type], f"column {columns.type!r} of {what}").unique()}
+            return item, {*values.names(frame[columns.type], what).unique()}
 
         read = [columns.item] if columns.type is None else [columns.item, columns.type]
         for item, kinds in self._each(ids, self.columns if self.spec.missing == "drop" else read):
@@ -137,19 +137,16 @@ def coded_piece(
     Items are the numbers that `find` gives their ids. Raises `UserError` for what `table.read_events` refuses.
     """
     columns = coding.columns
-    users = values.ids(frame[columns.user], f"column {columns.user!r} of {what}")
-    items = values.ids(frame[columns.item], f"column {columns.item!r} of {what}")
+    users, items = (values.ids(frame[name], what) for name in (columns.user, columns.item))
     own: dict[str, np.ndarray] = {"item": find(items).astype(np.int32)}
     if columns.time is not None:
-        name = f"column {columns.time!r} of {what}"
-        own["time"], own["key"] = values.seconds(frame[columns.time], name, columns.time_unit, notes=notes)
+        own["time"], own["key"] = values.seconds(frame[columns.time], what, columns.time_unit, notes=notes)
     if columns.weight is not None:
-        name = f"column {columns.weight!r} of {what}"
-        own["weight"] = values.finite_numbers(frame[columns.weight], name, least=0.0).astype(np.float32)
+        own["weight"] = values.finite_numbers(frame[columns.weight], what, least=0.0).astype(np.float32)
     if columns.rating is not None:
-        own["rating"] = values.finite_numbers(frame[columns.rating], f"column {columns.rating!r} of {what}")
+        own["rating"] = values.finite_numbers(frame[columns.rating], what)
     if columns.type is not None:
-        named = values.names(frame[columns.type], f"column {columns.type!r} of {what}")
+        named = values.names(frame[columns.type], what)
         own["type"] = TextIndex(pl.Series("type", coding.types, dtype=pl.String)).find(named).astype(np.int32)
     return parts.part_of(parts.user_buckets(user_keys(users)), coding.parts), users, own
 

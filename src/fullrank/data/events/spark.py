@@ -64,7 +64,7 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
     frame, name = ordered_frame(session, table, list(dict.fromkeys(columns.roles.values())))
     with as_user_error():
         frame, notes = _without_missing(frame, spec, name)
-        item_ids = values.ids(_distinct(frame, columns.item), f"column {columns.item!r} of {name}").sort()
+        item_ids = values.ids(_distinct(frame, columns.item), name).sort()
         types = () if columns.type is None else tuple(_distinct(frame, columns.type).cast(pl.String).sort())
         write_table(pl.DataFrame({"item_id": item_ids}), scratch / ITEM_IDS)
         find_of, coding = partial(_item_finder, scratch / ITEM_IDS), Coding(columns, types, count)
@@ -85,7 +85,7 @@ def send_to_parts(
     function that finds items by `find_of`.
     """
     head, columns = to_polars(frame.limit(0)), coding.columns
-    users = values.ids(head[columns.user], f"column {columns.user!r} of {name}")
+    users = values.ids(head[columns.user], name)
     text, own = users.dtype == pl.String, {"item": "<i4"}
     if columns.time is not None:
         own |= {"time": "<i8", "key": "<f8" if head[columns.time].dtype.is_float() else "<i8"}

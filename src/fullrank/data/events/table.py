@@ -122,30 +122,29 @@ def require_columns(source: InputTable, columns: Columns) -> None:
 
 def _coded(frame: pl.DataFrame, notes: tuple[str, ...], source: InputTable, columns: Columns) -> Events:
     """The events of a frame, whose columns are taken out of it one after the other."""
-    waiting = list(columns.roles.values())
+    waiting, what = list(columns.roles.values()), source.name
 
-    def column(name: str) -> tuple[pl.Series, str]:
-        """The column and its name in errors; the frame lets go of it at its last use, so that memory is reused."""
+    def column(name: str) -> pl.Series:
+        """The column; the frame lets go of it at its last use, so that memory is reused."""
         waiting.remove(name)
-        series = frame[name] if name in waiting else frame.drop_in_place(name)
-        return series, f"column {name!r} of {source.name}"
+        return frame[name] if name in waiting else frame.drop_in_place(name)
 
     for name in (columns.user, columns.item):
         source.require_one_kind(name)
-    user, user_ids = values.dense(values.ids(*column(columns.user), typed=source.typed))
-    item, item_ids = values.dense(values.ids(*column(columns.item), typed=source.typed))
+    user, user_ids = values.dense(values.ids(column(columns.user), what, typed=source.typed))
+    item, item_ids = values.dense(values.ids(column(columns.item), what, typed=source.typed))
     events = Events(user, item, user_ids, item_ids, typed=source.typed, notes=notes)
     if columns.type is not None:
-        code, found = values.dense(values.names(*column(columns.type)))
+        code, found = values.dense(values.names(column(columns.type), what))
         events = replace(events, type=code, type_names=tuple(found))
     if columns.weight is not None:
-        weight = values.finite_numbers(*column(columns.weight), least=0.0)
+        weight = values.finite_numbers(column(columns.weight), what, least=0.0)
         events = replace(events, weight=weight.astype(np.float32))
     if columns.rating is not None:
-        events = replace(events, rating=values.finite_numbers(*column(columns.rating)))
+        events = replace(events, rating=values.finite_numbers(column(columns.rating), what))
     if columns.time is None:
         return events
-    given, what = column(columns.time)
+    given = column(columns.time)
     numbers = given.dtype not in (pl.Date, pl.Datetime)
     doubts: set[str] = set()
     time, order = values.in_time(given, what, columns.time_unit, typed=source.typed, notes=doubts)
@@ -240,8 +239,7 @@ def join_table(
     frame = source.infer(source.read(source.columns), keep_text=key)
     for series in frame:
         if series.dtype == pl.Object:
-            wrong = f"column {series.name!r} of {source.name}"
-            raise values.wrong_type(series, wrong, "it holds Python objects: cast it to a plain type")
+            raise values.wrong_type(series, source.name, "it holds Python objects: cast it to a plain type")
     given = source.ids(frame, key)
     left, right = _comparable(ids, given, source.name, untyped=not (typed and source.typed))
     first = given.is_first_distinct()

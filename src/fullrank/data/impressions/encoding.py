@@ -94,21 +94,19 @@ class FieldEncoder:
         """The rows of a frame that has the columns of the fields. `what` names it in errors."""
         categorical = np.zeros((len(frame), len(self.categorical)), np.int32)
         for at, field in enumerate(self.categorical):
-            name = f"column {field.name!r} of {what}"
             if isinstance(field, Numeric):
-                numbers, edges = numeric.parse_numbers(frame[field.name], name), self.fitted[field.name]["edges"]
+                numbers, edges = numeric.parse_numbers(frame[field.name], what), self.fitted[field.name]["edges"]
                 ids = np.searchsorted(np.asarray(edges, np.float64), numbers, side="right") + FIRST
                 categorical[:, at] = np.where(np.isnan(numbers), MISSING, ids)
             else:
-                categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], name))
+                categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], what))
         plain = np.zeros((len(frame), len(self.numeric)), np.float32)
         for at, one in enumerate(self.numeric):
-            name = f"column {one.name!r} of {what}"
-            parsed = numeric.parse_numbers(frame[one.name], name)
-            plain[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, name)
+            parsed = numeric.parse_numbers(frame[one.name], what)
+            plain[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, what)
         bags = []
         for field in self.multivalued:
-            found, lengths = bag_values(frame[field.name], field, f"column {field.name!r} of {what}")
+            found, lengths = bag_values(frame[field.name], field, what)
             bags.append(Jagged.from_lengths(self.lookup(field).ids(found), lengths))
         return Encoded(categorical, plain, tuple(bags))
 
@@ -184,8 +182,9 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
     if series.dtype == pl.String:
         if field.separator is None:
             raise UserError(
-                f"{what} is text and the {field.kind} {field.name!r} has no separator: say what stands between its "
-                "values (separator: '|' in the schema, list_separator= in predict), or give a column of lists",
+                f"{values.called(series, what)} is text and the {field.kind} {field.name!r} has no separator: say what "
+                "stands between its values (separator: '|' in the schema, list_separator= in predict), or give a "
+                "column of lists",
                 code="missing-separator",
             )
         return series.str.split(field.separator).list.eval(pl.element().str.strip_chars())
@@ -224,12 +223,12 @@ def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> Labels | Non
     """The labels of a frame; None where it has no such column, or one with gaps."""
     if schema.label not in frame.columns or frame[schema.label].null_count():
         return None
-    return read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
+    return read_labels(frame[schema.label], schema.label_threshold, what)
 
 
 def known_groups(column: pl.Series, known: pl.Series) -> Int32[np.ndarray, "R"] | None:
     """Groups by their place among the `known` ones; new ones get numbers behind them. None where one is missing."""
-    group = canonical(column, f"column {column.name!r}").cast(pl.String)
+    group = canonical(column, "the impressions").cast(pl.String)
     if group.null_count():
         return None
     found = Vocabulary(known.cast(pl.String)).ids(group) - FIRST

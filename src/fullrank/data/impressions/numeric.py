@@ -180,7 +180,8 @@ def transform_numbers(field: Numeric, fitted: Fitted, values: Numbers, what: str
         small = values.astype(np.float32)
     if np.isinf(small).any():
         raise UserError(
-            f"{what} holds numbers beyond 3e38, which do not fit; use transform=log or drop them",
+            f"column {field.name!r} of {what} holds numbers beyond 3e38, which do not fit; use transform=log or drop "
+            "them",
             code="numbers-too-large",
         )
     return small

@@ -49,15 +49,15 @@ class RowCoder:
         """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
         schema, encoded = self.encoder.schema, self.encoder.encode(frame, what)
         block: Block = {
-            "labels": read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
+            "labels": read_labels(frame[schema.label], schema.label_threshold, what),
             "inputs": np.arange(start, start + len(frame), dtype=np.int64),
             "categorical": encoded.categorical,
             "numeric": encoded.numeric,
         }
         if self._groups is not None and schema.group is not None:
-            block["groups"] = self._groups.ids(canonical(frame[schema.group], schema.group)) - np.int32(2)
+            block["groups"] = self._groups.ids(canonical(frame[schema.group], what)) - np.int32(2)
         if schema.time is not None:
-            block["times"] = seconds(frame[schema.time], schema.time, schema.time_unit, typed=self.typed)[0]
+            block["times"] = seconds(frame[schema.time], what, schema.time_unit, typed=self.typed)[0]
         return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}
 
 
@@ -74,7 +74,7 @@ class RowSplit:
         """int8 [R]."""
         split = self.schema.split
         if isinstance(split, GivenSplit):
-            return split.parts(frame[split.column], f"column {split.column!r} of {what}")
+            return split.parts(frame[split.column], what)
         if isinstance(split, RandomSplit):
             return split.parts(np.arange(start, start + len(frame)))
         assert self.cut is not None
@@ -84,8 +84,7 @@ class RowSplit:
 def split_times(schema: Schema, typed: bool, frame: pl.DataFrame, what: str) -> np.ndarray:
     """The times of some rows as the temporal split compares them: in full, but with moments in whole seconds."""
     assert isinstance(schema.split, TemporalSplit) and schema.time is not None
-    name = f"column {schema.time!r} of {what}"
-    whole, exact = seconds(frame[schema.time], name, schema.time_unit, typed=typed)
+    whole, exact = seconds(frame[schema.time], what, schema.time_unit, typed=typed)
     return exact if schema.split.moments is None else whole
 
 
