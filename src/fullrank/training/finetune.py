@@ -40,7 +40,7 @@ from fullrank.models.sequential.regularizers.ewc import EWC, FISHER, START
 from fullrank.run import Run, event_store_of, is_run, opened_run
 from fullrank.training import FOLDER_DEFAULTS, FitKeywords, FolderKeywords
 from fullrank.training.data_module import RetrievalData
-from fullrank.training.fit import fit
+from fullrank.training.fit import fit, without_gradients
 
 log = logger(__name__)
 
@@ -155,10 +155,7 @@ def fisher_information(
     spec = opened.spec if batch_size is None else opened.spec.override(f"training.batch_size={batch_size}")
     model = opened.model()
     if not isinstance(model, RecommenderModel):
-        raise UserError(
-            f"{opened.path} is a baseline, which is fitted without gradients; name a recommender that was trained",
-            code="baseline-without-training",
-        )
+        raise without_gradients(str(opened.path), "name a recommender that was trained")
     loader = RetrievalData(spec, store, opened.catalog).loader(model)
     model.to(where).train()
     own = dict(model.named_parameters())

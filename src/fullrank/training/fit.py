@@ -110,17 +110,11 @@ def _fit_locked(
     gradient = isinstance(model, RecommenderModel | RankingModule)
     given = {"loggers": loggers, "callbacks": callbacks, "init_from (--from)": init_from is not None}
     if not gradient and any(given.values()):
-        raise UserError(
-            f"{experiment.recipe} is a baseline, which is fitted at once and has no steps to watch and no weights to "
-            f"start from: leave out {' and '.join(name for name, value in given.items() if value)}",
-            code="baseline-without-training",
-        )
+        left_out = " and ".join(name for name, value in given.items() if value)
+        raise without_gradients(experiment.recipe, f"leave out {left_out}")
     if gradient and source is not None and source.spec.model.kind_of() in kinds("baselines"):
-        raise UserError(
-            f"{source.path} is a run of the baseline {source.spec.recipe}, which has no weights to start from: leave "
-            "out --from (init_from=), or name a run of a trained model",
-            code="baseline-without-training",
-        )
+        remedy = "leave out --from (init_from=), or name a run of a trained model"
+        raise without_gradients(f"{source.path} ({source.spec.recipe})", remedy)
     for callback in callbacks:
         if callable(getattr(callback, "check", None)):
             callback.check(model, store)  # type: ignore[attr-defined]
@@ -316,6 +310,15 @@ def _trainer(
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0,
+    )
+
+
+def without_gradients(what: str, remedy: str) -> UserError:
+    """The error for a baseline where a model is needed that is trained by gradient descent."""
+    return UserError(
+        f"{what} is a baseline, which is fitted at once and has no steps to watch and no weights to start from: "
+        f"{remedy}",
+        code="baseline-without-training",
     )
 
 
