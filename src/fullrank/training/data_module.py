@@ -74,7 +74,7 @@ class RetrievalData:
         """Whether there is something to validate on."""
         return len(self.store.eval_set("validation")) > 0
 
-    def loader(self, model: RecommenderModel, world: int = 1) -> Loader:
+    def loader(self, model: Any, world: int = 1) -> Loader:
         """The batches, in shards for every process and micro-batch."""
         if model.trains_on_times:
             known_times(
@@ -185,7 +185,7 @@ class RankingData:
         assert isinstance(self.experiment.evaluation, RankingEvaluation)
         return self.experiment.evaluation
 
-    def loader(self, model: RankingModule, world: int = 1) -> ImpressionLoader:
+    def loader(self, model: Any, world: int = 1) -> ImpressionLoader:
         training = self.experiment.training
         return ImpressionLoader(self.store, training.batch_size, self.experiment.seed, training.accumulate * world)
 

@@ -25,7 +25,7 @@ from fullrank.data.impressions.store import AnyStore
 from fullrank.data.sent_store import StoreAt
 from fullrank.experiment import Experiment
 from fullrank.parallel.ray import ray_cluster, require_ray
-from fullrank.run import Run, is_run
+from fullrank.run import Run, is_run, opened_run
 from fullrank.training import FIT_DEFAULTS, FitKeywords
 from fullrank.training.distributed import launched, sum_over_ranks
 from fullrank.training.fit import fit
@@ -102,9 +102,8 @@ def fit_on_ray(
         )
     folder = Path(os.path.abspath(without_dots(out)))
     mirror = None if checkpoints is None else Mirror(checkpoints)
-    check_folder(
-        folder, experiment, store, resume=options["resume"], overwrite=overwrite, init_from=options["init_from"]
-    )  # fmt: skip
+    source = None if options["init_from"] is None else opened_run(options["init_from"])
+    check_folder(folder, experiment, store, resume=options["resume"], overwrite=overwrite, init_from=source)
     if mirror is not None and not options["resume"]:  # a worker that is started again would go on from an older run
         mirror.require_free(overwrite=overwrite)
     task = WorkerTask(
