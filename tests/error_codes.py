@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src/fullrank"
 SNAPSHOT = Path(__file__).with_name("error_codes.json")
 CONSTRAINTS = ("only_with", "not_with", "needs", "some_of", "once")
 """Functions of `core/constraints.py`."""
-CODED = ("in_context", "check_that", "check_distinct", "refuse", "require_known", "require_filter", "require_list",
+CODED = ("in_context", "check_that", "refuse", "require_known", "require_filter", "require_list",
          "check_one_way", "check_unset", "require_problem", *CONSTRAINTS)  # fmt: skip
 """Functions that have a code of their own, where they are given none."""
 RAISING = ("UserError", "Requirement", "no_such", "check_given", "check_once", *CODED)
@@ -35,7 +35,8 @@ def error_codes(root: Path = SOURCE) -> list[str]:
             )
     constraints = ast.parse((root / "core" / "constraints.py").read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(constraints) if isinstance(node, ast.FunctionDef)]
-    codes.update(str(ast.literal_eval(default)) for f in functions for default in f.args.kw_defaults[-1:] if default)
+    last = [default for f in functions for default in f.args.kw_defaults[-1:]]
+    codes.update(str(default.value) for default in last if isinstance(default, ast.Constant))
     return sorted(codes)
 
 

@@ -44,10 +44,10 @@ def verbs() -> dict[str, list[str]]:
 
 def settings() -> dict[str, dict[str, dict[str, Any]]]:
     """room -> kind -> setting -> its default, as plain data (`required` where there is none)."""
-    from fullrank.core.registry import ROOMS, discover, kinds
+    from fullrank.core.registry import ROOMS, find, kinds
 
     return {"recipes": {kind: {"kind": kind} for kind in kinds("recipes")}} | {
-        room: {spec.kind_of(): _fields(spec) for spec in discover(room)} for room in ROOMS if room != "recipes"
+        room: {kind: _fields(find(kind, room)) for kind in kinds(room)} for room in ROOMS if room != "recipes"
     }
 
 

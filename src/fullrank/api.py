@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, overload
 
 from pydantic import Field
 
-from fullrank.core.checks import check_given, check_one_way, check_texts, check_type, public, takes
+from fullrank.core.checks import check_given, check_one_way, check_texts, check_type, public, takes, with_defaults
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.files import without_dots
@@ -53,7 +53,9 @@ from fullrank.inference.stored_users import Users
 from fullrank.parallel import Runner
 from fullrank.parallel.settings import ENGINE_DEFAULTS, EngineKeywords, EngineSettings, runner_of
 from fullrank.run import Run, event_store_of, require_problem, store_of, store_path
+from fullrank.run import opened_run as _run
 from fullrank.run.manifest import ITEMS, SEALED, SPEC, WEIGHTS
+from fullrank.training import TRAIN_DEFAULTS, WORKERS, TrainKeywords
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +69,6 @@ if TYPE_CHECKING:
     from fullrank.inference.list_parts import ListParts
     from fullrank.inference.predict import PredictionFile
     from fullrank.serving.export.folder import Exported
-    from fullrank.training import Callback
 
 Split = Literal["validation", "test"]
 
@@ -111,24 +112,14 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
 
 
 @public
+@takes(TrainKeywords, TRAIN_DEFAULTS, checked=True)
 def train(
     what: str | Path | Experiment | None = None,
     data: AnyStore | str | Path | None = None,
     out: str | Path | None = None,
     *,
     set: Sequence[str] = (),
-    resume: bool = False,
-    overwrite: bool = False,
-    init_from: Run | str | Path | None = None,
-    loggers: Sequence[str] = (),
-    callbacks: Sequence[Callback] = (),
-    device: str = "auto",
-    progress: bool = True,
-    checkpoints: str | None = None,
-    ray: str | None = None,
-    workers: int | None = None,
-    min_workers: int | None = None,
-    worker_cpus: int | None = None,
+    **options: Unpack[TrainKeywords],
 ) -> Run:
     """Train a recipe (or an Experiment, or a YAML file) on a prepared store; returns the run folder, opened.
 
@@ -149,8 +140,9 @@ def train(
 
     check_given("out=", out, "name the folder of the run", code="missing-argument")
     assert out is not None
-    folder = Path(out)
-    source = None if init_from is None else _run(init_from)
+    folder, how = Path(out), with_defaults(options, TRAIN_DEFAULTS)
+    resume, checkpoints, init_from = how["resume"], how["checkpoints"], how["init_from"]
+    how["init_from"] = source = None if init_from is None else _run(init_from)
     if resume and checkpoints is not None and not (folder / "manifest.json").exists():
         from fullrank.training.mirror import Mirror
 
@@ -165,17 +157,12 @@ def train(
         remedy = "name a recipe, an Experiment or a YAML file, or go on with the run in out= by resume=True"
         check_given("what to train", what, remedy, code="missing-argument")
         assert what is not None
-        resolve_device(device)  # one that is not there is told first
+        resolve_device(how["device"])  # one that is not there is told first
         usual = usual_precision(what, folder, resume=resume)
         spec = recipe(what, *usual, *set)
     if data is None:
         data = store_path(check_given("data=", kept, "name the prepared store to train on", code="missing-argument"))
-    how: dict[str, Any] = {
-        "resume": resume, "overwrite": overwrite, "init_from": source,
-        "loggers": tuple(loggers), "callbacks": tuple(callbacks), "device": device, "progress": progress,
-        "checkpoints": checkpoints,
-    }  # fmt: skip
-    asked = {"workers": workers, "min_workers": min_workers, "worker_cpus": worker_cpus}
+    ray, asked = how.pop("ray"), {name: how.pop(name) for name in WORKERS}
     given = {name: value for name, value in asked.items() if value is not None}
     if ray is not None:
         from fullrank.training.ray_train import RayWorkers, fit_on_ray
@@ -635,10 +622,6 @@ def export(
     from fullrank.serving.export.make import export_run
 
     return export_run(_run(run), Path(out), to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
-
-
-def _run(run: Run | str | Path) -> Run:
-    return run if isinstance(run, Run) else Run.open(run)
 
 
 def _later_events(run: Run, split: str, data: Any, events: Any, before: Any, columns: EventColumns) -> LaterEvents:

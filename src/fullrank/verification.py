@@ -5,7 +5,7 @@ Hashes find damage and mix-ups, not malice: whoever can write the folder can wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -115,7 +115,7 @@ def manifest_of(folder: str | Path) -> tuple[Path, dict[str, Any], str]:
     return path, manifest, kind
 
 
-def _manifest_check(path: Path, manifest: Mapping[str, Any]) -> FileCheck:
+def _manifest_check(path: Path, manifest: manifests.Facts) -> FileCheck:
     size = (path / manifests.NAME).stat().st_size
     if manifests.SEAL not in manifest:
         return FileCheck(manifests.NAME, "not hashed", size)
@@ -126,7 +126,7 @@ def _manifest_check(path: Path, manifest: Mapping[str, Any]) -> FileCheck:
     return FileCheck(manifests.NAME, "ok", size)
 
 
-def _listed(path: Path, manifest: Mapping[str, Any]) -> Iterator[FileCheck]:
+def _listed(path: Path, manifest: manifests.Facts) -> Iterator[FileCheck]:
     """Files whose hashes the manifest holds; in run format 2 those of the encoder alone."""
     listed = manifest.get("files")
     if isinstance(listed, dict):
@@ -141,7 +141,7 @@ def _listed(path: Path, manifest: Mapping[str, Any]) -> Iterator[FileCheck]:
             yield FileCheck(name, "differs")
 
 
-def _of_parts(path: Path, manifest: Mapping[str, Any]) -> Iterator[FileCheck]:
+def _of_parts(path: Path, manifest: manifests.Facts) -> Iterator[FileCheck]:
     """The files of each part of a store in parts."""
     if not parts.is_parts(manifest):
         return
@@ -165,7 +165,7 @@ def _compared(path: Path, name: str, expected: Any) -> FileCheck:
     return FileCheck(name, "ok" if same else "differs", file.stat().st_size)
 
 
-def _notes_of_run(manifest: Mapping[str, Any]) -> list[str]:
+def _notes_of_run(manifest: manifests.Facts) -> list[str]:
     if manifest.get("format_version") not in (HASHED, FORMAT):
         return [f"run format {manifest.get('format_version')!r} holds no hashes of weights, items and spec"]
     if manifest.get("finished") is False:

@@ -15,7 +15,6 @@ from fullrank.scaling.growth import (
     Growth,
     catalogue_growth,
     distinct_items,
-    distinct_items_reference,
     fit_heaps,
     growth_sentences,
     short_number,
@@ -26,6 +25,20 @@ from tests import tiny
 HISTORIES = st.lists(st.lists(st.integers(0, 12), max_size=6), min_size=1, max_size=12)
 SKEWED = [[0, 1, 2], [0, 0, 3], [1], [0, 4, 4, 4]]
 """Item 0 has four events, 4 three, 1 two, 2 and 3 one."""
+
+
+def distinct_items_reference(
+    items: np.ndarray, offsets: np.ndarray, order: np.ndarray, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """`distinct_items` as it is said: a set of items that each user adds to."""
+    count, known, counts = 0, set[int](), [(0, 0)]
+    for user in order.tolist():
+        own = items[offsets[user] : offsets[user + 1]].tolist()
+        count += len(own)
+        known.update(own)
+        counts.append((count, len(known)))
+    picked = np.array(counts, dtype=np.int64)[at]
+    return picked[:, 0], picked[:, 1]
 
 
 def sentences(grown: Growth) -> str:

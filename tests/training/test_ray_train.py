@@ -14,7 +14,7 @@ from fullrank.core.files import whole_folder
 from fullrank.core.readers import read_json
 from fullrank.data.events.store import Store
 from fullrank.data.sent_store import StoreAt
-from fullrank.training.fit import DEFAULTS, FitOptions
+from fullrank.training import FIT_DEFAULTS, FitKeywords
 from fullrank.training.mirror import Mirror
 from fullrank.training.ray_train import WorkerTask, _has_begun, _identity, _told
 from refusals import refused
@@ -92,7 +92,7 @@ def test_a_workers_own_error_is_told_before_what_the_others_made_of_it(tmp_path:
 
 
 def task(out: Path, *, old: int | None = None, **how: Any) -> WorkerTask:
-    options: FitOptions = DEFAULTS | how  # type: ignore[assignment]
+    options: FitKeywords = FIT_DEFAULTS | how  # type: ignore[assignment]
     return WorkerTask(tiny(), StoreAt(out, "fingerprint"), out, out, options, old, 1)
 
 

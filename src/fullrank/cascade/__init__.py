@@ -31,7 +31,6 @@ from fullrank.cascade.rerank import (
 from fullrank.cascade.stages import RankingStage, RetrievalStage
 from fullrank.core.checks import (
     check_choice,
-    check_one_way,
     check_overrides,
     check_type,
     keywords_checked,

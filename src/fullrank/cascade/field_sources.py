@@ -64,11 +64,10 @@ class KeyedTable:
 
     @cached_property
     def _rows(self) -> Vocabulary:
-        what = f"column {self.key!r} of {self.name}"
         column = self._source.read([self.key])[self.key]
-        ids = canonical(column, what)
-        refuse(ids.is_null(), column, what, "missing ids", code="missing-ids")
-        refuse(ids.is_duplicated(), column, what, "repeated ids, where each needs one row,", code="repeated-ids")
+        ids = canonical(column, self.name)
+        refuse(ids.is_null(), column, self.name, "missing ids", code="missing-ids")
+        refuse(ids.is_duplicated(), column, self.name, "repeated ids, where each needs one row,", code="repeated-ids")
         return Vocabulary(ids.cast(pl.String))
 
 

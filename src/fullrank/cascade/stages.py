@@ -14,7 +14,7 @@ from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import Evaluation
 from fullrank.models.ranking.model import RankingModule
-from fullrank.run import Run, require_problem, store_of
+from fullrank.run import Run, opened_run, require_problem, store_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RetrievalStage:
         """Opened. Raises `UserError` for a ranking model, and for a store given as `data` that is not the run's."""
         if isinstance(given, RetrievalStage):
             return given
-        run = given if isinstance(given, Run) else Run.open(given)
+        run = opened_run(given)
         require_problem(run, "retrieval", "it may be the cascade's ranker (retrievers: `fullrank list recipes`)")
         store: Any = None
         why_no_store = ""
@@ -71,7 +71,7 @@ class RankingStage:
         """
         if isinstance(given, RankingStage):
             return given
-        run = given if isinstance(given, Run) else Run.open(given)
+        run = opened_run(given)
         require_problem(run, "ranking", "it may be the cascade's retriever (rankers: `fullrank list rankers`)")
         store = store_of(run, data) if run.needs_store else data
         encoder = run.encoder(store)

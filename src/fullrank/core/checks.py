@@ -12,11 +12,10 @@ import inspect
 import math
 import operator
 import os
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from pydantic.fields import FieldInfo
@@ -59,15 +58,19 @@ def public(function: C) -> C:
 
     Read are `str | Path` (among Specs, stores and runs), `bool`, `int` and `float` (with bounds:
     `Annotated[int, Field(ge=1)]`), `str`, `Literal`, `Sequence[str]` and classes, each with None where that is allowed;
-    others are the function's own to look at, and those that `takes` adds. A value that is the default passes.
+    others are the function's own to look at, as are those that `takes` adds unless they are `checked`. A value that is
+    the default passes.
     """
     parameters = inspect.signature(function).parameters
     own = parameters.keys() - vars(function).get("in_groups", ())
+    declared = vars(function).get("declared")
 
     @functools.cache
     def checks() -> dict[str, Callable[[str, Any], Any]]:
         names = _Names(function)
-        read = {name: _check_of(eval(str(parameters[name].annotation), {}, names)) for name in own}
+        hints = {} if declared is None else get_type_hints(declared, include_extras=True)
+        hints |= {name: eval(str(parameters[name].annotation), {}, names) for name in own}
+        read = {name: _check_of(hint) for name, hint in hints.items()}
         return {name: check for name, check in read.items() if check is not None}
 
     @functools.wraps(function)
@@ -97,10 +100,11 @@ def _check_keywords(function: Callable[..., Any], parameters: Any, given: dict[s
         )
 
 
-def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[C], C]:
+def takes(keywords: Any, defaults: Mapping[str, Any], *, checked: bool = False) -> Callable[[C], C]:
     """A public function of `**options`, whose signature shows the keywords that a typed dictionary declares.
 
-    So `help()`, documentation and the error for a wrong keyword name them.
+    So `help()`, documentation and the error for a wrong keyword name them. `checked`: `public` looks at them, by their
+    annotations; else whoever reads the options does.
     """
     texts = {name: getattr(hint, "__forward_arg__", hint) for name, hint in keywords.__annotations__.items()}
     shown = [
@@ -112,7 +116,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[C], C]:
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
-        vars(function)["in_groups"] = defaults.keys()
+        vars(function).update(in_groups=defaults.keys(), declared=keywords if checked else None)
         return function
 
     return with_signature
@@ -158,17 +162,12 @@ def _check_of(annotation: Any) -> Callable[[str, Any], Any] | None:
         classes = tuple(member for member in others if isinstance(member, type) and member not in (str, Path))
         if len(classes) + 2 < len(others):
             return None
-        check = functools.partial(_check_opened, classes)
+        check = lambda name, value: value if isinstance(value, classes) else check_path(name, value)  # noqa: E731
     else:
         check = _member_check(others[0]) if len(others) == 1 else None
     if check is None or len(others) == len(members):
         return check
     return lambda name, value: None if value is None else check(name, value)
-
-
-def _check_opened(classes: tuple[type[Any], ...], name: str, given: Any) -> Any:
-    """What is opened already, or where it lies."""
-    return given if isinstance(given, classes) else check_path(name, given)
 
 
 def _member_check(annotation: Any) -> Callable[[str, Any], Any] | None:
@@ -279,12 +278,13 @@ def check_one_way(ways: Mapping[str, object], *, needed: bool = False, code: str
 def check_once(
     names: Iterable[str], what: str, remedy: str, *, code: str, same: Callable[[str], Hashable] = str
 ) -> None:
-    """No name is there twice; `same` gives what is compared. Raises `UserError` that shows the second."""
-    before = set[Hashable]()
+    """No name is there twice; `same` gives what is compared. Raises `UserError` that shows the second and them all."""
+    before = dict[Hashable, str]()
     for name in names:
         if same(name) in before:
-            raise UserError(f"{what} {brief(name)} is given twice: {remedy}", code=code)
-        before.add(same(name))
+            told = f"{brief(name)} twice, after {', '.join(map(repr, before.values()))}"
+            raise UserError(f"{what}: {told}; {remedy}", code=code)
+        before[same(name)] = name
 
 
 def check_flag(name: str, given: Any) -> bool:
@@ -317,13 +317,6 @@ def check_that(sound: bool, name: str, given: Any, demand: str, *, code: str) ->
     """Raise `UserError` where an argument is not `sound`; `demand` says behind it what it has to be."""
     if not sound:
         raise UserError(f"{name}={brief(given, 80)}{demand}", code=code)
-
-
-def check_distinct(what: str, names: Sequence[str], remedy: str, *, code: str) -> None:
-    """Raise `UserError` where a name stands twice among some."""
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise UserError(f"{what}: {repeated[0]!r} twice among {', '.join(map(repr, names))}; {remedy}", code=code)
 
 
 SIMPLE: dict[Any, Callable[[str, Any], Any]] = {

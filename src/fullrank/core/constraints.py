@@ -72,6 +72,7 @@ Factor = Annotated[float, Field(ge=0, le=MOST_FACTOR)]
 """Weight of a term that 0 leaves out."""
 PositiveFactor = Annotated[float, Field(gt=0, le=MOST_FACTOR)]
 Temperature = Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_FACTOR)]
+Value = Annotated[float, Field(ge=-MOST_VALUE, le=MOST_VALUE)]
 Seconds = Annotated[int, Field(ge=-MOST_TIME, le=MOST_TIME)]
 
 
@@ -83,49 +84,49 @@ class Constraint:
     broken: Callable[[BaseModel, str], str | None]
 
 
-def only_with(
-    setting: str, *values: Hashable, unread: tuple[Hashable, ...] = (), code: str = "setting-without-effect"
-) -> Constraint:
+def only_with(setting: str, *values: Hashable, unread: tuple[Hashable, ...] = ()) -> Constraint:
     """The field has no effect unless `setting` (`gate`, `deep.hidden`) has one of these values; without any, is set.
 
     `unread`: values that count as left out beside the default, since earlier versions wrote them.
     """
 
-    def broken(spec: BaseModel, name: str) -> str | None:
-        value, other = getattr(spec, name), attrgetter(setting)(spec)
-        if _holds(other, values) or not changed(spec, name) or value in unread:
-            return None
-        return (
-            f"{name}={typed(value)} has no effect with {setting}={typed(other)}: leave it out, or "
-            f"{_remedy(setting, other, values)}"
-        )
+    def told(value: Any, other: Any) -> str | None:
+        remedy = f"leave it out, or {_remedy(setting, other, values)}"
+        idle = f" has no effect with {setting}={typed(other)}: {remedy}"
+        return None if _holds(other, values) or value in unread else idle
 
-    return Constraint(code, broken)
+    return _beside(setting, told, "setting-without-effect")
 
 
-def not_with(setting: str, *values: Hashable, code: str = "setting-without-effect") -> Constraint:
+def not_with(setting: str, *values: Hashable) -> Constraint:
     """The field has no effect where `setting` has one of these values."""
 
-    def broken(spec: BaseModel, name: str) -> str | None:
-        other = attrgetter(setting)(spec)
-        if other not in values or not changed(spec, name):
-            return None
-        return f"{name}={typed(getattr(spec, name))} has no effect with {setting}={typed(other)}: leave one of them out"
+    def told(value: Any, other: Any) -> str | None:
+        return f" has no effect with {setting}={typed(other)}: leave one of them out" if other in values else None
 
-    return Constraint(code, broken)
+    return _beside(setting, told, "setting-without-effect")
 
 
 def needs(setting: str, *values: Hashable, code: str = "missing-setting") -> Constraint:
     """The field, once changed, needs `setting` at one of these values; without any, it has to be set."""
 
+    def told(value: Any, other: Any) -> str | None:
+        remedy = f"{_remedy(setting, other, values)}, or leave it out"
+        lacking = f" needs {_wanted(setting, values)}, which is {typed(other)}: {remedy}"
+        return None if _holds(other, values) else lacking
+
+    return _beside(setting, told, code)
+
+
+def _beside(setting: str, told: Callable[[Any, Any], str | None], code: str) -> Constraint:
+    """What a changed field asks of `setting`: `told` says of both values what is wrong, behind the field's own."""
+
     def broken(spec: BaseModel, name: str) -> str | None:
-        other = attrgetter(setting)(spec)
-        if _holds(other, values) or not changed(spec, name):
+        if not changed(spec, name):
             return None
-        return (
-            f"{name}={typed(getattr(spec, name))} needs {_wanted(setting, values)}, which is {typed(other)}: "
-            f"{_remedy(setting, other, values)}, or leave {name} out"
-        )
+        value = getattr(spec, name)
+        wrong = told(value, attrgetter(setting)(spec))
+        return None if wrong is None else f"{name}={typed(value)}{wrong}"
 
     return Constraint(code, broken)
 

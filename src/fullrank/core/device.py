@@ -17,15 +17,8 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     process that is to run a model on the CPU keeps the memory that batches free (`keep_freed_memory`). Raises
     `UserError` for a device that there is not.
     """
-    device = _named(name)
-    if device.type == "cpu":
-        keep_freed_memory()
-    return device
-
-
-def _named(name: str | torch.device) -> torch.device:
     if isinstance(name, str) and name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         if not isinstance(name, str | torch.device):  # a number would be a GPU's
             raise TypeError(name)
@@ -35,6 +28,7 @@ def _named(name: str | torch.device) -> torch.device:
             f"the device {brief(name, 80)} is unknown; allowed: auto, cpu, cuda, cuda:N, mps", code="unknown-device"
         ) from None
     if device.type == "cpu":
+        keep_freed_memory()
         return device
     room = getattr(torch, device.type, None) or getattr(torch.backends, device.type, None)
     count = torch.cuda.device_count() if device.type == "cuda" else 1

@@ -118,8 +118,12 @@ def brief(value: object, most: int = MOST_GIVEN) -> str:
 
 
 def reason_line(error: BaseException) -> str:
-    """The first line of what another library's error says, or its type where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:MOST_GIVEN]
+    """The first line of what an error of the system or of another library says, or its type where it says nothing.
+
+    Of the system's it has no number and no file.
+    """
+    said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return str(said).splitlines()[0].rstrip(".")[:MOST_GIVEN]
 
 
 def middle_cut(text: str, most: int = MOST_GIVEN) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fullrank.core.errors import UserError
-from fullrank.core.files import exchange, flush, reason_of
+from fullrank.core.errors import UserError, reason_line
+from fullrank.core.files import exchange, flush
 from fullrank.core.locks import folder_lock
 
 NEEDED = ("rename", "flush")
@@ -32,7 +32,7 @@ def _tried(check: Callable[[Path], str | None], home: Path) -> str | None:
     try:
         return check(home)
     except (OSError, UserError) as error:
-        return reason_of(error)
+        return reason_line(error)
 
 
 def _rename(home: Path) -> str | None:

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, reason_line
 from fullrank.core.locks import folder_lock, forget_part, is_leftover, part_name, remove_leftovers
 
 if TYPE_CHECKING:
@@ -43,6 +43,17 @@ class NotWritten(UserError):
 
 
 @contextmanager
+def not_written(path: Path, *, folder: bool = False) -> Iterator[None]:
+    """Raise `UserError` where the system refuses to write in the block."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader of a pipe has gone (`| head`): no fault of the disk
+        raise
+    except OSError as error:
+        raise NotWritten(path, reason_line(error), folder=folder) from error
+
+
+@contextmanager
 def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """A path to write to, which becomes the file `path` when the block ends without an error.
 
@@ -52,12 +63,9 @@ def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """
     pending = Pending(Path(path), private)
     try:
-        yield pending.begin()
-        pending.commit()
-    except BrokenPipeError:  # the reader of a pipe has gone (`| head`): no fault of the disk
-        raise
-    except OSError as error:
-        raise NotWritten(pending.path, reason_of(error)) from error
+        with not_written(pending.path):
+            yield pending.begin()
+            pending.commit()
     finally:
         pending.abandon()
 
@@ -123,11 +131,15 @@ def copy_file(source: Path, path: Path) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to a log. A killed process may leave half of it, so readers stop at a torn line."""
-    try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
-    except OSError as error:
-        raise NotWritten(path, reason_of(error)) from error
+    with not_written(path), open(path, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def require_space(folder: Path, needed: int, what: str) -> None:
+    """Raise `UserError` where the disk of a folder has not so many bytes left."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(f"{what} needs {needed:,} bytes but {folder} has {free:,} free; make room", code="disk-full")
 
 
 def make_folder(place: Path, what: str = "folder") -> None:
@@ -136,7 +148,7 @@ def make_folder(place: Path, what: str = "folder") -> None:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"cannot make the {what} {str(place)!r}: {reason_of(error)}; name one that can be written",
+            f"cannot make the {what} {str(place)!r}: {reason_line(error)}; name one that can be written",
             code="not-written",
         ) from None
 
@@ -215,12 +227,11 @@ def whole_folder(out: str | Path, what: str = "another command") -> Iterator[Pat
     with folder_lock(place, what):
         pending = PendingFolder(place)
         try:
-            yield pending.begin()
-            pending.commit()
-        except NotWritten as error:  # a file in the folder: what is named is the folder that was asked for
+            with not_written(place, folder=True):
+                yield pending.begin()
+                pending.commit()
+        except NotWritten as error:  # perhaps of a file in the folder: what is named is the folder that was asked for
             raise NotWritten(place, error.reason, folder=True) from error
-        except OSError as error:
-            raise NotWritten(place, reason_of(error), folder=True) from error
         finally:
             pending.abandon()
 
@@ -234,12 +245,9 @@ def scratch_folder() -> Iterator[Path]:
     place = Path(tempfile.gettempdir()) / "fullrank"
     scratch = part_name(place)
     try:
-        remove_leftovers(place)
-        scratch.mkdir(mode=0o700)
-    except OSError as error:
-        forget_part(scratch)
-        raise NotWritten(scratch, reason_of(error), folder=True) from error
-    try:
+        with not_written(scratch, folder=True):
+            remove_leftovers(place)
+            scratch.mkdir(mode=0o700)
         yield scratch
     finally:
         forget_part(scratch)
@@ -290,11 +298,6 @@ def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: Fal
     if not folder.exists():
         return []
     return sorted(path.name for path in folder.iterdir() if not is_own(path.name) and not is_leftover(path.name))
-
-
-def reason_of(error: Exception) -> str:
-    """What an error of the system says, without its number and file."""
-    return getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 def take_place(folder: Path, out: Path) -> None:

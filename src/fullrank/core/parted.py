@@ -5,7 +5,7 @@ Nothing is copied until values are asked for: `array[places]` and `take` gather 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,17 +78,14 @@ class PartedArray:
         return found.reshape((*places.shape, *self._width))
 
     def max(self) -> Any:
-        return self._over(np.max)
+        return np.max([part.max() for part in self.parts if len(part)])
 
     def min(self) -> Any:
-        return self._over(np.min)
+        return np.min([part.min() for part in self.parts if len(part)])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """All of it in memory."""
         return np.concatenate(self.parts).astype(dtype or self.dtype, copy=False)
-
-    def _over(self, reduce: Callable[[Any], Any]) -> Any:
-        return reduce(np.array([reduce(part) for part in self.parts if len(part)]))
 
     def _stretch(self, start: int, stop: int) -> np.ndarray:
         found = [

@@ -215,7 +215,10 @@ def _measure(root: yaml.Node) -> None:
     stack = [(root, False)]
     while stack:
         node, measured = stack.pop()
-        key, inner = id(node), _below(node)
+        key = id(node)
+        inner = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            inner = [one for pair in node.value for one in pair]
         if measured:
             above.discard(key)
             values = 1 + sum(found[id(one)][0] for one in inner)
@@ -237,9 +240,3 @@ def _measure(root: yaml.Node) -> None:
             above.add(key)
             stack.append((node, True))
             stack += [(one, False) for one in inner]
-
-
-def _below(node: yaml.Node) -> list[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        return [one for pair in node.value for one in pair]
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []

@@ -33,7 +33,6 @@ import importlib
 import importlib.metadata
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -119,54 +118,46 @@ def component(kind: str, *rooms: str) -> Any:
     raise no_such(f"no {one} is called", kind, allowed, code="unknown-kind")
 
 
-def discover(room: str) -> Iterator[type[Spec]]:
-    """Every Spec class of a room (what the component checks run on); recipes are functions."""
-    for kind in kinds(room):
-        yield find(kind, room)
-
-
-ROOMS = {
-    "recommender": "items + encoder + task + loss, trained by gradient descent",
-    "baselines": "recommenders without gradient descent",
-    "click": "fields + ranker, trained on impressions to predict clicks",
-    "rankers": "fields of an impression -> logit of a click",
-    "rankers.sequences": "behaviour sequences and a target -> one vector each",
-    "rankers.mixings": "token mixings of rankmixer and rankelastor",
-    "rankers.feed_forwards": "per-token networks of rankmixer and rankelastor",
-    "items": "item id <-> vector",
-    "items.vectors": "items -> vectors of their text, before any training",
-    "items.codes": "learners of semantic ids: vectors -> codes",
-    "attention": "token mixers of the transformer encoder",
-    "encoders": "history of vectors -> states",
-    "reasoning": "latent steps behind the history, around any encoder",
-    "objectives.tasks": "who predicts what",
-    "objectives.losses": "scores -> one number per query",
-    "objectives.weightings": "one factor per query",
-    "regularizers": "penalties on a training step",
-    "data.sources": "public data sets and the generated one",
-    "recipes": "complete experiments under their published names",
+_ROOMS: dict[str, tuple[str, str, str | None]] = {
+    "recommender": ("items + encoder + task + loss, trained by gradient descent", "models.sequential.model", "model"),
+    "baselines": ("recommenders without gradient descent", "models.sequential.baselines", "model"),
+    "click": ("fields + ranker, trained on impressions to predict clicks", "models.ranking.model", "model"),
+    "rankers": ("fields of an impression -> logit of a click", "models.ranking", "model.ranker"),
+    "rankers.sequences": (
+        "behaviour sequences and a target -> one vector each",
+        "models.ranking.sequences",
+        "model.sequences",
+    ),
+    "rankers.mixings": ("token mixings of rankmixer and rankelastor", "models.ranking.mixings", "model.ranker.mixing"),
+    "rankers.feed_forwards": (
+        "per-token networks of rankmixer and rankelastor",
+        "models.ranking.feed_forwards",
+        "model.ranker.feed_forward",
+    ),
+    "items": ("item id <-> vector", "models.sequential.items", "model.items"),
+    "items.vectors": ("items -> vectors of their text, before any training", "semantic_ids.vectors", "vectors"),
+    "items.codes": ("learners of semantic ids: vectors -> codes", "semantic_ids", "learner"),
+    "attention": ("token mixers of the transformer encoder", "models.sequential.attention", "model.encoder.attention"),
+    "encoders": ("history of vectors -> states", "models.sequential.encoders", "model.encoder"),
+    "reasoning": (
+        "latent steps behind the history, around any encoder",
+        "models.sequential.reasoning",
+        "model.reasoner",
+    ),
+    "objectives.tasks": ("who predicts what", "models.sequential.objectives.tasks", "model.task"),
+    "objectives.losses": ("scores -> one number per query", "models.sequential.objectives.losses", "model.loss"),
+    "objectives.weightings": ("one factor per query", "models.sequential.objectives.weightings", "model.weighting"),
+    "regularizers": ("penalties on a training step", "models.sequential.regularizers", "model.penalties"),
+    "data.sources": ("public data sets and the generated one", "data.sources", None),
+    "recipes": ("complete experiments under their published names", "recipes", None),
 }
+"""Room -> what its components do, where their source lies below the package (a folder, or a file), and the setting that
+chooses one of them, of an experiment or of `fullrank encode` (vectors, learner).
 
-SETTINGS = {
-    "recommender": "model",
-    "baselines": "model",
-    "click": "model",
-    "rankers": "model.ranker",
-    "rankers.sequences": "model.sequences",
-    "rankers.mixings": "model.ranker.mixing",
-    "rankers.feed_forwards": "model.ranker.feed_forward",
-    "items": "model.items",
-    "items.vectors": "vectors",
-    "items.codes": "learner",
-    "attention": "model.encoder.attention",
-    "encoders": "model.encoder",
-    "reasoning": "model.reasoner",
-    "objectives.tasks": "model.task",
-    "objectives.losses": "model.loss",
-    "objectives.weightings": "model.weighting",
-    "regularizers": "model.penalties",
-}
-"""The setting that chooses one of a room's kinds: of an experiment, or of `fullrank encode` (vectors, learner)."""
+The names of rooms are older than the folders, and files of other people hold them (entry points, `fullrank list`)."""
+ROOMS = {room: what for room, (what, _, _) in _ROOMS.items()}
+PLACES = {room: place for room, (_, place, _) in _ROOMS.items()}
+SETTINGS = {room: setting for room, (_, _, setting) in _ROOMS.items() if setting is not None}
 
 
 def rooms_named(given: str) -> list[str]:
@@ -181,32 +172,6 @@ def rooms_named(given: str) -> list[str]:
     raise UserError(
         f"unknown component type {brief(given)}{hint} (allowed: {', '.join(short)})", code="unknown-component-type"
     )
-
-
-PLACES = {
-    "recommender": "models.sequential.model",
-    "baselines": "models.sequential.baselines",
-    "click": "models.ranking.model",
-    "rankers": "models.ranking",
-    "rankers.sequences": "models.ranking.sequences",
-    "rankers.mixings": "models.ranking.mixings",
-    "rankers.feed_forwards": "models.ranking.feed_forwards",
-    "items": "models.sequential.items",
-    "items.vectors": "semantic_ids.vectors",
-    "items.codes": "semantic_ids",
-    "attention": "models.sequential.attention",
-    "encoders": "models.sequential.encoders",
-    "reasoning": "models.sequential.reasoning",
-    "objectives.tasks": "models.sequential.objectives.tasks",
-    "objectives.losses": "models.sequential.objectives.losses",
-    "objectives.weightings": "models.sequential.objectives.weightings",
-    "regularizers": "models.sequential.regularizers",
-    "data.sources": "data.sources",
-    "recipes": "recipes",
-}
-"""Where the source of each room lies below the package: a folder, or a file.
-
-The names of rooms are older than the folders, and files of other people hold them (entry points, `fullrank list`)."""
 
 
 @functools.cache

@@ -173,49 +173,39 @@ class _Started(dict[str, Any]):
 
 def put_setting(tree: dict[str, Any], path: str, value: Any) -> None:
     """Put a value at a dotted path, in place. Raises `UserError` with the nearest name where there is no such path."""
-    _put(tree, path.strip().split("."), value, path, tree)
-
-
-def _put(tree: Any, keys: list[str], value: Any, whole: str, root: dict[str, Any]) -> None:
-    key, rest = keys[0], keys[1:]
-    if isinstance(tree, list):
-        if not key.isdecimal() or len(key) > 9 or int(key) >= len(tree):
-            raise UserError(
-                f"{middle_cut(whole)}: {brief(key)} is not a place in a list of {len(tree)}", code="unknown-setting"
-            )
-        if rest:
-            _put(tree[int(key)], rest, value, whole, root)
-        else:
-            tree[int(key)] = value
-        return
-    if not isinstance(tree, dict):
-        raise UserError(
-            f"{middle_cut(whole)}: nothing can be set below this value; it is {brief(tree)}", code="unknown-setting"
-        )
-    gone = (str(tree.get("kind")), key) in REMOVED  # which the spec refuses, unless the value changes nothing
-    if not (key in tree or gone or isinstance(tree, _Started)):
-        names = [n for n in tree if n != "kind"]
-        raise UserError(
-            f"{middle_cut(whole)}: there is no setting {brief(key)}{_meant(key, names, whole, root)} "
-            f"(allowed: {', '.join(names)})",
-            code="unknown-setting",
-        )
-    if rest == ["kind"]:
-        tree[key] = _Started(kind=value)
-    elif rest:
-        _put(tree[key], rest, value, whole, root)
+    *above, last = path.strip().split(".")
+    inner: Any = tree
+    around, place = inner, last
+    for key in above:
+        around, place = inner, _place(inner, key, path, tree)
+        inner = around.get(place) if isinstance(around, dict) else around[place]
+    if above and last == "kind" and isinstance(around, dict):
+        around[place] = _Started(kind=value)
     else:
-        tree[key] = value
+        inner[_place(inner, last, path, tree)] = value
 
 
-def _meant(key: str, names: list[str], whole: str, root: dict[str, Any]) -> str:
-    """The path that ends in what was typed (`lr`: `training.lr`), else the nearest name here, else anywhere."""
-    paths = {path: path.rpartition(".")[2] for path in _paths(root)}
-    ending = [path for path in paths if path.endswith(f".{whole}")]
-    here = did_you_mean(key, names)
-    if not ending and not here:
-        ending = [path for path, last in paths.items() if last == nearest(key, paths.values())]
-    return f"; did you mean {' or '.join(map(repr, ending[:3]))}?" if ending else here
+def _place(tree: Any, key: str, whole: str, root: dict[str, Any]) -> Any:
+    """What a key of the path `whole` names in a list or a mapping. Raises `UserError` where it is none of them."""
+    if isinstance(tree, list) and key.isdecimal() and len(key) < 10 and int(key) < len(tree):
+        return int(key)
+    if isinstance(tree, dict):
+        gone = (str(tree.get("kind")), key) in REMOVED  # which the spec refuses, unless the value changes nothing
+        if key in tree or gone or isinstance(tree, _Started):
+            return key
+        names = [n for n in tree if n != "kind"]
+        paths = {path: path.rpartition(".")[2] for path in _paths(root)}
+        # the path that ends in what was typed (`lr`: `training.lr`), else the nearest name here, else anywhere
+        meant, here = [path for path in paths if path.endswith(f".{whole}")], did_you_mean(key, names)
+        if not meant and not here:
+            meant = [path for path, last in paths.items() if last == nearest(key, paths.values())]
+        hint = f"; did you mean {' or '.join(map(repr, meant[:3]))}?" if meant else here
+        told = f"there is no setting {brief(key)}{hint} (allowed: {', '.join(names)})"
+    elif isinstance(tree, list):
+        told = f"{brief(key)} is not a place in a list of {len(tree)}"
+    else:
+        told = f"nothing can be set below this value; it is {brief(tree)}"
+    raise UserError(f"{middle_cut(whole)}: {told}", code="unknown-setting")
 
 
 def _paths(tree: Any, before: str = "") -> Iterator[str]:

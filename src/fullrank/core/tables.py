@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
-from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, Pending, reason_of, whole_file
+from fullrank.core.errors import UserError, reason_line
+from fullrank.core.files import NotWritten, Pending, whole_file
 
 if TYPE_CHECKING:
     import polars as pl
@@ -113,4 +113,4 @@ def _refusals(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, PolarsError, PanicException) as error:
-        raise NotWritten(path, reason_of(error)) from error
+        raise NotWritten(path, reason_line(error)) from error

@@ -10,8 +10,7 @@ from functools import reduce
 from types import EllipsisType
 from typing import Any, TypedDict, TypeVar, get_args
 
-from fullrank.core.checks import check_choice, check_distinct, check_that
-from fullrank.core.errors import UserError
+from fullrank.core.checks import check_choice, check_once, check_one_way, check_that
 from fullrank.core.spec import Spec, put_setting, read_setting
 from fullrank.data.values import Unit
 
@@ -32,9 +31,7 @@ def check_column(name: str, given: Any) -> Any:
 
 def check_said_once(setting: str, sources: Mapping[str, bool]) -> None:
     """Raise `UserError` where several of the sources (`set=`, whether it does) say one setting."""
-    saying = [source for source, says in sources.items() if says]
-    if len(saying) > 1:
-        raise UserError(f"{setting} is given twice, by {' and by '.join(saying)}; keep one", code="given-twice")
+    check_one_way({f"{setting} by {source}": says or None for source, says in sources.items()}, code="given-twice")
 
 
 class ColumnKeywords(TypedDict, total=False):
@@ -78,22 +75,18 @@ class EventColumns:
             check_said_once("columns", {"columns=": not usual, f"{name}=": True})
             times = () if time is None else (USUAL[2] if time is ... else time,)
             columns = (named["user_col"] or USUAL[0], named["item_col"] or USUAL[1], *times)
-        return cls(_check_names(columns, counts), check_choice("time_unit", typed["time_unit"], get_args(Unit)))
+        names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
+        sound = len(names) in counts and all(isinstance(name, str) for name in names)
+        demand = f": name {' or '.join(map(str, counts))}, user, item and time, such as {USUAL}"
+        check_that(sound, "columns", columns, demand, code="not-column-names")
+        check_once(names, "user, item and time", "each has a column of its own", code="repeated-column")
+        return cls(tuple(names), check_choice("time_unit", typed["time_unit"], get_args(Unit)))
 
 
-def _check_names(columns: Any, counts: tuple[int, ...]) -> tuple[str, ...]:
-    """The names of the columns of user, item and, where there is a third, time. Raises `UserError` for others."""
-    names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
-    sound = len(names) in counts and all(isinstance(name, str) for name in names)
-    demand = f": name {' or '.join(map(str, counts))}, user, item and time, such as {USUAL}"
-    check_that(sound, "columns", columns, demand, code="not-column-names")
-    check_distinct("user, item and time", names, "each has a column of its own", code="repeated-column")
-    return tuple(names)
-
-
-def keywords_said(named: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
-    """Those of some keywords (name -> setting and value) that the caller says."""
-    return {name: pair for name, pair in named.items() if pair[1] is not (... if name == "time_col" else None)}
+def keywords_said(settings: Mapping[str, str], keywords: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Those of some keywords (name -> setting) that the caller says, with the setting and the value."""
+    said = {name: (path, keywords[name]) for name, path in settings.items()}
+    return {name: pair for name, pair in said.items() if pair[1] is not (... if name == "time_col" else None)}
 
 
 def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Sequence[str]) -> S:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import ssl
 import time
 import urllib.parse
@@ -26,8 +25,8 @@ from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry, make_headers, parse_url
 
 from fullrank.core.checks import check_whole
-from fullrank.core.errors import UserError, brief, in_context
-from fullrank.core.files import make_folder, reason_of, write_json
+from fullrank.core.errors import UserError, brief, in_context, reason_line
+from fullrank.core.files import make_folder, not_written, require_space, write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import Reporter
 from fullrank.core.readers import read_json
@@ -156,12 +155,7 @@ class _Part:
                 f"replaced it; if you trust the new one, fetch it by hand to {self.path.with_suffix('')}",
                 code="size-differs",
             )
-        needed, free = (total or size or 0) - self.done, shutil.disk_usage(self.path.parent).free
-        if needed > free:
-            raise UserError(
-                f"{self.file.name} needs {needed:,} more bytes but {self.path.parent} has {free:,} free; make room",
-                code="disk-full",
-            )
+        require_space(self.path.parent, (total or size or 0) - self.done, f"the rest of {self.file.name}")
         write_json(self.note, {"url": self.file.url, "validator": self.validator, "total": total}, indent=None)
 
     def copy(self, response: urllib3.BaseHTTPResponse, tell: Callable[[], None]) -> None:
@@ -175,7 +169,7 @@ class _Part:
                 try:
                     block = response.read1(CHUNK)  # what has arrived: `read` would lose it where the connection breaks
                 except (OSError, HTTPError) as error:
-                    broken = f"the connection broke after {self.done:,} bytes ({_shown(reason_of(_cause(error)))})"
+                    broken = f"the connection broke after {self.done:,} bytes ({_shown(reason_line(_cause(error)))})"
                     raise _Interrupted(broken) from None
                 if not block:
                     break
@@ -200,7 +194,7 @@ def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Pa
         return None
     part = _Part.of(file, target)
     failures, most = 0, part.done
-    try:
+    with not_written(part.path):
         while part.total is None or part.done != part.total:
             try:
                 _attempt(part, lambda: shown.at(file.name, part.done, part.total or file.size or 0))
@@ -220,9 +214,6 @@ def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Pa
             raise fault
         os.replace(part.path, target)
         part.note.unlink(missing_ok=True)
-    except OSError as error:
-        sentence = f"cannot write {part.path}: {error.strerror or error}; make room and run it again"
-        raise UserError(sentence, code="not-written") from None
     return target
 
 
@@ -255,7 +246,7 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
                 code="certificate-invalid",
             ) from None
         raise _Interrupted(
-            f"{parse_url(url).netloc} does not answer ({_shown(reason_of(cause))}); check the network and any proxy"
+            f"{parse_url(url).netloc} does not answer ({_shown(reason_line(cause))}); check the network and any proxy"
         ) from None
     try:
         part.begin(response)

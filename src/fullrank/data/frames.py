@@ -22,12 +22,12 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import narwhals as nw
 import polars as pl
 
-from fullrank.core.checks import check_distinct, check_that
+from fullrank.core.checks import check_once, check_that
 from fullrank.core.errors import UserError, brief, no_effect, no_such, reason_line
 from fullrank.core.parquet import BROKEN, UnlikeFiles, unlike_files, unreadable
 from fullrank.core.readers import read_json_text
@@ -79,9 +79,11 @@ class InputTable:
             self.typed = not suffix.startswith((".csv", ".tsv"))
             self.sliced = path.is_dir() or suffix in (".parquet", ".pq")
             if not self.typed:
-                header = _header(path)
+                header = next(_lines(path), b"").decode("utf-8-sig", errors="replace").rstrip("\r\n")
                 self.separator = check_separator(separator) or _found_separator(path, header)
-                self._refuse_repeated(header)
+                with suppress(csv.Error):  # a column that is named twice would get another name
+                    names = next(csv.reader([header], delimiter=self.separator), [])
+                    _require_distinct(self.name, [name for name in names if name])
             if path.is_dir():
                 _require_parquet(path, self.name)
                 self.unlike = self.attempt(lambda: unlike_files(path))
@@ -129,7 +131,7 @@ class InputTable:
         Raises `UserError` for what is no id, and for JSON lines with numbers beside text.
         """
         self.require_one_kind(column)
-        return values.ids(frame[column], f"column {column!r} of {self.name}", typed=self.typed or text)
+        return values.ids(frame[column], self.name, typed=self.typed or text)
 
     def require_one_kind(self, column: str) -> None:
         """Raise `UserError` where JSON lines hold numbers beside text in a column: 7 and "7" would become one id."""
@@ -149,12 +151,6 @@ class InputTable:
                     f"{json.dumps(str(value))} and {value} would be one; write all of them as text, or all as numbers",
                     code="mixed-ids",
                 )
-
-    def _refuse_repeated(self, header: str) -> None:
-        """Raise `UserError` where the header of a text file names a column twice, which would get another name."""
-        with suppress(csv.Error):
-            names = next(csv.reader([header], delimiter=self.separator or ","), [])
-            _require_distinct(self.name, [name for name in names if name])
 
     def infer(self, frame: pl.DataFrame, keep_text: str | None = None) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
@@ -258,22 +254,9 @@ def input_name(table: Any) -> str:
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
 
 
-@runtime_checkable
-class NamedRows(Protocol):
-    """Rows of a table."""
-
-    @property
-    def name(self) -> str:
-        """The table in errors."""
-        ...
-
-    @property
-    def rows(self) -> int: ...
-
-
-def name_rows(table: NamedRows, start: int, frame: pl.DataFrame) -> str:
-    """A table in errors, with the rows of a frame where it has more."""
-    return table.name if table.rows == len(frame) else f"{table.name}, rows {start:,} to {start + len(frame) - 1:,},"
+def name_rows(name: str, rows: int, start: int, frame: pl.DataFrame) -> str:
+    """A table in errors, with the rows of a frame where it has more `rows`."""
+    return name if rows == len(frame) else f"{name}, rows {start:,} to {start + len(frame) - 1:,},"
 
 
 def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
@@ -297,7 +280,7 @@ def require_rows(name: str, rows: int) -> None:
 
 
 def _require_distinct(name: str, columns: Sequence[str]) -> None:
-    check_distinct(f"columns of {name}", columns, "rename or remove one of the two", code="repeated-column")
+    check_once(columns, f"columns of {name}", "rename or remove one of the two", code="repeated-column")
 
 
 def check_separator(given: Any) -> str | None:
@@ -324,11 +307,6 @@ def _lines(path: Path) -> Iterator[bytes]:
                 yield line
     except (OSError, EOFError, zlib.error):  # unreadable or damaged: whoever reads it says so
         return
-
-
-def _header(path: Path) -> str:
-    """The first line of a text file; empty where there is none."""
-    return next(_lines(path), b"").decode("utf-8-sig", errors="replace").rstrip("\r\n")
 
 
 def _refuse_other_encoding(path: Path, name: str) -> None:

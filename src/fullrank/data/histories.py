@@ -21,6 +21,8 @@ from fullrank.core.parted import Flat
 from fullrank.core.random import finalise, shifted
 from fullrank.data.values import NATIVE, joined
 
+OfUsers = Int[np.ndarray, "U"]
+"""A number for each user."""
 MANY_REPEATS = 0.01
 """Share of targets in their own users' histories above which it is told, and validation ranks the history."""
 
@@ -33,7 +35,7 @@ class Histories:
     """[U rows] item ids."""
     times: Int[Flat, "E"] | None = None
     """Seconds since 1970 beside `items.values`; None where nobody knows them."""
-    users: Int[np.ndarray, "U"] | None = None
+    users: OfUsers | None = None
     """Rows of the store's users, which a model sees as `Batch.rows`; None numbers them 0, 1, ..."""
     keys: UserKeys | None = None
     """Numbers made of the users' ids, for models that read them; None where nobody knows who they are."""
@@ -42,7 +44,7 @@ class Histories:
         return len(self.items)
 
     @property
-    def lengths(self) -> Int[np.ndarray, "U"]:
+    def lengths(self) -> OfUsers:
         """Events of each user."""
         return self.items.lengths
 
@@ -67,7 +69,7 @@ class EvalSet:
     """[U rows] item ids, oldest first; they lie right behind the history."""
 
     @property
-    def users(self) -> Int[np.ndarray, "U"]:
+    def users(self) -> OfUsers:
         """Rows of the store's users."""
         assert self.histories.users is not None
         return self.histories.users
@@ -78,7 +80,7 @@ class EvalSet:
         return self.targets.distinct()
 
     @property
-    def next_items(self) -> Int[np.ndarray, "U"]:
+    def next_items(self) -> OfUsers:
         """What each user chose next: the first of their targets."""
         return np.asarray(self.targets.values[self.targets.starts])
 
@@ -121,7 +123,7 @@ class UserKeys:
         own = self.rows if numbered else np.arange(len(self.make()))[self.rows]
         return UserKeys(self.make, own[rows])  # type: ignore[index]
 
-    def numbers(self) -> Int[np.ndarray, "U"]:
+    def numbers(self) -> OfUsers:
         made = self.make()
         return made if self.rows is None else made[self.rows]
 
@@ -131,7 +133,7 @@ UNKNOWN = -1
 """The key of a user without an id."""
 
 
-def user_keys(ids: pl.Series) -> Int[np.ndarray, "U"]:
+def user_keys(ids: pl.Series) -> OfUsers:
     """Keys from 0 to 2^62 - 1; a whole number has that of its text, a missing id `UNKNOWN`."""
     known = ids.is_not_null().to_numpy()
     with np.errstate(over="ignore"):  # modulo 2^64 on purpose

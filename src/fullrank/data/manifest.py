@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fullrank import __version__
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, reason_line
 from fullrank.core.files import write_json
-from fullrank.core.readers import cannot_open, cannot_read, missing_file, read_bytes, read_json_text, refuse_special
+from fullrank.core.readers import cannot_open, cannot_read, missing_file, read_json, read_json_text
 from fullrank.core.registry import PROBLEMS, Problem
+from fullrank.core.spec import error_sentence
 
 PARTS = "fullrank.parts"
 """What a manifest calls a store of events in parts (`data/events/parts.py`)."""
@@ -50,7 +52,13 @@ SETTLED = 2.0
 """Seconds after which the times of a file tell of every further write: file systems count time in steps."""
 
 
-def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+Facts = dict[str, Any]
+"""What a manifest says, or a part of it, as JSON has it."""
+Count = Annotated[int, Field(ge=0, strict=True)]
+"""A number of things, as a manifest has it."""
+
+
+def describe_files(folder: Path) -> dict[str, Facts]:
     """Size, hash, dtype and shape of each file of a store that is being written."""
     files = hash_files(folder, sorted(path.name for path in folder.iterdir()))
     for path in (folder / name for name in files):
@@ -60,12 +68,12 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
-def hash_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def hash_files(folder: Path, names: Iterable[str]) -> dict[str, Facts]:
     """Size and hash of some files of a folder that is being written."""
     return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)} for name in names}
 
 
-def content(files: Mapping[str, Mapping[str, Any]]) -> str:
+def content(files: Mapping[str, Facts]) -> str:
     """One hash for all files of a store."""
     lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
     return hashlib.sha256(lines.encode()).hexdigest()
@@ -96,7 +104,7 @@ def _hash_of(path: str, *state: int) -> str:
     return sha256_file(Path(path))
 
 
-def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(tree: Facts) -> Facts:
     """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and without spaces."""
     own = {key: value for key, value in tree.items() if key != SEAL}
     as_read = read_json_text(json.dumps(own))  # keys that are numbers become text
@@ -104,14 +112,14 @@ def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
     return own | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
 
 
-def write_manifest(folder: Path, form: FolderFormat, facts: dict[str, Any], files: dict[str, dict[str, Any]]) -> None:
+def write_manifest(folder: Path, form: FolderFormat, facts: Facts, files: dict[str, Facts]) -> None:
     """The manifest of a folder of this form that holds all else."""
     header = {"format": form.name, "format_version": form.version, "library_version": __version__}
     tree = header | facts | {"content": content(files), "files": files}
     write_json(folder / NAME, sealed(tree), indent=1, ensure_ascii=False)
 
 
-def check_seal(tree: Mapping[str, Any], path: Path, again: str = AGAIN) -> None:
+def check_seal(tree: Facts, path: Path, again: str = AGAIN) -> None:
     """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older ones have none."""
     if SEAL in tree and tree[SEAL] != sealed(tree)[SEAL]:
         raise damaged_file(path, "it is not as it was written (its seal differs)", again)
@@ -175,7 +183,7 @@ class FolderFormat:
     """What to do where one is damaged or of another version."""
 
 
-def read_header(folder: Path, *forms: FolderFormat) -> dict[str, Any]:
+def read_header(folder: Path, *forms: FolderFormat) -> Facts:
     """The manifest of a folder of one of these forms. Raises `UserError` for another folder, form or version."""
     form = forms[0]
     if not folder.exists():
@@ -205,8 +213,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
             found = np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
     except (ValueError, TypeError, ArithmeticError, OSError, EOFError, SyntaxError, RecursionError,
             MemoryError, TokenError) as error:  # fmt: skip
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise cannot_open(path, error) or damaged_file(path, reason) from None
+        raise cannot_open(path, error) or damaged_file(path, reason_line(error)) from None
     if found.dtype.str != dtype or found.shape != shape or not found.flags.c_contiguous:
         order = "" if found.flags.c_contiguous else " by columns"
         raise damaged_file(path, f"it holds {found.dtype} {found.shape}{order}, expected {np.dtype(dtype)} {shape}")
@@ -215,7 +222,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return found
 
 
-def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN, *, verify: bool | None = True) -> None:
+def verify_hashes(folder: Path, manifest: Facts, again: str = AGAIN, *, verify: bool | None = True) -> None:
     """Read the files and compare their hashes. Raises `UserError` for the first that differs.
 
     `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this process.
@@ -230,7 +237,7 @@ def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN,
 
 
 def check_hash(
-    folder: Path, name: str, entry: Mapping[str, Any], again: str = AGAIN, read: Callable[[Path], str] = file_hash
+    folder: Path, name: str, entry: Facts, again: str = AGAIN, read: Callable[[Path], str] = file_hash
 ) -> None:
     """Raise `UserError` unless a file has the hash that the manifest's entry of it says."""
     if read(folder / name) != entry["sha256"]:
@@ -259,29 +266,25 @@ def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserErro
     return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
 
 
-def require_keys(folder: Path, tree: Mapping[str, Any], kinds: Mapping[str, type], again: str = AGAIN) -> None:
-    """Raise `UserError` unless a manifest has these keys, each of its type."""
+def require_keys(folder: Path, tree: Facts, kinds: Mapping[str, Any], again: str = AGAIN) -> None:
+    """Raise `UserError` unless a manifest has these keys, each as its annotation says (as pydantic reads it)."""
     for key, kind in kinds.items():
-        if not isinstance(tree.get(key), kind):
-            raise incomplete_manifest(folder, f"lacks {key!r}", again)
+        try:
+            _adapter(kind).validate_python(tree.get(key))
+        except ValidationError as error:
+            told = f"lacks {key!r} as it has to be: {error_sentence(error)}"
+            raise incomplete_manifest(folder, told, again) from None
 
 
-def load_manifest(folder: Path) -> dict[str, Any]:
+_adapter = lru_cache(maxsize=64)(TypeAdapter)
+
+
+def load_manifest(folder: Path) -> Facts:
     """The manifest of any store as JSON; nothing of it is checked."""
-    path = folder / NAME
-    try:
-        refuse_special(path)
-        tree = read_json_text(read_bytes(path))
-    except OSError as error:
-        raise cannot_open(path, error) or damaged_file(path, error.strerror or str(error)) from None
-    except UserError as error:
-        raise damaged_file(path, f"it is not JSON ({error})") from None
-    if not isinstance(tree, dict):
-        raise damaged_file(path, "it is not a JSON object")
-    return tree
+    return read_json(folder / NAME)
 
 
-def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
+def check_files(folder: Path, files: Facts, allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
     """Raise `UserError` unless all files listed are allowed and there, of the stated size, and none needed lacks."""
     for name, entry in files.items():
         # Names are ours or refused: a manifest cannot point out of its folder.

@@ -90,6 +90,8 @@ def parse_whole(text: pl.Series, dtype: Any) -> pl.Series:
 
 def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     """Codes [E] int32 into the sorted distinct values, and those: equal on every engine and for every row order."""
+    if not len(series):
+        return np.zeros(0, np.int32), series
     if series.dtype.is_integer():
         if (found := _near(series)) is not None:
             there, place = found
@@ -97,7 +99,14 @@ def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
             codes -= 1
             return codes[place], _there(series, there)
         if len(series) < 2**31:
-            return _ranked(series)
+            keys = series.to_numpy()
+            order = stable_order(keys)
+            ordered = keys[order]
+            first = np.ones(len(keys), bool)
+            first[1:] = ordered[1:] != ordered[:-1]
+            codes = np.empty(len(keys), np.int32)
+            codes[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
+            return codes, pl.Series(series.name, ordered[first])
     distinct = series.unique().sort()
     if len(distinct) >= 2**31:
         raise UserError(
@@ -112,7 +121,7 @@ def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
 
 def distinct(series: pl.Series) -> pl.Series:
     """The distinct values, in any order."""
-    found = _near(series) if series.dtype.is_integer() else None
+    found = _near(series) if series.dtype.is_integer() and len(series) else None
     return series.unique() if found is None else _there(series, found[0])
 
 
@@ -121,8 +130,6 @@ def _near(series: pl.Series) -> tuple[Bool[np.ndarray, "span"], Int64[np.ndarray
 
     One table over their span takes far less memory than ranks.
     """
-    if not len(series):
-        return None
     least, most = int(series.min()), int(series.max())  # type: ignore[arg-type]
     if most - least >= min(2**31 - 1, max(4 * len(series), 2**16)) or most >= 2**63:
         return None
@@ -136,18 +143,6 @@ def _near(series: pl.Series) -> tuple[Bool[np.ndarray, "span"], Int64[np.ndarray
 def _there(series: pl.Series, there: Bool[np.ndarray, "span"]) -> pl.Series:
     """The distinct values of `_near`, sorted."""
     return (pl.Series(series.name, np.flatnonzero(there)) + series.min()).cast(series.dtype)
-
-
-def _ranked(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
-    """`dense` of any whole numbers."""
-    keys = series.to_numpy()
-    order = stable_order(keys)
-    ordered = keys[order]
-    first = np.ones(len(keys), bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    codes = np.empty(len(keys), np.int32)
-    codes[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
-    return codes, pl.Series(series.name, ordered[first])
 
 
 def hash_ids(state: Any, ids: pl.Series) -> None:
@@ -281,12 +276,12 @@ def seconds(
     series = moments(series, what, typed=typed, notes=notes)
     if series.dtype in (pl.Date, pl.Datetime):
         if unit != "s":
-            raise no_effect(f"time_unit={unit!r}", f"since {what} holds dates")
+            raise no_effect(f"time_unit={unit!r}", f"since {called(series, what)} holds dates")
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
         key = series.to_physical().cast(pl.Int64).to_numpy()
         return (key * 86_400 if series.dtype == pl.Date else key // _PER_SECOND[series.dtype.time_unit]), key  # type: ignore[attr-defined]
     time, key = _clock(series, what, _PER_SECOND[unit])
-    _refuse_other_unit(time, what, unit)
+    _refuse_other_unit(time, called(series, what), unit)
     return time, key
 
 
@@ -383,25 +378,30 @@ def with_date(seconds: int) -> str:
     return f"{seconds}" + (f" ({day:%Y-%m-%d})" if day else "")
 
 
+def called(series: pl.Series, what: str) -> str:
+    """A column in errors: by its name, of the table `what`. What has no name is called `what` alone."""
+    return f"column {series.name!r} of {what}" if series.name else what
+
+
 def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str, *, code: str) -> None:
     """Raise `UserError` with count, first row and first value where any element of `bad` is true.
 
-    `what` names the column, `problem` what is wrong with its values, for the sentence; `code` names it for programs.
+    `what` names the table, `problem` what is wrong with the column, for the sentence; `code` names it for programs.
     """
     bad = bad.fill_null(True)
     count = int(bad.sum())
     if count:
         row = int(bad.arg_max() or 0)
         raise UserError(
-            f"{what} has {count:,} {problem} among {len(bad):,} rows, first in row {row} (from 0): {series[row]!r}; "
-            "repair or drop these rows",
+            f"{called(series, what)} has {count:,} {problem} among {len(bad):,} rows, first in row {row} (from 0): "
+            f"{series[row]!r}; repair or drop these rows",
             code=code,
         )
 
 
 def wrong_type(series: pl.Series, what: str, allowed: str) -> UserError:
-    """The error for a column of another type than is `allowed` (a clause)."""
-    return UserError(f"{what} is of type {series.dtype}; {allowed}", code="wrong-column-type")
+    """The error for a column of the table `what` of another type than is `allowed` (a clause)."""
+    return UserError(f"{called(series, what)} is of type {series.dtype}; {allowed}", code="wrong-column-type")
 
 
 def none_known(ids: pl.Series, what: str, where: str, known: pl.Series) -> UserError:

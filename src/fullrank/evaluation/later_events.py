@@ -196,9 +196,7 @@ def _read(table: Any, what: str, catalog: Catalog, columns: EventColumns, *, tex
     items = TextIndex(catalog.ids.cast(pl.String)).find(item)
     if len(columns.names) < 3:
         return _Events(source.name, users, owner, items, None)
-    times, order = values.in_time(
-        frame[columns.names[2]], f"column {columns.names[2]!r} of {source.name}", columns.unit, typed=source.typed
-    )
+    times, order = values.in_time(frame[columns.names[2]], source.name, columns.unit, typed=source.typed)
     found = _Events(source.name, users, owner, items, times)
     return found if order is None else found.where(order)
 

@@ -73,7 +73,7 @@ def evaluate_lists(
         for name, known in ((user, store.user_ids), (item, store.catalog.ids))
     )
     _refuse_repeated(people, things, source.name)
-    place = values.finite_numbers(frame[order], f"column {order!r} of {source.name}")
+    place = values.finite_numbers(frame[order], source.name)
     owner = _find(people, store.user_ids, f"users of {source.name}", store)
     ids = _find(things, store.catalog.ids, f"items of {source.name}", store)
     rows = np.lexsort((place if rising else -place, owner))  # stable: equal ones keep their order

@@ -230,7 +230,7 @@ def _read_events(events: Any, columns: EventColumns) -> pl.DataFrame:
     frame = source.read([user, item, when])
     source.require_rows(len(frame))
     users, items = (source.ids(frame, name, text=True) for name in (user, item))
-    seconds, _ = values.seconds(frame[when], f"column {when!r} of {source.name}", columns.unit, typed=source.typed)
+    seconds, _ = values.seconds(frame[when], source.name, columns.unit, typed=source.typed)
     return pl.DataFrame({"user": users.cast(pl.String), "item": items.cast(pl.String), "time": seconds})
 
 

@@ -93,12 +93,11 @@ def item_columns(catalog: Catalog, table: Any = None, item: str = "item_id") -> 
     key = item if item in source.columns else "item_id"
     source.require(key, "rename the column that holds the ids")
     frame = source.infer(source.read(source.columns), keep_text=key)
-    what = f"column {key!r} of {source.name}"
     ids = source.ids(frame, key, text=catalog.ids.dtype == pl.String)
-    refuse(ids.is_duplicated(), ids, what, "repeated ids, where each needs one row,", code="repeated-ids")
+    refuse(ids.is_duplicated(), ids, source.name, "repeated ids, where each needs one row,", code="repeated-ids")
     place = catalog.lookup(ids)
     if not (place >= 0).any():
-        raise none_known(ids, f"items in {what}", "the model's catalogue", catalog.ids)
+        raise none_known(ids, f"items in column {key!r} of {source.name}", "the model's catalogue", catalog.ids)
     row = np.full(catalog.size, -1)
     row[place[place >= 0]] = np.flatnonzero(place >= 0)
     at = pl.Series(row).replace(-1, None)

@@ -23,7 +23,7 @@ from fullrank.core.tables import write_table
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.pieces import Spill, coded_piece
+from fullrank.data.events.pieces import Coding, Spill, coded_piece
 from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns
@@ -164,9 +164,9 @@ class HistoryTable:
             chunks = Chunks(self.source, self.names, scratch)
             self.source.require_rows(chunks.rows)
             count = self.parts or -(-chunks.rows // PART_EVENTS)
-            spill, text = Spill(folder, count), False
+            spill, coding, text = Spill(folder, count), Coding(self.columns, (), count), False
             for _, frame in chunks:
-                part, users, own = coded_piece(frame, self.source.name, self.columns, catalog.lookup, (), count)
+                part, users, own = coded_piece(frame, self.source.name, coding, catalog.lookup)
                 text = users.dtype == pl.String
                 spill.add(part, users, own)
             spill.flush()
@@ -184,7 +184,8 @@ class HistoryTable:
                 self.source.require_rows(rows)
                 count = -(-rows // PART_EVENTS)
             find_of = partial(_item_finder, folder / ITEMS)
-            sent, found = spark.send_to_parts(frame, name, self.columns, find_of, (), count, folder)
+            coding = Coding(self.columns, (), count)
+            sent, found = spark.send_to_parts(frame, name, coding, find_of, folder)
         self.source.require_rows(int(found["events"].sum()))
         return {"parts": count, **sent}
 

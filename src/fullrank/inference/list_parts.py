@@ -24,7 +24,7 @@ import polars as pl
 from jaxtyping import Bool
 
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import JsonObject, NotWritten, jsonable, reason_of, require_replaceable, write_json
+from fullrank.core.files import JsonObject, jsonable, not_written, require_replaceable, write_json
 from fullrank.core.locks import folder_lock, sweep_folder
 from fullrank.core.log import Progress, untold
 from fullrank.core.readers import read_json
@@ -127,7 +127,7 @@ def write_list_parts(
     known = {"model": model.identity, "settings": settings, "filters": barred_hash}
     asked = jsonable({**known, **histories.identity})
     with folder_lock(out, "recommend"):
-        try:
+        with not_written(out, folder=True):
             manifest = _begun(out, asked, overwrite)
             (out / LISTS).mkdir(exist_ok=True)
             ready = _parts_of(histories, out, manifest, catalog, runner.session)
@@ -144,8 +144,6 @@ def write_list_parts(
                 counts += counts_of(pl.scan_parquet(part_file(out, number), glob=False))
             _finish(out, manifest, ready.parts, counts)
             return ListParts(out, ready.parts, len(there), **asdict(counts))
-        except OSError as error:
-            raise NotWritten(out, reason_of(error), folder=True) from error
 
 
 def for_parts(options: ListOptions, predictor: Predictor) -> ListOptions:

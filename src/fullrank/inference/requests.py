@@ -370,21 +370,17 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents
     for name in columns[:2]:
         source.require_one_kind(name)
     users = _table_users(frame[columns[0]])
-    values.refuse(
-        frame[columns[1]].is_null(), frame[columns[1]], f"column {columns[1]!r} of the histories", "missing ids",
-        code="missing-ids",
-    )  # fmt: skip
+    items = frame[columns[1]]
+    values.refuse(items.is_null(), items, "the histories", "missing ids", code="missing-ids")
     if not source.typed:  # a text file: ids of items are of the catalogue's type
-        frame = frame.with_columns(catalog.parse(frame[columns[1]].to_list()).alias(columns[1]))
+        items = catalog.parse(items.to_list())
     times, order = None, np.arange(len(frame))
     if len(columns) > 2:
-        what = f"column {columns[2]!r} of the histories"
-        times, moved = values.in_time(frame[columns[2]], what, named.unit, typed=source.typed)
+        times, moved = values.in_time(frame[columns[2]], "the histories", named.unit, typed=source.typed)
         order = order if moved is None else moved
     names, lengths, order = by_user(users, order)
-    items = catalog.lookup(frame[columns[1]])[order]
     times = None if times is None else times[order]
-    return FlatEvents(names, lengths, items, times, giver(source.frame))
+    return FlatEvents(names, lengths, catalog.lookup(items)[order], times, giver(source.frame))
 
 
 def by_user(
@@ -412,7 +408,7 @@ def _table_users(column: pl.Series) -> pl.Series:
             code="missing-users",
         )
     if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary, pl.Boolean):
-        raise values.wrong_type(column, f"column {column.name!r} of the histories", "users are numbers or strings")
+        raise values.wrong_type(column, "the histories", "users are numbers or strings")
     # Codes of categories go by first occurrence and their text by the alphabet: as text both are one order.
     return column.cast(pl.String) if isinstance(column.dtype, (pl.Categorical, pl.Enum)) else column
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, jsonable, reason_of, take_place, write_json
+from fullrank.core.files import jsonable, not_written, take_place, write_json
 from fullrank.core.readers import read_json
 
 SUFFIX = ".preparing"
@@ -50,7 +50,7 @@ def unfinished(out: Path, request: dict[str, Any]) -> Iterator[Unfinished]:
     known by nothing and all begins anew. Raises `UserError` where the disk refuses.
     """
     path = out.with_name(out.name + SUFFIX)
-    try:
+    with not_written(out, folder=True):
         work = Unfinished(path, request, _known_state(path / STATE, request))
         if work.state is None:
             shutil.rmtree(path, ignore_errors=True)
@@ -59,8 +59,6 @@ def unfinished(out: Path, request: dict[str, Any]) -> Iterator[Unfinished]:
         (path / STATE).unlink()  # first: nobody goes on without the whole scratch
         shutil.rmtree(work.scratch)
         take_place(path, out)
-    except OSError as error:
-        raise NotWritten(out, reason_of(error), folder=True) from error
 
 
 def _known_state(path: Path, request: dict[str, Any]) -> dict[str, Any] | None:

@@ -226,6 +226,11 @@ class Run:
         return encoder
 
 
+def opened_run(run: Run | str | Path) -> Run:
+    """A run, or that of a folder."""
+    return run if isinstance(run, Run) else Run.open(run)
+
+
 def build_model(
     experiment: Experiment, known: CatalogOrEncoder, device: torch.device | str = "cpu", shard: RowShard | None = None
 ) -> Any:

@@ -37,12 +37,13 @@ from jaxtyping import Float
 from pydantic import Field
 
 from fullrank.core.checks import check_choice, public
-from fullrank.core.constraints import MOST_BINS
+from fullrank.core.constraints import MOST_BINS, SeedNumber
 from fullrank.core.errors import UserError, unknown
-from fullrank.scaling.forms import FORMS, Centre, LawForm, Points, Solution, Values, Vector, centre_of, solve
+from fullrank.scaling.forms import FORMS, LawForm, Points, Solution, Values, Vector, centre_of, solve
 from fullrank.scaling.ladder import FitPoints, Ladder, form_points, require_points, require_positive
 from fullrank.scaling.read import as_ladder
 
+Resamples = Annotated[int, Field(ge=20, le=MOST_BINS)]
 RESAMPLES = 200
 SHARE = 0.95
 """Of the resamples that lie in an interval."""
@@ -158,8 +159,8 @@ def fit_law(
     runs: Ladder | str | Path,
     form: str = "sigmoid",
     *,
-    resamples: Annotated[int, Field(ge=20, le=MOST_BINS)] = RESAMPLES,
-    seed: Annotated[int, Field(ge=0)] = 0,
+    resamples: Resamples = RESAMPLES,
+    seed: SeedNumber = 0,
     tell: Any = None,
 ) -> Law:
     """The law of some runs: `sigmoid`, `linear`, `power` or `loss`.
@@ -173,8 +174,11 @@ def fit_law(
     best = solve(shape, points.x, points.y, centre)
     drawn = []
     for r in range(resamples):
-        theta = _again(shape, ladder, centre, best.u, np.random.default_rng([seed, r]))
-        drawn += [] if theta is None else [theta]
+        places = np.random.default_rng([seed, r]).integers(len(ladder), size=len(ladder))
+        some = form_points(shape, ladder.subset(places.tolist()))
+        levels = min(len(np.unique(column)) for column in some.x.T)
+        if len(some.y) >= len(shape.parameters) and levels >= 2 and np.ptp(some.y) > 0:  # else they are too alike
+            drawn.append(solve(shape, some.x, some.y, centre, known=best.u).theta)
         if tell is not None:
             tell(r + 1, resamples)
     if len(drawn) < resamples / 2:
@@ -192,15 +196,6 @@ def fit_law(
     )  # fmt: skip
     found = unidentified(shape, best, bare.intervals, points)
     return replace(bare, unidentified=found, end_range=end_range(shape, points, best))
-
-
-def _again(form: LawForm, ladder: Ladder, centre: Centre, known: Vector, draw: np.random.Generator) -> Vector | None:
-    """The parameters of resampled runs; None where they are too alike to be fitted."""
-    points = form_points(form, ladder.subset(draw.integers(len(ladder), size=len(ladder)).tolist()))
-    levels = min(len(np.unique(column)) for column in points.x.T)
-    if len(points.y) < len(form.parameters) or levels < 2 or np.ptp(points.y) == 0:
-        return None
-    return solve(form, points.x, points.y, centre, known=known).theta
 
 
 def middle(values: Float[np.ndarray, "R"]) -> tuple[float, float]:

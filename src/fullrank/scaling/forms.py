@@ -28,6 +28,8 @@ from jaxtyping import Float
 
 Vector = Float[np.ndarray, "Q"]
 """Parameters."""
+Several = Float[np.ndarray, "*r _"]
+"""A row for each of several draws of the parameters, or one alone."""
 Points = Float[np.ndarray, "P X"]
 Centre = Float[np.ndarray, "X"]
 Values = Float[np.ndarray, "P"]
@@ -49,8 +51,8 @@ class LawForm(ABC):
     """Parameters that are scales: an interval of theirs is evaluated by the ratio of its ends."""
 
     @abstractmethod
-    def value(self, theta: Float[np.ndarray, "*r Q"], x: Points) -> Float[np.ndarray, "*r P"]:
-        """The law at points whose coordinates are logarithms."""
+    def value(self, theta: Several, x: Points) -> Several:
+        """The law at points whose coordinates are logarithms: [*r Q] parameters to [*r P] values."""
 
     def local(self, u: Vector, x: Points) -> Values:
         """The same from parameters around a centre, at points less that centre."""
@@ -72,13 +74,13 @@ class LawForm(ABC):
     def starts(self, x: Points, y: Values) -> Iterator[Vector]:
         """A grid of what is not linear, with the best of what is."""
 
-    def derived(self, theta: Float[np.ndarray, "*r Q"]) -> dict[str, Any]:
+    def derived(self, theta: Several) -> dict[str, Any]:
         """What follows from the parameters and is better determined than they are."""
         return {}
 
 
 class Linear(LawForm):
-    def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def value(self, theta: Several, x: Points) -> Several:
         return theta[..., :1] * x[:, 0] + theta[..., 1:]
 
     def jacobian(self, u: Vector, x: Points) -> Slopes:
@@ -97,7 +99,7 @@ class Linear(LawForm):
 class Sigmoid(LawForm):
     """u = asymptote, a, k, x0."""
 
-    def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def value(self, theta: Several, x: Points) -> Several:
         a, k, x0, c = (theta[..., i : i + 1] for i in range(4))
         return a * _logistic(k * (x[:, 0] - x0)) + c
 
@@ -125,14 +127,14 @@ class Sigmoid(LawForm):
                 a = -float(off @ y) / max(float(off @ off), 1e-30)
                 yield np.array([y.mean() + a * below.mean(), a, k, x0])
 
-    def derived(self, theta: np.ndarray) -> dict[str, Any]:
+    def derived(self, theta: Several) -> dict[str, Any]:
         return {"asymptote": theta[..., 0] + theta[..., 3]}
 
 
 class Power(LawForm):
     """u = E, A / N0^alpha, alpha, B / T0^beta, beta; N0 and T0 are the centre."""
 
-    def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def value(self, theta: Several, x: Points) -> Several:
         e, a, alpha, b, beta = (theta[..., i : i + 1] for i in range(5))
         lost = a * np.exp(-alpha * x[:, 0]) + b * np.exp(-beta * x[:, 1])
         return e + lost if self.lower else e - lost
@@ -227,10 +229,7 @@ def solve(
     ]  # fmt: skip
     best = min(found, key=lambda one: one.cost)
     rmse = scale * float(np.sqrt(2 * best.cost / len(y)))
-    return Solution(best.x, form.reported(best.x, centre), rmse, _at_bound(form, best.x, low, high))
-
-
-def _at_bound(form: LawForm, u: Vector, low: Vector, high: Vector) -> tuple[str, ...]:
+    near = 1e-6 * np.maximum(1e-3, np.abs(best.x))
     names = ("asymptote", "a", "k", "x0") if form.name == "sigmoid" else form.parameters
-    near = 1e-6 * np.maximum(1e-3, np.abs(u))
-    return tuple(name for name, v, lo, hi, e in zip(names, u, low, high, near, strict=True) if v - lo < e or hi - v < e)
+    at_bound = np.array(names)[(best.x - low < near) | (high - best.x < near)]
+    return Solution(best.x, form.reported(best.x, centre), rmse, tuple(at_bound.tolist()))

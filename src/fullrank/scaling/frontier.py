@@ -23,9 +23,9 @@ import numpy as np
 from pydantic import Field
 
 from fullrank.core.checks import check_choice, public
-from fullrank.core.constraints import MOST_BINS
+from fullrank.core.constraints import SeedNumber
 from fullrank.core.errors import UserError
-from fullrank.scaling.fit import RESAMPLES, Estimate, Law, fit_law, middle
+from fullrank.scaling.fit import RESAMPLES, Estimate, Law, Resamples, fit_law, middle
 from fullrank.scaling.forms import LawForm, Values, Vector
 from fullrank.scaling.ladder import Ladder, envelope
 from fullrank.scaling.read import as_ladder
@@ -105,9 +105,7 @@ def optimum(
         t = _data_for(np.exp(n), flops, spent, data)
         values = form.value(theta, np.stack([n, np.log(t)], 1))
         if np.isnan(values).all():
-            raise UserError(
-                f"{flops:.3g} FLOPs pay for no interaction with a model of any size; give more", code="budget-too-small"
-            )
+            raise _too_small(flops)
         values = np.where(np.isnan(values), np.inf if form.lower else -np.inf, values)
         at = int(values.argmin() if form.lower else values.argmax())
         low, high = n[max(0, at - 2)], n[min(200, at + 2)]
@@ -160,8 +158,8 @@ def advise(
     *,
     form: str = "power",
     data: Annotated[float, Field(ge=1, lt=math.inf)] | None = None,
-    resamples: Annotated[int, Field(ge=20, le=MOST_BINS)] = RESAMPLES,
-    seed: Annotated[int, Field(ge=0)] = 0,
+    resamples: Resamples = RESAMPLES,
+    seed: SeedNumber = 0,
     tell: Any = None,
 ) -> Advice:
     """What to train with `flops`. `data` is how many interactions there are; `form` is `loss` where smaller is better.
@@ -182,7 +180,15 @@ def advise(
             continue  # the same run over and over
     chosen = _choice(ladder, flops, data, lower)
     n, t, epochs = (_reading(v, np.array(d)) for v, d in zip(chosen, zip(*drawn, strict=True), strict=True))
-    by_law = _by_law(ladder, law, flops, data, epochs[0])
+    cost = epoch_cost(ladder)
+
+    def spent(size: Values, seen: Values) -> Values:
+        return epochs[0] * cost(size, seen)
+
+    best = optimum(law.form, law.theta, flops, spent, data=data)
+    draws = np.array([optimum(law.form, theta, flops, spent, data=data) for theta in law.draws])
+    names = ("parameters", "data", "metric")
+    by_law = {name: _reading(v, d) for name, v, d in zip(names, best, draws.T, strict=True)}
     wanted = float(lines["data"](flops)[0])
     short = data is not None and wanted > data
     if lower or short:
@@ -207,23 +213,16 @@ def _choice(ladder: Ladder, flops: float, data: float | None, lower: bool) -> Es
     cost = epoch_cost(ladder)
     seen = flops / float(cost(np.array([n]), np.ones(1))[0])
     if seen < 1:
-        raise UserError(
-            f"{flops:.3g} FLOPs do not pay for one interaction with the size that such a budget asks for",
-            code="budget-too-small",
-        )
+        raise _too_small(flops)
     t = min(t, seen, np.inf if data is None else data)  # less than one epoch: less data
     return n, t, seen / t
 
 
-def _by_law(ladder: Ladder, law: Law, flops: float, data: float | None, epochs: float) -> dict[str, Estimate]:
-    cost = epoch_cost(ladder)
-
-    def spent(n: np.ndarray, t: np.ndarray) -> np.ndarray:
-        return epochs * cost(n, t)
-
-    best = optimum(law.form, law.theta, flops, spent, data=data)
-    drawn = np.array([optimum(law.form, theta, flops, spent, data=data) for theta in law.draws])
-    return {name: _reading(v, d) for name, v, d in zip(("parameters", "data", "metric"), best, drawn.T, strict=True)}
+def _too_small(flops: float) -> UserError:
+    return UserError(
+        f"{flops:.3g} FLOPs do not pay for one interaction with a model of a size that may be chosen; give more",
+        code="budget-too-small",
+    )
 
 
 def _notes(

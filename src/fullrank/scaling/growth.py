@@ -18,8 +18,9 @@ from jaxtyping import Float, Int
 from pydantic import Field
 
 from fullrank.core.checks import check_type, check_whole, public
+from fullrank.core.constraints import SeedNumber
 from fullrank.core.errors import UserError
-from fullrank.data.events.store import Store
+from fullrank.data.events.store import Store, opened_store
 from fullrank.data.events.subset import draw_order, popularity_gini
 from fullrank.data.manifest import is_store
 
@@ -149,7 +150,7 @@ class Growth:
 def catalogue_growth(
     store: Store | str | Path,
     *,
-    seed: Annotated[int, Field(ge=0)] = 0,
+    seed: SeedNumber = 0,
     dim: Annotated[int, Field(ge=1)] = 64,
     others: Sequence[int] = OTHERS,
 ) -> Growth:
@@ -163,7 +164,13 @@ def catalogue_growth(
     check_type("others", others, (list, tuple), "a list of numbers of parameters")
     for other in others:
         check_whole("others", other, 0)
-    source = store if isinstance(store, Store) else _open(Path(store))
+    if not isinstance(store, Store) and is_store(Path(store), "ranking"):
+        raise UserError(
+            f"{str(store)!r} is a store of impressions, whose users have no histories; give a store of events "
+            "(fullrank prepare makes one)",
+            code="store-of-other-problem",
+        )
+    source = opened_store(store)
     if source.num_events == 0:
         raise UserError(
             f"{str(source.path)!r} has no events, so nothing grows; give a store with histories", code="no-events"
@@ -195,20 +202,6 @@ def distinct_items(
     np.minimum.at(first, items, np.repeat(place, lengths))
     new = np.bincount(first, minlength=len(order) + 1)[:-1]
     return np.cumsum(lengths[order])[at - 1], np.cumsum(new)[at - 1]
-
-
-def distinct_items_reference(
-    items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Counts
-) -> tuple[Counts, Counts]:
-    """`distinct_items` as it is said: a set of items that each user adds to."""
-    count, known, counts = 0, set[int](), [(0, 0)]
-    for user in order.tolist():
-        own = items[offsets[user] : offsets[user + 1]].tolist()
-        count += len(own)
-        known.update(own)
-        counts.append((count, len(known)))
-    picked = np.array(counts, dtype=np.int64)[at]
-    return picked[:, 0], picked[:, 1]
 
 
 def growth_sentences(grown: Growth) -> Iterator[str]:
@@ -246,13 +239,3 @@ def short_number(number: int) -> str:
     """33K, 4M, 1B."""
     power, letter = next((p, s) for p, s in ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1, "")) if number >= p or p == 1)
     return f"{number / power:g}{letter}"
-
-
-def _open(folder: Path) -> Store:
-    if is_store(folder, "ranking"):
-        raise UserError(
-            f"{str(folder)!r} is a store of impressions, whose users have no histories; give a store of events "
-            "(fullrank prepare makes one)",
-            code="store-of-other-problem",
-        )
-    return Store.open(folder)

@@ -42,6 +42,33 @@ class Trace:
     group: str = ""
     """The data set's name."""
 
+    def check(self, where: str, metric: str) -> None:
+        """Raise `UserError` for what cannot be fitted; `where` begins the sentence."""
+        if not len(self.metric):
+            raise UserError(f"{where}: no value of {metric}; leave the run out, or evaluate it", code="no-values")
+        wrong = self.metric[~np.isfinite(self.metric)]
+        if len(wrong):
+            raise UserError(
+                f"{where}: {metric} holds {wrong[0]}, and a number is needed; leave the run out, or evaluate it again",
+                code="not-finite",
+            )
+        for name in ("flops", "epochs", "parameters", "data", "size"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            require_positive(f"{where}: {name}", values, "correct it in the file")
+            if np.ndim(values) == 0:
+                continue
+            if len(values) != len(self.metric):
+                raise UserError(
+                    f"{where}: {len(values)} {name} for {len(self.metric)} values of {metric}", code="wrong-length"
+                )
+            if (np.diff(values) <= 0).any():
+                raise UserError(
+                    f"{where}: {name} must rise from moment to moment; give those spent since the start",
+                    code="not-rising",
+                )
+
     def best(self, *, lower: bool = False) -> int:
         """The moment of the best metric, the first where several are equal."""
         return int(self.metric.argmin() if lower else self.metric.argmax())
@@ -63,7 +90,7 @@ class Ladder:
 
     def __post_init__(self) -> None:
         for trace in self.traces:
-            self._check(trace)
+            trace.check(f"{self.source}, run {trace.run!r}", self.metric)
 
     def require(self, *names: str) -> None:
         """Raises `UserError` where a run does not have one of these."""
@@ -79,34 +106,6 @@ class Ladder:
     def subset(self, places: Sequence[int]) -> Ladder:
         """The runs at these places; a place may stand several times."""
         return Ladder(tuple(self.traces[i] for i in places), self.metric, self.source, self.missing)
-
-    def _check(self, trace: Trace) -> None:
-        where = f"{self.source}, run {trace.run!r}"
-        if not len(trace.metric):
-            raise UserError(f"{where}: no value of {self.metric}; leave the run out, or evaluate it", code="no-values")
-        if not np.isfinite(trace.metric).all():
-            raise UserError(
-                f"{where}: {self.metric} holds {trace.metric[~np.isfinite(trace.metric)][0]}, and a number is needed; "
-                "leave the run out, or evaluate it again",
-                code="not-finite",
-            )
-        for name in ("flops", "epochs", "parameters", "data", "size"):
-            values = getattr(trace, name)
-            if values is None:
-                continue
-            require_positive(f"{where}: {name}", values, "correct it in the file")
-            if np.ndim(values) == 0:
-                continue
-            if len(values) != len(trace.metric):
-                raise UserError(
-                    f"{where}: {len(values)} {name} for {len(trace.metric)} values of {self.metric}",
-                    code="wrong-length",
-                )
-            if (np.diff(values) <= 0).any():
-                raise UserError(
-                    f"{where}: {name} must rise from moment to moment; give those spent since the start",
-                    code="not-rising",
-                )
 
 
 def require_positive(name: str, values: Any, remedy: str) -> None:

@@ -117,7 +117,7 @@ class _Columns:
     def refuse(self, bad: pl.Series, name: str, what: str, code: str) -> None:
         from fullrank.data.values import refuse
 
-        refuse(bad, self.frame[name], f"column {name!r} of {self.source.name}", what, code=code)
+        refuse(bad, self.frame[name], self.source.name, what, code=code)
 
     def common(self) -> dict[str, Sequence[Any]]:
         """Values of each row in both layouts: run, parameters, data, size, group."""
@@ -142,9 +142,7 @@ class _Columns:
 def _wide(table: _Columns, metric: str | None, series: list[str]) -> Ladder:
     frame, source = table.frame, table.source
     if metric is None and len(series) > 1:
-        raise UserError(
-            f"{source.name} holds {', '.join(series)} by epochs; choose one with --metric", code="several-metrics"
-        )
+        raise _several(source.name, series)
     if metric is not None and metric not in series:
         raise unknown("metric", metric, series)
     base = metric or series[0]
@@ -207,20 +205,28 @@ def read_rows(file: Path, metric: str | None) -> Ladder:
     ended = [row for row in rows.values() if not row.get("error") and row.get("epochs")]
     if not ended:
         raise UserError(f"{file} holds no run with epochs that ended well; run the sweep again", code="no-runs")
-    name = metric or _selected(ended, file)
-    return Ladder(tuple(_read(row, name, file) for row in ended), name, str(file), LACKS)
+    selected = {row["validation_best"]["metric"] for row in ended if row.get("validation_best")}
+    if metric is None and len(selected) != 1:
+        raise _several(str(file), sorted(selected))
+    name, traces = metric or str(selected.pop()), []
+    for row in ended:
+        try:
+            traces.append(_trace(row, name, file))
+        except UserError:
+            raise
+        except (AttributeError, TypeError, ValueError) as error:
+            where = f"{file}, the row of {row['cell']!r} with seed {row['seed']!r}"
+            raise UserError(
+                f"{where} is damaged ({error}); run the sweep again, or take the row out", code="file-damaged"
+            ) from None
+    return Ladder(tuple(traces), name, str(file), LACKS)
 
 
-def _read(row: dict[str, Any], metric: str, file: Path) -> Trace:
-    try:
-        return _trace(row, metric, file)
-    except UserError:
-        raise
-    except (AttributeError, TypeError, ValueError) as error:
-        where = f"{file}, the row of {row['cell']!r} with seed {row['seed']!r}"
-        raise UserError(
-            f"{where} is damaged ({error}); run the sweep again, or take the row out", code="file-damaged"
-        ) from None
+def _several(where: str, metrics: Sequence[str]) -> UserError:
+    return UserError(
+        f"{where}: there is not one metric ({', '.join(metrics) or 'none'}); choose one with --metric",
+        code="several-metrics",
+    )
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -232,16 +238,6 @@ def _rows(file: Path) -> list[dict[str, Any]]:
             code="not-sweep-rows",
         )
     return found
-
-
-def _selected(rows: list[dict[str, Any]], file: Path) -> str:
-    names = {row["validation_best"]["metric"] for row in rows if row.get("validation_best")}
-    if len(names) != 1:
-        raise UserError(
-            f"{file}: the runs were selected by {', '.join(sorted(names)) or 'nothing'}; choose one --metric",
-            code="several-metrics",
-        )
-    return str(names.pop())
 
 
 def _trace(row: dict[str, Any], metric: str, file: Path) -> Trace:

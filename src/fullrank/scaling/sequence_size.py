@@ -24,6 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.batch import Batch
+from fullrank.data.events.loader import Batches
 from fullrank.data.events.store import Store
 from fullrank.models import States
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
@@ -34,7 +35,6 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropyLoss
 from fullrank.models.sequential.objectives.negatives import Negatives, draw
 from fullrank.models.sequential.objectives.tasks.next_item import NextItemTask
-from fullrank.training.data_module import Batches
 
 BATCHES = 64
 """Of the first epoch, whose shapes stand for all."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Int64
+from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.files import JsonObject, jsonable, require_replaceable, whole_folder
@@ -22,6 +24,8 @@ TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
 AGAIN = "encode the items again"
 FORM = manifests.FolderFormat("folder of codes", "make one with fullrank encode", FORMAT, VERSION, AGAIN)
 MOST_CODES = 65536
+Sizes = Annotated[list[Annotated[int, Field(strict=True, ge=1, le=MOST_CODES)]], Field(min_length=1)]
+"""Codes of each level."""
 
 
 def require_replaceable_codes(out: Path, *, overwrite: bool) -> None:
@@ -64,12 +68,10 @@ def read_folder(folder: Path, verify: bool | None) -> tuple[JsonObject, pl.Serie
         "content": str,
         "item_ids": str,
         "files": dict,
-        "sizes": list,
+        "sizes": Sizes,
     }
     manifests.require_keys(folder, manifest, kinds, AGAIN)
     sizes = manifest["sizes"]
-    if not sizes or not all(manifests.is_count(s) and 1 <= s <= MOST_CODES for s in sizes):
-        raise manifests.incomplete_manifest(folder, "lacks the sizes of the levels", AGAIN)
     manifests.check_files(folder, manifest["files"], {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
     manifests.verify_hashes(folder, manifest, AGAIN, verify=verify)
     frame = read_parquet(folder / TABLE, "the table of codes", rows=manifest["counts"].get("items", -1))

@@ -259,7 +259,7 @@ def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
         source.require(name, "it needs user_id, item_id and timestamp")
     frame = source.read(columns)
     users, items = (source.ids(frame, name) for name in columns[:2])
-    seconds, order = values.in_time(frame["timestamp"], f"column 'timestamp' of {source.name}", typed=source.typed)
+    seconds, order = values.in_time(frame["timestamp"], source.name, typed=source.typed)
     table = pl.DataFrame({"user": users, "item": items, "time": seconds})
     table = table if order is None else table[order]
     by_user = table.group_by("user", maintain_order=True).agg(pl.all().tail(settings.history + 1))

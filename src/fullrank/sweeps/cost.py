@@ -26,7 +26,7 @@ from fullrank.training.data_module import DataModule, data_module_of
 from fullrank.training.fit import profile_step
 
 SECONDS = 3.0
-"""Time spent on measuring one cell's steps; as much again at most on its evaluation."""
+"""Of training, and as much again at most of evaluation, from which the cost of a job is told."""
 SHARES = (64, 16, 4, 1)
 """One in so many users is evaluated, more while time is left."""
 DIVERGED = ("nan-scores", "probabilities-not-finite")

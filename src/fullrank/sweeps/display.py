@@ -52,8 +52,8 @@ class Display:
         for job in self.jobs:
             if job.folder in waiting:
                 continue
-            row = self.outcome.rows.last(job, self.outcome.fingerprint)
-            if self.outcome.rows.finished(job, self.outcome.fingerprint) is not None:
+            row = self.outcome.rows.last(job)
+            if self.outcome.rows.finished(job) is not None:
                 self.shown[job.folder] = _Line("finished before", row=row)
                 done += 1
             else:
@@ -140,20 +140,16 @@ class Display:
             table.add_column(name, justify="left" if name in ("cell", "state") else "right", no_wrap=name == "cell")
         for job in self._near():
             line = self.shown[job.folder]
-            row = line.row
-            if row is None and line.state == "running":
-                *figures, spent = self._running(job, line)
-                table.add_row(job.cell, str(job.seed), *figures, *("" for _ in columns), spent, style="bold")
-            elif row is None:
-                table.add_row(job.cell, str(job.seed), line.state)
-            else:
+            row, figures = line.row, list[str]()
+            style = "red" if row is not None and row.get("error") else None
+            if row is not None:
                 best = row.get("validation_best")
-                shown = "" if best is None else f"{best['value']:.4f}"
-                style = "red" if row.get("error") else None
-                table.add_row(
-                    job.cell, str(job.seed), line.state, str(row.get("epochs") or ""), shown,
-                    *(_value(row, job, name) for name in columns), clock(_spent(row)), style=style,
-                )  # fmt: skip
+                figures = [str(row.get("epochs") or ""), "" if best is None else f"{best['value']:.4f}"]
+                figures += [*(_value(row, job, name) for name in columns), clock(_spent(row))]
+            elif line.state == "running":
+                *found, spent = self._running(job, line)
+                figures, style = [*found, *("" for _ in columns), spent], "bold"
+            table.add_row(job.cell, str(job.seed), line.state, *figures, style=style)
         return table
 
     def _near(self) -> Sequence[Job]:
@@ -169,7 +165,7 @@ class Display:
         scores = [row[metric] for row in rows if metric in row]
         at = f"{rows[-1]['epoch']:.1f}/{job.experiment.training.max_epochs}" if rows else ""
         spent = clock(time.perf_counter() - line.begun)
-        return ["running", at, f"{max(scores):.4f}" if scores else "", spent]
+        return [at, f"{max(scores):.4f}" if scores else "", spent]
 
 
 def selection_scores(row: Row, job: Job) -> str:

@@ -45,6 +45,10 @@ ADDED: tuple[dict[tuple[str, str], Any], ...] = (
 value that changes nothing. Closed: a field added from now on is declared where it stands, with `core.spec.later`."""
 
 
+Settings = dict[str, Any]
+"""Dotted setting -> its value."""
+
+
 def recipe_label(recipe: str) -> str:
     """A recipe's name in tables: of a function its own name, of a file that of the file."""
     return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
@@ -74,7 +78,7 @@ class Cell(Spec):
     """Name in tables and of the run folder: letters, digits and . _ + -; left out, it is the recipe's."""
     recipe: str
     """A recipe by name, or the path of an experiment's YAML or JSON file."""
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: Settings = Field(default_factory=dict)
     """Dotted settings of the experiment, as in `--set`."""
     seeds: Annotated[tuple[SeedNumber, ...] | None, DIFFERENT] = Field(None, min_length=1, max_length=MOST_ENTRIES)
     """Seeds of this cell alone; null takes the grid's."""
@@ -207,13 +211,13 @@ def as_settings(settings: Mapping[str, Any]) -> list[str]:
     return [f"{path}={json.dumps(value)}" for path, value in settings.items()]
 
 
-def parse_exponents(settings: Mapping[str, Any]) -> dict[str, Any]:
+def parse_exponents(settings: Mapping[str, Any]) -> Settings:
     """The same settings with `1e-3`, which YAML reads as text, as the number that was meant."""
     meant = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
     return {k: float(v) if isinstance(v, str) and meant.fullmatch(v) else v for k, v in settings.items()}
 
 
-def from_settings(settings: Iterable[str]) -> dict[str, Any]:
+def from_settings(settings: Iterable[str]) -> Settings:
     """The inverse of `as_settings`, for what a command line gives: `a.b=value`, the value in YAML."""
     return dict(read_setting(setting) for setting in settings)
 

@@ -29,8 +29,11 @@ from fullrank.metrics.names import history_words
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 
+Row = dict[str, Any]
+"""A line of rows.jsonl, or a part of it."""
 
-def environment() -> dict[str, Any]:
+
+def environment() -> Row:
     """Processor, cores this process may use, threads, accelerator, torch."""
     return {
         "cpu": cpu_model(),
@@ -44,7 +47,7 @@ def environment() -> dict[str, Any]:
 
 
 @cache
-def code_version() -> dict[str, Any]:
+def code_version() -> Row:
     """Version of fullrank; where it runs from a git checkout, the commit and whether its source was edited since.
 
     As it was at the first call: what a process has loaded does not change with the files.
@@ -76,9 +79,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-Row = dict[str, Any]
-
-
 Number = Annotated[float, Field(strict=True, gt=-1e300, lt=1e300)]
 
 
@@ -102,31 +102,39 @@ class _JobRow(BaseModel):
     epochs: Annotated[int, Field(strict=True, ge=0)] | None = None
 
 
-class RowsFile:
-    """rows.jsonl: one line per attempt, in the order they ended. The last line of a job is the one that counts."""
+def not_ours(what: str) -> UserError:
+    """The error for a file in the folder of a sweep or a search that holds something else; `what` says so."""
+    return UserError(f"{what}; the file is damaged or not ours", code="file-damaged")
 
-    def __init__(self, out: Path):
-        self.path = out / "rows.jsonl"
+
+class RowsFile:
+    """rows.jsonl: one line per attempt, in the order they ended. The last line of a job is the one that counts.
+
+    Jobs are those on the data of a fingerprint; a folder may hold rows of other data.
+    """
+
+    def __init__(self, out: Path, fingerprint: str):
+        self.path, self.fingerprint = out / "rows.jsonl", fingerprint
         with in_context("", "; the file is damaged or not ours"):
             self.all = read_jsonl(self.path, torn=False) if self.path.exists() else []
-            for number, row in enumerate(self.all, 1):
-                try:
-                    _JobRow.model_validate(row)
-                except ValidationError:
-                    raise UserError(f"line {number} of {self.path} is no row of a sweep", code="file-damaged") from None
+        for number, row in enumerate(self.all, 1):
+            try:
+                _JobRow.model_validate(row)
+            except ValidationError:
+                raise not_ours(f"line {number} of {self.path} is no row of a sweep") from None
 
     def add(self, row: Row) -> None:
         """Append one row; the file is replaced whole, so that it never ends in half a line."""
         write_jsonl(self.path, (jsonable(r) for r in [*self.all, row]))
         self.all.append(row)
 
-    def last(self, job: Job, fingerprint: str) -> Row | None:
-        """The newest row of this job on these data: same cell, seed and spec."""
-        return next((row for row in reversed(self.all) if is_row_of(row, job, fingerprint)), None)
+    def last(self, job: Job) -> Row | None:
+        """The newest row of this job: same cell, seed and spec."""
+        return next((row for row in reversed(self.all) if is_row_of(row, job, self.fingerprint)), None)
 
-    def finished(self, job: Job, fingerprint: str) -> Row | None:
+    def finished(self, job: Job) -> Row | None:
         """Its newest row, where it holds everything that the job asks for."""
-        row = self.last(job, fingerprint)
+        row = self.last(job)
         if row is None or row.get("error") or not set(job.evaluations) <= set(row["metrics"]):
             return None
         return row
@@ -145,13 +153,12 @@ class Outcome:
     """What became of the jobs, so far or at the end."""
 
     jobs: Sequence[Job]
-    fingerprint: str
     rows: RowsFile
     costs: dict[str, JobCost | None] = field(default_factory=dict)
     """By `Job.cost_key`; jobs that were finished before are not in it."""
-    estimate: list[dict[str, Any]] = field(default_factory=list)
+    estimate: list[Row] = field(default_factory=list)
     """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
-    not_run: list[dict[str, Any]] = field(default_factory=list)
+    not_run: list[Row] = field(default_factory=list)
     """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
     hours: float = 0.0
     """Spent by this call, the measurement included."""
@@ -159,14 +166,14 @@ class Outcome:
     @property
     def newest(self) -> list[Row]:
         """The row of each job that has one, in the order of the jobs."""
-        return [row for job in self.jobs if (row := self.rows.last(job, self.fingerprint)) is not None]
+        return [row for job in self.jobs if (row := self.rows.last(job)) is not None]
 
     @property
     def failed(self) -> list[Row]:
         return [row for row in self.newest if row.get("error")]
 
 
-def summarise_seeds(rows: Iterable[Row]) -> dict[str, Any]:
+def summarise_seeds(rows: Iterable[Row]) -> Row:
     """Cell -> split or further evaluation (`test`, `test_seen_keep`) -> metric -> {mean, sd, n} over the seeds.
 
     Of the seeds that ended well; `sd` (n - 1) is null for one seed.

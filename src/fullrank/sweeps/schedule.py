@@ -23,11 +23,10 @@ from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Outcome, RowsFile
-from fullrank.sweeps.work import Work, check_job_folder, failed_row, is_trained, steps_done
+from fullrank.sweeps.work import Work, check_job_folder, failed_row, is_trained
+from fullrank.training.checkpoint import steps_done
 
 HOUR = 3600.0
-MEASURE_SECONDS = 3.0
-"""Of training and of evaluation, from which the cost of a job is told."""
 NO_TIME = 1e-9
 """Hours in which nothing starts, but everything is priced."""
 
@@ -77,13 +76,13 @@ def run_jobs(
         raise UserError(f"{out} holds a run or a store; choose another folder for the sweep", code="folder-of-others")
     make_folder(folder)
     with folder_lock(folder, "sweep"):
-        outcome = Outcome(jobs, store.fingerprint, RowsFile(folder))
-        left = [job for job in jobs if outcome.rows.finished(job, store.fingerprint) is None and start(job)]
+        outcome = Outcome(jobs, RowsFile(folder, store.fingerprint))
+        left = [job for job in jobs if outcome.rows.finished(job) is None and start(job)]
         for job in left:
             check_job_folder(job, store, folder)
         display = Display(jobs, folder, outcome, enabled=progress)
         display.begin(left)
-        outcome.costs = measure_costs(left, store, seconds=MEASURE_SECONDS, on_job=display.measuring, device=device)
+        outcome.costs = measure_costs(left, store, on_job=display.measuring, device=device)
         plan = _Schedule(left, outcome, folder, display, begun, float("inf") if max_hours is None else max_hours * HOUR)
         outcome.estimate = [_priced(job, plan.seconds(job)) for job in left]
         display.show_costs(max_hours)
@@ -177,7 +176,7 @@ class _Schedule:
         if is_trained(folder):
             return cost.evaluation * cost.evaluations
         for other in outcome.jobs if outcome.rows.all else ():  # thousands of jobs, and nothing done yet
-            row = outcome.rows.finished(other, outcome.fingerprint) if other.cost_key == job.cost_key else None
+            row = outcome.rows.finished(other) if other.cost_key == job.cost_key else None
             if row is not None and row.get("epochs") and row.get("resumed_at_step") is None:
                 cost = cost.scaled(row["seconds"]["train"] / row["epochs"])
                 break

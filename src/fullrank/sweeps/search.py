@@ -20,13 +20,14 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fullrank.core.checks import check_one_way
-from fullrank.core.constraints import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, MOST_VALUE, SeedNumber
+from fullrank.core.constraints import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, PositiveShare, SeedNumber, Value
 from fullrank.core.errors import UserError, package
 from fullrank.core.spec import Spec
 from fullrank.sweeps.jobs import (
     DIFFERENT,
     Cell,
     Job,
+    Settings,
     StudyFile,
     check_count,
     check_distinct_folders,
@@ -34,7 +35,6 @@ from fullrank.sweeps.jobs import (
     make_jobs,
 )  # fmt: skip
 
-Value = Annotated[float, Field(ge=-MOST_VALUE, le=MOST_VALUE)]
 Whole = Annotated[int, Field(ge=-MOST_SEED, le=MOST_SEED)]
 
 
@@ -103,7 +103,7 @@ MOST = 12
 INSTEAD = {"training.max_epochs": "'epochs_share' decides the epochs of a trial", "seed": "use 'seeds'"}
 """Settings that are not searched -> what to do instead."""
 
-Plan = dict[str, list[dict[str, Any]]]
+Plan = dict[str, list[Settings]]
 """Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what they set)."""
 
 
@@ -127,15 +127,15 @@ class Search(StudyFile):
     """What is tuned."""
     space: dict[str, Range] = Field(default_factory=dict)
     """Search space of the cells that bring none of their own."""
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: Settings = Field(default_factory=dict)
     """Settings of every cell; a cell's own come after."""
     trials: int = Field(4, ge=2, le=MOST_ROUNDS)
     """Settings tried per cell, its defaults included."""
-    epochs_share: float = Field(1 / 3, gt=0, le=1)
+    epochs_share: PositiveShare = 1 / 3
     """Share of each cell's epochs that a trial gets."""
     seeds: Annotated[tuple[SeedNumber, ...], DIFFERENT] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each trial is trained with each of these; its score is the mean."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Of the points tried."""
 
     @model_validator(mode="after")
@@ -172,18 +172,18 @@ class Search(StudyFile):
                     )
         return self
 
-    def with_settings(self, settings: dict[str, Any]) -> Search:
+    def with_settings(self, settings: Settings) -> Search:
         """The same search with settings that win over those of every cell."""
         made = [c.model_copy(update={"set": {**self.set, **c.set, **settings}}) for c in self.cells]
         return self.model_copy(update={"cells": tuple(made), "set": {}})
 
-    def trial_settings(self, cell: SearchCell) -> list[dict[str, Any]]:
+    def trial_settings(self, cell: SearchCell) -> list[Settings]:
         """The values of each trial of a cell by axis, different from one another; trial 0 changes nothing.
 
         Raises `UserError` where the space holds fewer settings than there are trials.
         """
         space = self.space_of(cell)
-        tried: list[dict[str, Any]] = [{}]
+        tried: list[Settings] = [{}]
         for point in itertools.islice(halton(len(space), self.seed), 200 + 20 * self.trials):
             values = {path: some.at(u) for (path, some), u in zip(space.items(), point, strict=True)}
             if values not in tried:
@@ -200,9 +200,9 @@ class Search(StudyFile):
         """What is searched in a cell."""
         return cell.space or self.space
 
-    def plan(self, trials: int | None = None) -> Plan:
-        """The first trials of every cell by Halton's points, or all of them."""
-        return {cell.name: self.trial_settings(cell)[:trials] for cell in self.cells}
+    def plan(self) -> Plan:
+        """The trials of every cell by Halton's points."""
+        return {cell.name: self.trial_settings(cell) for cell in self.cells}
 
     def jobs(self, plan: Plan | None = None) -> list[Job]:
         """Trial by trial, all cells in each. Every experiment is built here: a bad setting is found before any runs."""
@@ -225,7 +225,7 @@ def paths_of(axis: str) -> list[str]:
     return [path.strip() for path in axis.split(",")]
 
 
-def settings_of(values: dict[str, Any]) -> dict[str, Any]:
+def settings_of(values: Settings) -> Settings:
     """The settings that a trial's values by axis are of."""
     return {path: value for axis, value in values.items() for path in paths_of(axis)}
 
@@ -297,8 +297,8 @@ def tpe(
     tried: Sequence[Mapping[str, Any]],
     scores: Sequence[float | None],
     seed: int,
-    spare: Iterable[dict[str, Any]] = (),
-) -> dict[str, Any]:
+    spare: Iterable[Settings] = (),
+) -> Settings:
     """Settings for the trial after those `tried`, whose scores are given (larger is better, None where one failed).
 
     TPE prefers what did well: where few settings are left, all that it asks for may have been tried. The first of

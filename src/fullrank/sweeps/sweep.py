@@ -20,17 +20,18 @@ from typing import Annotated, Any, Literal, Unpack
 
 from pydantic import Field, model_validator
 
-from fullrank.core.checks import check_once, public
+from fullrank.core.checks import check_once, public, takes
 from fullrank.core.constraints import MOST_ENTRIES, SeedNumber, needs, once, only_with
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore, check_store
-from fullrank.parallel import Local, Runner
+from fullrank.parallel import Local
 from fullrank.sweeps.jobs import (
     DIFFERENT,
     Cell,
     Job,
+    Settings,
     Split,
     StudyFile,
     check_count,
@@ -52,7 +53,7 @@ from fullrank.sweeps.records import (
 )
 from fullrank.sweeps.schedule import RunOptions, hours_left, run_jobs
 
-Zipped = tuple[dict[str, Any], ...]
+Zipped = tuple[Settings, ...]
 """Settings that go together: one mapping per place on the axis, with an optional `name`."""
 
 
@@ -71,7 +72,7 @@ class Grid(StudyFile):
     ] = ()
     """Setting -> its values, all combinations, the last axis fastest. A list of axes may hold a list of mappings:
     settings that change together."""
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: Settings = Field(default_factory=dict)
     """Settings of every cell; a cell's own come after."""
     seeds: Annotated[tuple[SeedNumber, ...], DIFFERENT] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each cell runs once per seed; a baseline, which draws nothing, with the first alone."""
@@ -79,7 +80,7 @@ class Grid(StudyFile):
     """All seeds of a cell before the next cell, or one seed of all cells before the next seed."""
     evaluate: Annotated[tuple[Split, ...], once("split", code="repeated-split")] = ("test",)
     """Splits evaluated at the end of each run."""
-    evaluate_also: Annotated[tuple[dict[str, Any], ...], only_with("evaluate")] = Field((), max_length=MOST_ENTRIES)
+    evaluate_also: Annotated[tuple[Settings, ...], only_with("evaluate")] = Field((), max_length=MOST_ENTRIES)
     """Further evaluations of each run on those splits: settings of `evaluation.*`, such as {seen: keep}, whose figures
     stand under `test_seen_keep`."""
 
@@ -116,10 +117,17 @@ class Grid(StudyFile):
     def expand(self) -> list[Cell]:
         """Every cell with all of its settings, in the order in which they run."""
         cells = [c.model_copy(update={"set": {**self.set, **c.set}}) for c in self.cells]
-        if self.base is not None:
-            places = itertools.product(*self._axes())
-            taken = {c.name for c in cells}
-            cells += [_cell(self.base, self.set, place, taken) for place in places]
+        if self.base is None:
+            return cells
+        taken = {c.name for c in cells}
+        for place in itertools.product(*self._axes()):
+            settings = {path: value for some in (self.set, *(own for _, own in place)) for path, value in some.items()}
+            words = "-".join([recipe_label(self.base), *(label for label, _ in place)])
+            label = re.sub(r"[^A-Za-z0-9._+-]", "_", words)[:90]
+            names = itertools.chain([label], (f"{label}-{number}" for number in itertools.count(2)))
+            name = next(name for name in names if name not in taken)
+            taken.add(name)
+            cells.append(Cell(name=name, recipe=self.base, set=settings))
         return cells
 
     def jobs(self) -> list[Job]:
@@ -134,10 +142,10 @@ class Grid(StudyFile):
                 raise no_effect(f"evaluate_also: {name!r}", "since every run is evaluated so anyway")
         return jobs
 
-    def _axes(self) -> list[list[tuple[str, dict[str, Any]]]]:
+    def _axes(self) -> list[list[tuple[str, Settings]]]:
         """Each axis as (label, settings) per place on it."""
         axes = self.axes if isinstance(self.axes, tuple) else (self.axes,)
-        found: list[list[tuple[str, dict[str, Any]]]] = []
+        found: list[list[tuple[str, Settings]]] = []
         for axis in axes:
             if isinstance(axis, dict):
                 found += [[(_label(path, v), {path: v}) for v in values] for path, values in axis.items()]
@@ -146,7 +154,7 @@ class Grid(StudyFile):
         return found
 
 
-def _zipped(place: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _zipped(place: Mapping[str, Any]) -> tuple[str, Settings]:
     settings = {path: value for path, value in place.items() if path != "name"}
     label = place.get("name") or "-".join(_label(path, value) for path, value in settings.items())
     return str(label), settings
@@ -171,30 +179,21 @@ def _number(text: str) -> bool:
     return True
 
 
-def _cell(base: str, common: Mapping[str, Any], place: Sequence[tuple[str, dict[str, Any]]], taken: set[str]) -> Cell:
-    settings = dict(common)
-    for _, some in place:
-        settings |= some
-    label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([recipe_label(base), *(label for label, _ in place)]))[:90]
-    names = itertools.chain([label], (f"{label}-{number}" for number in itertools.count(2)))
-    name = next(name for name in names if name not in taken)
-    taken.add(name)
-    return Cell(name=name, recipe=base, set=settings)
+class SweepOptions(RunOptions, total=False):
+    """Options of a sweep or a ladder, as `sweep` explains them."""
+
+    results: str | Path | None
+    command: str | None
+
+
+DEFAULTS: dict[str, Any] = {
+    "max_hours": None, "dry_run": False, "results": None, "command": None, "progress": True, "engine": Local(),
+}  # fmt: skip
 
 
 @public
-def sweep(
-    grid: Grid,
-    store: AnyStore,
-    out: str | Path,
-    *,
-    max_hours: float | None = None,
-    dry_run: bool = False,
-    results: str | Path | None = None,
-    command: str | None = None,
-    progress: bool = True,
-    engine: Runner = Local(),
-) -> list[Row]:
+@takes(SweepOptions, DEFAULTS, checked=True)
+def sweep(grid: Grid, store: AnyStore, out: str | Path, **options: Unpack[SweepOptions]) -> list[Row]:
     """Run a grid and return the newest row of each of its runs (failed ones have `error`), in the grid's order.
 
     The same call again skips what is finished and goes on with what was cut off. `max_hours`: runs whose measured cost
@@ -203,17 +202,7 @@ def sweep(
     Raises `UserError` for what is wrong in the grid, its settings or the folders, before anything runs.
     """
     check_store("store", store)
-    return run_sweep(
-        grid, store, out, max_hours=max_hours, dry_run=dry_run, results=results, command=command, progress=progress,
-        engine=engine,
-    ).newest  # fmt: skip
-
-
-class SweepOptions(RunOptions, total=False):
-    """Options of a sweep or a ladder, as `sweep` explains them."""
-
-    results: str | Path | None
-    command: str | None
+    return run_sweep(grid, store, out, **options).newest
 
 
 def run_sweep(
@@ -288,13 +277,20 @@ def run_ladder(
     check_once(names, "the name of a store", remedy, code="same-store-name", same=str.lower)
     folder, begun, place, max_hours = Path(out), time.perf_counter(), results_file(results), options.get("max_hours")
     jobs = grid.jobs()
-    rungs = [Rung(store, Outcome(jobs, store.fingerprint, RowsFile(folder / store.path.name))) for store in stores]
+    rungs = [Rung(store, Outcome(jobs, RowsFile(folder / store.path.name, store.fingerprint))) for store in stores]
 
     def keep(rung: Rung, outcome: Outcome) -> None:
         rung.outcome = outcome
-        write_jsonl(folder / "rows.jsonl", (jsonable(row) for row in ladder_rows(rungs)))
-        if place is not None:
-            write_json(place, jsonable(_results(grid, rungs, command)))
+        rows = ladder_rows(rungs)
+        write_jsonl(folder / "rows.jsonl", map(jsonable, rows))
+        if place is None:
+            return
+        each = [sweep_results(grid, one.store, one.outcome, None) for one in rungs]
+        same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
+        own = ("data", "failed", "not_run", "hours_this_call", "estimate")
+        stores = [{key: one[key] for key in own} for one in each]
+        means = {"summary": by_store(rungs, summarise_seeds), "history": by_store(rungs, protocols_in_words)}
+        write_json(place, jsonable({**same, "command": command, "stores": stores, **means, "rows": rows}))
 
     with folder_lock(folder, "sweep"):
         for rung in rungs:
@@ -314,12 +310,3 @@ def ladder_rows(rungs: Sequence[Rung]) -> list[Row]:
 def by_store(rungs: Sequence[Rung], of: Callable[[list[Row]], dict[str, Any]]) -> dict[str, Any]:
     """What `summarise_seeds` or `protocols_in_words` says of each store's rows, a cell's name behind its store's."""
     return {f"{rung.store.path.name}/{cell}": v for rung in rungs for cell, v in of(rung.outcome.newest).items()}
-
-
-def _results(grid: Grid, rungs: Sequence[Rung], command: str | None) -> dict[str, Any]:
-    each = [sweep_results(grid, rung.store, rung.outcome, None) for rung in rungs]
-    same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
-    own = ("data", "failed", "not_run", "hours_this_call", "estimate")
-    stores = [{key: one[key] for key in own} for one in each]
-    means = {"summary": by_store(rungs, summarise_seeds), "history": by_store(rungs, protocols_in_words)}
-    return {**same, "command": command, "stores": stores, **means, "rows": ladder_rows(rungs)}

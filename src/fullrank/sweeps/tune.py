@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.checks import public
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import unknown
 from fullrank.core.files import jsonable, write_json, write_text
 from fullrank.core.locks import folder_lock
 from fullrank.core.readers import read_json
@@ -22,10 +22,13 @@ from fullrank.data.impressions.store import AnyStore, check_store
 from fullrank.evaluation.spec import selection_sign
 from fullrank.parallel import Local, Runner
 from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
-from fullrank.sweeps.records import Outcome, code_version, environment
+from fullrank.sweeps.records import Outcome, code_version, environment, not_ours
 from fullrank.sweeps.schedule import hours_left, run_jobs
 from fullrank.sweeps.search import SAMPLERS, STARTUP, Plan, Search, SearchCell, settings_of, tpe, trial_name
 from fullrank.sweeps.sweep import Grid, describe_data
+
+Tree = dict[str, Any]
+"""Of tuned.json: the whole, or a trial."""
 
 
 @public
@@ -40,7 +43,7 @@ def tune(
     progress: bool = True,
     engine: Runner = Local(),
     sampler: str = "halton",
-) -> dict[str, Any]:
+) -> Tree:
     """Search a space on the validation split; returns what is written to `out`/tuned.json.
 
     Trial by trial through all cells: where `max_hours` ends the search early, every cell still has had the same number
@@ -54,7 +57,7 @@ def tune(
         raise unknown("sampler", sampler, SAMPLERS)
     begun, folder, points = time.perf_counter(), Path(out), space.plan()
 
-    def state(outcome: Outcome) -> dict[str, Any]:
+    def state(outcome: Outcome) -> Tree:
         return {"sampler": sampler, **tuned(space, plan, store, outcome, command)}
 
     def keep(outcome: Outcome) -> None:
@@ -89,7 +92,7 @@ class AskedTrials:
 
     def __init__(self, folder: Path, space: Search, fingerprint: str):
         self.path, self.space, self.fingerprint = folder / "plan.json", space, fingerprint
-        self.tree: dict[str, Any] = read_json(self.path) if self.path.exists() else {}
+        self.tree: Tree = read_json(self.path) if self.path.exists() else {}
         self.kept = {cell.name: self._of(cell) for cell in space.cells}
 
     def begin(self, points: Plan) -> Plan:
@@ -105,7 +108,7 @@ class AskedTrials:
                 self.tree.setdefault(cell.name, {})[self._key(cell)] = self.kept[cell.name]
         write_json(self.path, self.tree)
 
-    def _of(self, cell: SearchCell) -> list[dict[str, Any]]:
+    def _of(self, cell: SearchCell) -> list[Tree]:
         ranges = self.space.space_of(cell)
         try:
             kept = self.tree.get(cell.name, {}).get(self._key(cell), [])
@@ -115,10 +118,7 @@ class AskedTrials:
                 for trial in kept
             ]
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise UserError(
-                f"{self.path} does not hold the trials of a search; the file is damaged or not ours",
-                code="file-damaged",
-            ) from None
+            raise not_ours(f"{self.path} does not hold the trials of a search") from None
 
     def _key(self, cell: SearchCell) -> str:
         ranges = self.space.space_of(cell).items()
@@ -161,17 +161,26 @@ def _by_tpe(
     return outcome
 
 
-def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
+def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command: str | None) -> Tree:
     """The state of a search: best settings and scores per cell, the budget, and every trial."""
     trials = {cell.name: _trials(cell, plan, outcome) for cell in space.cells}
-    rounds = min(_complete(some) for some in trials.values())
+    # the trials from the first on that have ended, well or not
+    rounds = min(next((n for n, trial in enumerate(some) if not trial["ended"]), len(some)) for some in trials.values())
     best = {name: _best(some[:rounds]) for name, some in trials.items()}
     return {
         "name": space.name,
         "command": command,
         "split": "validation",
         "best": best,
-        "budget": _budget(space, trials, rounds, outcome),
+        "budget": {
+            "trials_asked": space.trials,
+            "trials_counted": rounds,
+            "seeds": list(space.seeds),
+            "epochs_share": space.epochs_share,
+            "epochs_per_trial": {name: some[0]["epochs_allowed"] for name, some in trials.items()},
+            "hours": {name: round(sum(trial["hours"] for trial in some), 5) for name, some in trials.items()},
+            "hours_this_call": round(outcome.hours, 4),
+        },
         "data": describe_data(store),
         "machine": environment(),
         "code": code_version(),
@@ -182,7 +191,7 @@ def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command:
     }
 
 
-def best_grid(space: Search, found: dict[str, Any]) -> Grid:
+def best_grid(space: Search, found: Tree) -> Grid:
     """A grid of the best settings with each cell's full epochs, evaluated on test with seeds 0, 1, 2."""
     cells = []
     for cell in space.cells:
@@ -191,7 +200,7 @@ def best_grid(space: Search, found: dict[str, Any]) -> Grid:
     return Grid(name=space.name, cells=tuple(cells), seeds=(0, 1, 2))
 
 
-def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[dict[str, Any]]:
+def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[Tree]:
     """Every trial of a cell: its settings, its score (None where it failed or did not run) and its rows' figures."""
     found = []
     for trial, settings in enumerate(plan[cell.name]):
@@ -220,38 +229,15 @@ def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[dict[str, An
     return found
 
 
-def _complete(trials: list[dict[str, Any]]) -> int:
-    """How many trials from the first on have ended, well or not."""
-    return next((n for n, trial in enumerate(trials) if not trial["ended"]), len(trials))
-
-
-def _larger_better(trial: dict[str, Any]) -> Any:
+def _larger_better(trial: Tree) -> Any:
     """A trial's score as one of which the larger is better, None where it has none."""
     return -trial["score"] if trial["score"] is not None and trial["better"] == "smaller" else trial["score"]
 
 
-def _best(trials: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _best(trials: list[Tree]) -> Tree | None:
     """The trial with the best score, the earliest of equals; None where none has a score."""
     scored = [trial for trial in trials if trial["score"] is not None]
     if not scored:
         return None
     top = max(scored, key=_larger_better)
     return {**{key: top[key] for key in ("trial", "set", "metric", "score")}, "default_score": trials[0]["score"]}
-
-
-def _worth(trial: dict[str, Any]) -> Any:
-    """The score of a trial, larger for a better one; None without a score."""
-    return trial["score"] if trial["better"] == "larger" or trial["score"] is None else -trial["score"]
-
-
-def _budget(space: Search, trials: dict[str, list[dict[str, Any]]], rounds: int, outcome: Outcome) -> dict[str, Any]:
-    """What the search was allowed and what it took."""
-    return {
-        "trials_asked": space.trials,
-        "trials_counted": rounds,
-        "seeds": list(space.seeds),
-        "epochs_share": space.epochs_share,
-        "epochs_per_trial": {name: some[0]["epochs_allowed"] for name, some in trials.items()},
-        "hours": {name: round(sum(trial["hours"] for trial in some), 5) for name, some in trials.items()},
-        "hours_this_call": round(outcome.hours, 4),
-    }

@@ -12,6 +12,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ from fullrank.scaling.sequence_size import sequence_size
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Row, code_version, environment
+from fullrank.training.checkpoint import steps_done
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import fit
 from fullrank.training.run_folder import require_same
 from fullrank.training.settled import selection_settled
 
-"""Folder of the run folders."""
 LOCK_SECONDS = 60.0
 """How long a job waits for its run folder: whoever had it before may have been given up, and not have ended yet."""
 
@@ -57,7 +58,10 @@ def run_job(
     run = fit(job.experiment, store, folder, resume=resume, overwrite=not resume, device=device, progress=progress)
     trained = time.perf_counter()
     model: Any = run.model().to(resolve_device(device))
-    found = _evaluated(replace(job, experiment=run.spec), model, store)
+    evaluations = replace(job, experiment=run.spec).evaluations
+    evaluate = partial(EVALUATE[run.spec.problem], model, store)
+    made = {asked: evaluate(*asked).dump() for asked in dict.fromkeys(evaluations.values())}  # two may be the same
+    found = {name: made[asked] for name, asked in evaluations.items()}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     # metrics among sampled negatives, and their gaps, where they were asked for
     sampled = {name: result["sampled"] for name, result in found.items() if "sampled" in result}
@@ -76,15 +80,6 @@ def run_job(
         "protocol": {name: result["protocol"] for name, result in found.items()},
         **_stamp(),
     }
-
-
-def _evaluated(job: Job, model: Any, store: AnyStore) -> dict[str, dict[str, Any]]:
-    """The results of the job's evaluations by name; two that are the same evaluation are computed once."""
-    evaluate, made = EVALUATE[job.experiment.problem], dict[Any, dict[str, Any]]()
-    for split, spec in job.evaluations.values():
-        if (split, spec) not in made:
-            made[split, spec] = evaluate(model, store, split, spec).dump()
-    return {name: made[asked] for name, asked in job.evaluations.items()}
 
 
 def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> Row:
@@ -141,15 +136,6 @@ def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
     experiment = selection_settled(job.experiment, store, old)
     other = "rename the cell, choose another --out, or delete that folder"
     require_same(old, experiment, store, (other, "choose another --out"))
-
-
-def steps_done(folder: Path) -> int:
-    """Optimizer steps in a run folder's last checkpoint."""
-    pointer = folder / "checkpoints" / "last.json"
-    if not pointer.is_file():
-        return 0
-    digits = str(read_json(pointer).get("folder", "")).removeprefix("step-")
-    return int(digits) if digits.isdigit() else 0
 
 
 def is_trained(folder: Path) -> bool:

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from torch import nn
 
 from fullrank.data.impressions.store import AnyStore
+from fullrank.run import Run
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,47 @@ class Callback(Protocol):
     def on_epoch(self, state: TrainState) -> dict[str, Any]:
         """Figures for this epoch's row of metrics.jsonl; called after validation, on the first process."""
         ...
+
+
+class FolderKeywords(TypedDict, total=False):
+    """What becomes of the folder that a run is written into, where it is trained, and what is shown of that."""
+
+    resume: bool
+    """Continue a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU, with one
+    thread count)."""
+    overwrite: bool
+    """Replace the run that is there with the first checkpoint of the new one: until then it stays whole."""
+    device: str
+    progress: bool
+
+
+class FitKeywords(FolderKeywords, total=False):
+    """Options of a training beside its experiment and its data."""
+
+    init_from: Run | str | Path | None
+    """An earlier run whose weights training starts from. Items, and the values of a ranking model's fields, are matched
+    by external id."""
+    loggers: Sequence[str]
+    callbacks: Sequence[Callback]
+    checkpoints: str | None
+    """A URL of fsspec that the folder is copied to at each checkpoint; `resume` goes on from there where the folder has
+    fewer steps."""
+
+
+class TrainKeywords(FitKeywords, total=False):
+    """Those, and the Ray cluster that trains."""
+
+    ray: str | None
+    workers: int | None
+    min_workers: int | None
+    worker_cpus: int | None
+
+
+FOLDER_DEFAULTS: FolderKeywords = {"resume": False, "overwrite": False, "device": "auto", "progress": True}
+FIT_DEFAULTS: FitKeywords = {
+    "resume": False, "overwrite": False, "init_from": None, "loggers": (), "callbacks": (), "device": "auto",
+    "progress": True, "checkpoints": None,
+}  # fmt: skip
+WORKERS = ("workers", "min_workers", "worker_cpus")
+TRAIN_DEFAULTS: dict[str, Any] = {**FIT_DEFAULTS, **dict.fromkeys(("ray", *WORKERS))}
+"""What they are where the caller says nothing."""

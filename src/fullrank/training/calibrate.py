@@ -30,6 +30,7 @@ from fullrank.models.ranking.calibration import Calibration, logits_of
 from fullrank.run import Run, require_empty, store_of, write_copy
 
 METHODS = get_args(Calibration.model_fields["method"].annotation)
+Rows = Float64[np.ndarray, "N"]
 PARTS, LEAST_ROWS = 200, 50
 """Most parts that isotonic regression looks at, and about the rows that each has at least."""
 
@@ -66,9 +67,7 @@ def calibrate(
     return write_copy(run, out, encoder, run.tensors(), {"calibrated_from": str(run.path)}, made)
 
 
-def fit_calibration(
-    method: str, probabilities: Float64[np.ndarray, "N"], labels: Float64[np.ndarray, "N"]
-) -> Calibration:
+def fit_calibration(method: str, probabilities: Rows, labels: Rows) -> Calibration:
     """`platt` or `isotonic`. Raises `UserError` for rows of one class, and for probabilities that do not rise with the
     clicks."""
     clicks = int(labels.sum())
@@ -90,7 +89,7 @@ def fit_calibration(
     return Calibration.parse({"method": method, "knots": knots, "slope": slope, "rows": len(labels)})
 
 
-def _platt(scores: Float64[np.ndarray, "N"], labels: Float64[np.ndarray, "N"]) -> tuple[float, float]:
+def _platt(scores: Rows, labels: Rows) -> tuple[float, float]:
     """a and b of a logit + b. Targets of 1 are (n + 1) / (n + 2), those of 0 are 1 / (n + 2), n rows of that class."""
     clicks = labels.sum()
     targets = np.where(labels > 0, (clicks + 1) / (clicks + 2), 1 / (len(labels) - clicks + 2))
@@ -104,7 +103,7 @@ def _platt(scores: Float64[np.ndarray, "N"], labels: Float64[np.ndarray, "N"]) -
     return float(slope), float(shift)
 
 
-def _isotonic(scores: Float64[np.ndarray, "N"], labels: Float64[np.ndarray, "N"]) -> tuple[tuple[float, float], ...]:
+def _isotonic(scores: Rows, labels: Rows) -> tuple[tuple[float, float], ...]:
     parts = ctr.reliability_curve(scores, labels, max(min(PARTS, len(scores) // LEAST_ROWS), 1))
     rows, means, rates = (np.array([getattr(part, name) for part in parts]) for name in ("rows", "probability", "rate"))
     rates = (rates * rows + labels.mean()) / (rows + 1)

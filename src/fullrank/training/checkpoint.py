@@ -146,6 +146,13 @@ def read_checkpoint(out: Path) -> Checkpoint | None:
     return Checkpoint(weights, optimizer, state, folder)
 
 
+def steps_done(out: Path) -> int:
+    """Optimizer steps in the newest checkpoint of a run folder, as its pointer says; 0 without one."""
+    pointer = out / "checkpoints" / "last.json"
+    digits = str(read_json(pointer).get("folder", "")).removeprefix("step-") if pointer.is_file() else ""
+    return int(digits) if digits.isdigit() and len(digits) < 14 else 0
+
+
 def damaged_checkpoint(path: Path, reason: str) -> UserError:
     """The error for a file of a checkpoint, or for a run's weights in training, that is not what it should be."""
     return damaged_file(path, reason, _advice(path))

@@ -5,21 +5,21 @@ Everything else of this room (steps, checkpoints, log, patience) is one for both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 
 from fullrank.core.checks import known_times
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Problem
 from fullrank.data.batch import Batch, Impressions
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.loader import Loader
+from fullrank.data.events.loader import Batches, Loader
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
@@ -31,72 +31,11 @@ from fullrank.evaluation.statistics import summarise
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.run import CatalogOrEncoder, Run
+from fullrank.run import Run
 from fullrank.training.distributed import ProcessRank, gather_ranks, sum_over_ranks
 from fullrank.training.warm_start import copy_ranking_weights, copy_weights
 
 AnyBatch = Batch | Impressions
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """Training batches; batch k is a pure function of (seed, k)."""
-
-    steps_per_epoch: int
-    shards: int
-    total: int
-    """Events or rows in an epoch, in the unit `by` (`tokens` are events)."""
-
-    @property
-    def by(self) -> str: ...
-
-    def batch(self, k: int, shard: int = 0) -> AnyBatch: ...
-    def iterate(self, start: int, stop: int, shards: range) -> Iterator[AnyBatch]: ...
-
-
-@runtime_checkable
-class DataModule(Protocol):
-    """A store, as training sees it."""
-
-    @property
-    def store(self) -> AnyStore: ...
-    @property
-    def known(self) -> CatalogOrEncoder:
-        """What models are built on, kept in the run folder."""
-        ...
-
-    @property
-    def validates(self) -> bool:
-        """Whether there is something to validate on."""
-        ...
-
-    def loader(self, model: Any, world: int = 1) -> Batches:
-        """The batches, in shards for every process and micro-batch."""
-        ...
-
-    def warm_start(self, model: Any, source: Run) -> None:
-        """Fill a model from an earlier run."""
-        ...
-
-    def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
-        """The selection metric on the validation split, over all processes."""
-        ...
-
-    def evaluate_share(self, model: Any, share: int, *, all_metrics: bool) -> None:
-        """Evaluate one in `share` of the validation split, for its cost alone."""
-        ...
-
-    def batch_sizes(self, batch: Any) -> tuple[int, int]:
-        """What a batch holds, and the places computed for it (with padding)."""
-        ...
-
-    def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
-        """An epoch's throughput, from the sums of `batch_sizes`."""
-        ...
-
-    def sizes(self) -> dict[str, Any]:
-        """The sizes of the data, and of impressions when training ends, for the manifest."""
-        ...
 
 
 def data_manifest(data: DataModule) -> dict[str, Any]:
@@ -114,7 +53,7 @@ class RetrievalData:
     experiment: Experiment
     store: Store
     known: Catalog
-    """The store's items, with what the model's items add to them."""
+    """What models are built on, kept in the run folder: the store's items, with what the model's items add to them."""
 
     @classmethod
     def of(cls, experiment: Experiment, store: Store, earlier: Run | None = None) -> RetrievalData:
@@ -132,9 +71,11 @@ class RetrievalData:
 
     @property
     def validates(self) -> bool:
+        """Whether there is something to validate on."""
         return len(self.store.eval_set("validation")) > 0
 
-    def loader(self, model: RecommenderModel, world: int = 1) -> Loader:
+    def loader(self, model: Any, world: int = 1) -> Loader:
+        """The batches, in shards for every process and micro-batch."""
         if model.trains_on_times:
             known_times(
                 self.store.times, "this model", f"the store {self.store.path} was prepared without a time column",
@@ -155,9 +96,11 @@ class RetrievalData:
         )
 
     def warm_start(self, model: RecommenderModel, source: Run) -> None:
+        """Fill a model from an earlier run."""
         copy_weights(model, self.known, source)
 
     def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
+        """The selection metric on the validation split, over all processes."""
         spec = self.experiment.lists.for_selection()
         if model.items.shard is not None:  # all processes rank the same users together, each among its own items
             found = measure(model, self.store, "validation", spec)
@@ -168,25 +111,31 @@ class RetrievalData:
         return total / sum_over_ranks(torch.tensor(float(len(values)), dtype=torch.float64, device=device))
 
     def evaluate_share(self, model: Any, share: int, *, all_metrics: bool) -> None:
+        """Evaluate one in `share` of the validation split, for its cost alone."""
         spec = self.experiment.lists if all_metrics else self.experiment.lists.for_selection()
         rows = measure(model, self.store, "validation", spec, shard=(0, share))
         if len(rows.users) > 1:
             items = len(self.store.catalog.popularity)
             summarise(rows.values, rows.lists, spec.names(), items=items, samples=spec.bootstrap, seed=0)
 
-    def batch_sizes(self, batch: Batch) -> tuple[int, int]:
+    def batch_sizes(self, batch: Any) -> tuple[int, int]:
+        """What a batch holds, and the places computed for it (with padding)."""
         return int(batch.lengths.sum()), batch.items.numel()
 
     def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+        """An epoch's throughput, from the sums of `batch_sizes`."""
         pace = round(held / max(1e-9, seconds), 1)
         return {"tokens_per_s": pace, "padding_share": round(1 - held / max(1, computed), 4)}
 
     def sizes(self) -> dict[str, Any]:
+        """The sizes of the data, and of impressions when training ends, for the manifest."""
         return self.store.sizes
 
 
-class ImpressionLoader:
+class ImpressionLoader(Batches):
     """Batches of a store's training rows, about `size` rows each: every epoch all of them once, in a random order."""
+
+    by = "rows"
 
     def __init__(self, store: ImpressionStore, size: int, seed: int, shards: int = 1):
         self.store, self.seed, self.shards = store, seed, shards
@@ -195,12 +144,12 @@ class ImpressionLoader:
             raise UserError(
                 f"the store {store.path} has no training impressions: prepare it with another split", code="empty-split"
             )
-        self.by, self.total = "rows", len(self.rows)
-        self.steps_per_epoch = -(-len(self.rows) // size)
-        self._epoch: tuple[int, Int[np.ndarray, "N"]] | None = None
+        self.total = len(self.rows)
+        self.steps_per_epoch = -(-self.total // size)
+        draw = np.random.default_rng
+        self._order = lru_cache(1)(lambda epoch: self.rows.start + draw([seed, epoch]).permutation(self.total))
 
     def batch(self, k: int, shard: int = 0) -> Impressions:
-        """One shard of global batch k (from 0, over all epochs)."""
         epoch, index = divmod(k, self.steps_per_epoch)
         order = self._order(epoch)
         edges = [place * len(order) // self.steps_per_epoch for place in (index, index + 1)]
@@ -209,18 +158,6 @@ class ImpressionLoader:
         empty_shard = len(mine) == 0
         batch = self.store.batch(whole[:1] if empty_shard else mine)
         return replace(batch, step=k, seed=self.seed, count=len(whole), empty_shard=empty_shard)
-
-    def iterate(self, start: int, stop: int, shards: range) -> Iterator[Impressions]:
-        """The given shards of batches start .. stop - 1, in order."""
-        for k in range(start, stop):
-            for shard in shards:
-                yield self.batch(k, shard)
-
-    def _order(self, epoch: int) -> Int[np.ndarray, "N"]:
-        if self._epoch is None or self._epoch[0] != epoch:
-            drawn = np.random.default_rng([self.seed, epoch]).permutation(len(self.rows))
-            self._epoch = epoch, self.rows.start + drawn
-        return self._epoch[1]
 
 
 @dataclass(frozen=True)
@@ -248,7 +185,7 @@ class RankingData:
         assert isinstance(self.experiment.evaluation, RankingEvaluation)
         return self.experiment.evaluation
 
-    def loader(self, model: RankingModule, world: int = 1) -> ImpressionLoader:
+    def loader(self, model: Any, world: int = 1) -> ImpressionLoader:
         training = self.experiment.training
         return ImpressionLoader(self.store, training.batch_size, self.experiment.seed, training.accumulate * world)
 
@@ -274,7 +211,7 @@ class RankingData:
         spec = self._spec if all_metrics else self._spec.for_selection()
         ranking_result(rows, spec, "validation", self.store.fingerprint)
 
-    def batch_sizes(self, batch: Impressions) -> tuple[int, int]:
+    def batch_sizes(self, batch: Any) -> tuple[int, int]:
         return len(batch), len(batch)
 
     def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
@@ -284,6 +221,8 @@ class RankingData:
         return self.store.sizes | {"trained_until": self.store.trained_until}
 
 
+DataModule = RetrievalData | RankingData
+"""A store, as training sees it: both have the same methods, which the first explains."""
 DATA_MODULES: Mapping[Problem, Callable[[Experiment, Any, Run | None], DataModule]] = {
     "retrieval": RetrievalData.of,
     "ranking": RankingData.of,

@@ -17,7 +17,7 @@ import torch.distributed
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, reason_line
 from fullrank.ops.sharded_rows import gather_rows
 
 JOIN_SECONDS = 300.0
@@ -73,11 +73,10 @@ def join_processes(device: torch.device) -> None:
         store.set(f"fullrank/{rank}", b"here")
         store.wait([f"fullrank/{one}" for one in range(world)], patience)
     except torch.distributed.DistError as error:  # the address cannot be reached, or the time is over
-        reason = (str(error).splitlines() or [""])[0][:160]
         raise UserError(
             f"process {here.rank} of {here.world} waited {JOIN_SECONDS:g} s at {os.environ['MASTER_ADDR']}:"
-            f"{os.environ['MASTER_PORT']} for the others ({reason}); check that all of them were started, and the "
-            "network between them",
+            f"{os.environ['MASTER_PORT']} for the others ({reason_line(error)}); check that all of "
+            "them were started, and the network between them",
             code="peers-missing",
         ) from None
     answer = timedelta(seconds=ANSWER_SECONDS)
@@ -101,7 +100,8 @@ def told_of_peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if launched().world == 1 or not _is_peers(error):
+        lost = isinstance(error, torch.distributed.DistError) or any(word in str(error) for word in _LOST)
+        if launched().world == 1 or not lost:
             raise
         raise _peer_lost() from error
 
@@ -166,7 +166,3 @@ def _peer_lost() -> UserError:
         "start all of them again with --resume",
         code="peer-lost",
     )
-
-
-def _is_peers(error: RuntimeError) -> bool:
-    return isinstance(error, torch.distributed.DistError) or any(word in str(error) for word in _LOST)

@@ -20,32 +20,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from fullrank.core.checks import public
+from fullrank.core.checks import public, takes, with_defaults
 from fullrank.core.constraints import MOST_EPOCHS, MOST_PARTS
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.log import Progress, logger
 from fullrank.core.spec import Spec
 from fullrank.core.tensor_files import write_tensors
-from fullrank.data.events.store import Store
-from fullrank.experiment import Experiment
+from fullrank.data.events.store import Store, opened_store
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.reading import blocks_of
 from fullrank.models.sequential.regularizers.ewc import EWC, FISHER, START
-from fullrank.run import Run, event_store_of, is_run
+from fullrank.run import Run, event_store_of, is_run, opened_run
+from fullrank.training import FOLDER_DEFAULTS, FitKeywords, FolderKeywords
 from fullrank.training.data_module import RetrievalData
-from fullrank.training.fit import fit
+from fullrank.training.fit import fit, without_gradients
 
 log = logger(__name__)
 
 
 @public
+@takes(FolderKeywords, FOLDER_DEFAULTS, checked=True)
 def finetune(
     run: Run | str | Path,
     data: Store | str | Path,
@@ -56,10 +57,7 @@ def finetune(
     ewc: str | Path | None = None,
     ewc_weight: float | None = None,
     set: Sequence[str] = (),
-    resume: bool = False,
-    overwrite: bool = False,
-    device: str = "auto",
-    progress: bool = True,
+    **options: Unpack[FolderKeywords],
 ) -> Run:
     """Fine-tune `run` on the store `data` and return the run folder `out`, opened.
 
@@ -71,8 +69,8 @@ def finetune(
 
     Raises `UserError` for a run that has no blocks to free, and for whatever `train` refuses.
     """
-    source = run if isinstance(run, Run) else Run.open(run)
-    folder, store = Path(out), data if isinstance(data, Store) else Store.open(data)
+    how: FitKeywords = with_defaults(options, FOLDER_DEFAULTS)
+    source, folder, store = opened_run(run), Path(out), opened_store(data)
     for name, given, without, why in (
         ("stage_epochs", stage_epochs, stages == 0, "stages=0 has no stages"),
         ("ewc_weight", ewc_weight, ewc is None, "ewc names no file"),
@@ -87,7 +85,18 @@ def finetune(
             f"training.max_epochs=0, as in {source.path}, would train nothing: set it to the epochs of the last stage",
             code="no-epochs",
         )
-    last = _with_ewc(last, ewc, 100.0 if ewc_weight is None else ewc_weight)
+    if ewc is not None:
+        model: Spec = last.model
+        if not isinstance(model, Recommender):
+            raise UserError(
+                f"ewc is of recommenders that are trained by gradient descent, and this is {model.kind_of()!r}: leave "
+                "it out",
+                code="not-a-recommender",
+            )
+        penalty = EWC.parse({"fisher": str(ewc), "weight": 100.0 if ewc_weight is None else ewc_weight})
+        others = tuple(p for p in model.penalties if p.kind_of() != penalty.kind_of())  # it takes the place of one
+        model = model.model_copy(update={"penalties": (*others, penalty)})
+        last = last.model_copy(update={"model": model})
     blocks = _blocks(source) if stages is None else stages
     jobs = [
         (
@@ -100,14 +109,12 @@ def finetune(
         for top in range(1, blocks + 1)
     ]  # fmt: skip
     for stage, (place, spec) in enumerate((*jobs, (folder, last)), 1):
-        if jobs and progress:
+        if jobs and how["progress"]:
             trained = "everything" if place == folder else f"the top {stage} of {blocks} blocks"
             log.info(f"stage {stage} of {len(jobs) + 1}: {trained}")
-        done = resume and is_run(place)  # one that has ended is compared with its settings, and taken
-        source = fit(
-            spec, store, place, resume=done, overwrite=overwrite, init_from=None if done else source, device=device,
-            progress=progress,
-        )  # fmt: skip
+        done = how["resume"] and is_run(place)  # one that has ended is compared with its settings, and taken
+        stage_how: FitKeywords = {"resume": done, "init_from": None if done else source}
+        source = fit(spec, store, place, **how | stage_how)
     return source
 
 
@@ -120,23 +127,6 @@ def _blocks(run: Run) -> int:
             code="encoder-without-blocks",
         )
     return found
-
-
-def _with_ewc(spec: Experiment, file: str | Path | None, weight: float) -> Experiment:
-    """The experiment with the penalty, in the place of one that the run had."""
-    if file is None:
-        return spec
-    model: Spec = spec.model
-    if not isinstance(model, Recommender):
-        raise UserError(
-            f"ewc is of recommenders that are trained by gradient descent, and this is {model.kind_of()!r}: leave it "
-            "out",
-            code="not-a-recommender",
-        )
-    penalty = EWC.parse({"fisher": str(file), "weight": weight})
-    others = tuple(p for p in model.penalties if p.kind_of() != penalty.kind_of())
-    changed = model.model_copy(update={"penalties": (*others, penalty)})
-    return spec.model_copy(update={"model": changed})
 
 
 MOST_BATCHES = 10**5
@@ -159,16 +149,13 @@ def fisher_information(
     training (epoch after epoch where there are fewer), of `batch_size` events or rows as in `training.batch_size`; None
     is the run's own. Returns `out`. Raises `UserError` for a run that has no gradient, and for another store.
     """
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = opened_run(run)
     place, where = Path(out), resolve_device(device)
     store = event_store_of(opened, data)
     spec = opened.spec if batch_size is None else opened.spec.override(f"training.batch_size={batch_size}")
     model = opened.model()
     if not isinstance(model, RecommenderModel):
-        raise UserError(
-            f"{opened.path} is a baseline, which is fitted without gradients; name a recommender that was trained",
-            code="baseline-without-training",
-        )
+        raise without_gradients(str(opened.path), "name a recommender that was trained")
     loader = RetrievalData(spec, store, opened.catalog).loader(model)
     model.to(where).train()
     own = dict(model.named_parameters())

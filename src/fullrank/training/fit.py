@@ -7,13 +7,13 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import lightning
 import torch
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
-from torch import nn
 
 from fullrank import __version__
 from fullrank.core.checks import with_defaults
@@ -23,13 +23,14 @@ from fullrank.core.files import foreign_files, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger
 from fullrank.core.registry import kinds
+from fullrank.data.events.loader import Batches
 from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
+from fullrank.run import Run, build_model, is_run, load_weights, opened_run, write_run, write_weights
 from fullrank.run.manifest import reopen_run, seal_run
-from fullrank.training import Callback
+from fullrank.training import FIT_DEFAULTS, FitKeywords
 from fullrank.training.checkpoint import (
     Checkpoint,
     CheckpointState,
@@ -37,10 +38,10 @@ from fullrank.training.checkpoint import (
     forget_other_checkpoints,
     read_checkpoint,
 )
-from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
+from fullrank.training.data_module import AnyBatch, data_manifest, data_module_of
 from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
-from fullrank.training.loop import FitModule, Fitting, TrainingLoop
+from fullrank.training.loop import FitModule, TrainingLoop
 from fullrank.training.mirror import Mirror
 from fullrank.training.optim import make_optimizer
 from fullrank.training.prepared_model import compile_part, freeze_below
@@ -55,57 +56,26 @@ LEAST = 3
 """Steps timed, however long they take."""
 
 
-class FitOptions(TypedDict, total=False):
-    """Options of a training beside its experiment and its data; `DEFAULTS` has their default values."""
-
-    resume: bool
-    """Continue a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU, with one
-    thread count)."""
-    overwrite: bool
-    """Replace the run that is there with the first checkpoint of the new one: until then it stays whole."""
-    init_from: Run | None
-    """An earlier run whose weights training starts from. Items, and the values of a ranking model's fields, are matched
-    by external id."""
-    loggers: tuple[str, ...]
-    callbacks: tuple[Callback, ...]
-    device: str
-    progress: bool
-    checkpoints: str | None
-    """A URL of fsspec that the folder is copied to at each checkpoint; `resume` goes on from there where the folder has
-    fewer steps."""
-
-
-DEFAULTS: FitOptions = {
-    "resume": False, "overwrite": False, "init_from": None, "loggers": (), "callbacks": (), "device": "auto",
-    "progress": True, "checkpoints": None,
-}  # fmt: skip
-
-
-def fit(
-    experiment: Experiment,
-    store: AnyStore,
-    out: str | Path,
-    **options: Unpack[FitOptions],
-) -> Run:
+def fit(experiment: Experiment, store: AnyStore, out: str | Path, **options: Unpack[FitKeywords]) -> Run:
     """Train `experiment` on `store` and return the run folder `out`, opened; it is locked while it is written."""
-    options = with_defaults(options, DEFAULTS)
+    options = with_defaults(options, FIT_DEFAULTS)
     folder, where = without_dots(out), resolve_device(options["device"])
-    experiment = settled(experiment, where)
+    experiment, here = settled(experiment, where), launched()
     mirror = None if options["checkpoints"] is None else Mirror(options["checkpoints"])
     if mirror is not None and options["resume"]:  # several machines have to begin at one step
-        mirror.restore(folder, unless_behind=launched().world == 1)
-    elif mirror is not None and launched().rank == 0:
+        mirror.restore(folder, unless_behind=here.world == 1)
+    elif mirror is not None and here.rank == 0:
         mirror.require_free(overwrite=options["overwrite"])
     join_processes(where)
     if mirror is not None:
         sum_over_ranks(torch.zeros((), device=where))  # every process has downloaded what it needs
-    with folder_lock(folder, "train") if launched().rank == 0 else nullcontext():
+    with folder_lock(folder, "train") if here.rank == 0 else nullcontext():
         _fit_locked(experiment, store, folder, options, where, mirror)
-        if mirror is not None and launched().rank == 0:
+        if mirror is not None and here.rank == 0:
             mirror.push(folder)  # sealed
-    if mirror is not None and launched().world > 1:
+    if mirror is not None and here.world > 1:
         sum_over_ranks(torch.zeros((), device=where))
-        if launched().rank > 0:  # on another machine, perhaps
+        if here.rank > 0:  # on another machine, perhaps
             mirror.restore(folder)
     return Run.open(folder)
 
@@ -114,13 +84,14 @@ def _fit_locked(
     experiment: Experiment,
     store: AnyStore,
     folder: Path,
-    options: FitOptions,
+    options: FitKeywords,
     where: torch.device,
     mirror: Mirror | None,
 ) -> None:
     """Check all that can be checked, then train: nothing of an old run is lost before the new one has a checkpoint."""
-    resume, overwrite, init_from = options["resume"], options["overwrite"], options["init_from"]
-    callbacks, first_rank = options["callbacks"], launched().rank == 0
+    resume, overwrite, first_rank = options["resume"], options["overwrite"], launched().rank == 0
+    callbacks, loggers = tuple(options["callbacks"]), tuple(options["loggers"])
+    init_from = None if options["init_from"] is None else opened_run(options["init_from"])
     resumed = Run.open(folder) if resume and is_run(folder) else None
     experiment = selection_settled(experiment, store, resumed)
     if first_rank:  # the others may come when it has begun to write
@@ -137,19 +108,13 @@ def _fit_locked(
     torch.manual_seed(experiment.seed)
     model: Any = build_model(experiment, data.known, where, shard)
     gradient = isinstance(model, RecommenderModel | RankingModule)
-    given = {"loggers": options["loggers"], "callbacks": callbacks, "init_from (--from)": init_from is not None}
+    given = {"loggers": loggers, "callbacks": callbacks, "init_from (--from)": init_from is not None}
     if not gradient and any(given.values()):
-        raise UserError(
-            f"{experiment.recipe} is a baseline, which is fitted at once and has no steps to watch and no weights to "
-            f"start from: leave out {' and '.join(name for name, value in given.items() if value)}",
-            code="baseline-without-training",
-        )
+        left_out = " and ".join(name for name, value in given.items() if value)
+        raise without_gradients(experiment.recipe, f"leave out {left_out}")
     if gradient and source is not None and source.spec.model.kind_of() in kinds("baselines"):
-        raise UserError(
-            f"{source.path} is a run of the baseline {source.spec.recipe}, which has no weights to start from: leave "
-            "out --from (init_from=), or name a run of a trained model",
-            code="baseline-without-training",
-        )
+        remedy = "leave out --from (init_from=), or name a run of a trained model"
+        raise without_gradients(f"{source.path} ({source.spec.recipe})", remedy)
     for callback in callbacks:
         if callable(getattr(callback, "check", None)):
             callback.check(model, store)  # type: ignore[attr-defined]
@@ -170,13 +135,23 @@ def _fit_locked(
             f"note: training.batch_size={experiment.training.batch_size:,} is more than the {loader.total:,} "
             f"{'events' if loader.by == 'tokens' else 'rows'} that an epoch has: each epoch is one step"
         )
-    tools = make_loggers(options["loggers"], folder) if first_rank else ()
+    tools = make_loggers(loggers, folder) if first_rank else ()
     run = RunFolder(folder, replaces=first_rank and overwrite and not resume and bool(foreign_files(folder)))
     try:
         if first_rank:
             run.begin(resume=resume)
         if first_rank and not resume:
-            write_run(run.path, experiment, data.known, _manifest(model, data, loader, init_from))
+            facts = {
+                "fullrank": __version__,
+                "torch": torch.__version__,
+                "threads": torch.get_num_threads(),
+                "parameters": parameter_count(model),
+                **({} if loader is None else {"steps_per_epoch": loader.steps_per_epoch}),
+                **({"size": model.size().dump()} if isinstance(model, RankingModule) else {}),
+                "init_from": None if init_from is None else str(init_from.path.resolve()),
+                "data": data_manifest(data),
+            }
+            write_run(run.path, experiment, data.known, facts)
         elif first_rank and not (kept is not None and kept.state.finished):
             reopen_run(run.path)
         if loader is None:
@@ -189,8 +164,8 @@ def _fit_locked(
             run.publish()
         else:
             metrics = MetricsLog(run.path, tools, wait=not run.published)
-            fitting = Fitting(experiment, data, loader, run, metrics, callbacks, mirror)
-            _fit(model, fitting, kept, where, progress=options["progress"])
+            loop = TrainingLoop(experiment, data, loader, run, metrics, callbacks, mirror)
+            _fit(model, loop, kept, where, progress=options["progress"])
             if first_rank:
                 seal_run(run.path)
     finally:
@@ -199,42 +174,41 @@ def _fit_locked(
 
 def _fit(
     model: RecommenderModel | RankingModule,
-    fitting: Fitting,
+    loop: TrainingLoop,
     kept: Checkpoint | None,
     device: torch.device,
     *,
     progress: bool,
 ) -> None:
-    training, loader, metrics = fitting.experiment.training, fitting.loader, fitting.log
+    experiment, loader, out = loop.experiment, loop.loader, loop.out
+    training, first_rank = experiment.training, launched().rank == 0
     total = loader.steps_per_epoch * training.max_epochs
     state = CheckpointState()
     if kept is not None:
         kept.check_total(total)
         load_weights(model, own_weights(kept.weights, model), kept.folder)
-        if launched().rank == 0:
+        if first_rank:
             forget_other_checkpoints(kept.folder)
         state = kept.state
         if state.finished:
-            if launched().rank == 0:
-                check_run_weights(fitting.out.path, state.run_weights)
+            if first_rank:
+                check_run_weights(out.path, state.run_weights)
             return
-    first = state.step
     compile_part(model, training, device)
     if training.shard_encoder:
         shard_blocks(model, device)
-    module = FitModule(model, training, fitting.experiment.seed, first=first, total=total, cuts=state.cuts)
-    module.kept = kept
-    if launched().rank == 0:
-        metrics.keep_until(first)
-    progress_bar = TrainingProgress(progress and launched().rank == 0, total, first)
-    loop = TrainingLoop(fitting, progress_bar, state)
+    module = FitModule(model, training, experiment.seed, total, kept)
+    if first_rank:
+        loop.metrics_log.keep_until(state.step)
+    progress_bar = TrainingProgress(progress and first_rank, total, state.step)
+    loop.begin(state, progress_bar)
     try:
-        _run_steps(module, loader, first, total, loop, device)
+        _run_steps(module, loader, total, loop, device)
     finally:
         progress_bar.close()
-    if launched().rank == 0:
-        check_run_weights(fitting.out.path, loop.run_weights)  # those of before a resume may have been damaged since
-    for tool in metrics.loggers:
+    if first_rank:
+        check_run_weights(out.path, loop.run_weights)  # those of before a resume may have been damaged since
+    for tool in loop.metrics_log.loggers:
         tool.finalize("success")
 
 
@@ -253,9 +227,9 @@ def profile_step(
     experiment = settled(experiment, device)
     compile_part(model, experiment.training, device)
     total = loader.steps_per_epoch * experiment.training.max_epochs
-    module = FitModule(model, experiment.training, experiment.seed, first=0, total=total)
+    module = FitModule(model, experiment.training, experiment.seed, total)
     timer = _StepTimer(min(WARM, loader.steps_per_epoch), seconds)
-    _run_steps(module, loader, 0, loader.steps_per_epoch + timer.warm, timer, device)
+    _run_steps(module, loader, loader.steps_per_epoch + timer.warm, timer, device)
     return sum(timer.times) / len(timer.times)
 
 
@@ -284,23 +258,26 @@ class _StepTimer(lightning.Callback):
 
 
 def _run_steps(
-    module: FitModule, loader: Batches, first: int, stop: int, callback: lightning.Callback, device: torch.device
+    module: FitModule, loader: Batches, stop: int, callback: lightning.Callback, device: torch.device
 ) -> None:
-    """Let Lightning take the optimizer steps from `first` to `stop`."""
+    """Let Lightning take the optimizer steps from the module's first to `stop`."""
     here = launched()
-    stream = _Stream(loader, first, stop, range(here.rank, loader.shards, here.world))
+    stream = _Stream(loader, module.first, stop, range(here.rank, loader.shards, here.world))
     try:
         with told_of_peers():
-            _trainer(module.training_spec, here.world, stop - first, callback, device).fit(module, stream)
+            _trainer(module.training_spec, here.world, stop - module.first, callback, device).fit(module, stream)
     except SystemExit:  # Lightning turns an interrupt into one
         raise KeyboardInterrupt from None
 
 
+@dataclass(frozen=True)
 class _Stream:
     """What Lightning iterates: this process's shards of every batch from `first` to `stop`."""
 
-    def __init__(self, loader: Batches, first: int, stop: int, shards: range):
-        self.loader, self.first, self.stop, self.shards = loader, first, stop, shards
+    loader: Batches
+    first: int
+    stop: int
+    shards: range
 
     def __iter__(self) -> Iterator[AnyBatch]:
         return self.loader.iterate(self.first, self.stop, self.shards)
@@ -336,6 +313,15 @@ def _trainer(
     )
 
 
+def without_gradients(what: str, remedy: str) -> UserError:
+    """The error for a baseline where a model is needed that is trained by gradient descent."""
+    return UserError(
+        f"{what} is a baseline, which is fitted at once and has no steps to watch and no weights to start from: "
+        f"{remedy}",
+        code="baseline-without-training",
+    )
+
+
 def _require_start(training: Training, source: Run | None, penalties: list[Any]) -> None:
     """Raise `UserError` for settings that are about the weights of an earlier run, where none is given."""
     given = ["training.max_epochs=0"] * (training.max_epochs == 0)
@@ -356,16 +342,3 @@ def _without_validation(training: Training) -> None:
         raise UserError(
             f"the store has no validation targets to go by: {' and '.join(remedies)}", code="no-validation-targets"
         )
-
-
-def _manifest(model: nn.Module, data: DataModule, loader: Batches | None, init_from: Run | None) -> dict[str, Any]:
-    return {
-        "fullrank": __version__,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "parameters": parameter_count(model),
-        **({} if loader is None else {"steps_per_epoch": loader.steps_per_epoch}),
-        **({"size": model.size().dump()} if isinstance(model, RankingModule) else {}),
-        "init_from": None if init_from is None else str(init_from.path.resolve()),
-        "data": data_manifest(data),
-    }

@@ -23,7 +23,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items.semantic import Semantic, read_codes
 from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.run import Run, require_empty, write_copy
+from fullrank.run import Run, opened_run, require_empty, write_copy
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 
 
@@ -48,7 +48,7 @@ def grow_catalog(
     vector is put together from parts that are trained already, so nothing is retrained. So it is with items made of
     text, which need the text of the new items alone.
     """
-    run = run if isinstance(run, Run) else Run.open(run)
+    run = opened_run(run)
     require_like(start, like)
     old = run.catalog
     grown = old.extended(new_items, item)
@@ -195,7 +195,6 @@ class LikeItems:
         return ((before[high] - before[low]) / count).to(table.dtype)
 
 
-FALLBACKS = ("neighbours", "mean")
 TABLE = "items.embedding.weight"
 """Vectors per item, in every kind of items that has them."""
 
@@ -222,7 +221,7 @@ def fill_unseen(
     require_like(start, like)
     folder = Path(out)
     require_empty(folder)
-    run = run if isinstance(run, Run) else Run.open(run)
+    run = opened_run(run)
     model = run.model()
     own = getattr(model.items, "embedding", None) if isinstance(model, RecommenderModel) else None
     if not isinstance(own, nn.Embedding) or own.num_embeddings != run.catalog.size:

@@ -67,22 +67,19 @@ def make_loggers(names: tuple[str, ...], out: Path) -> tuple[Any, ...]:
     for name in names:
         if name.lower() not in allowed:
             raise unknown("logger", name, allowed)
+        how: dict[str, Any] = {"project": "fullrank"} if name.lower() in ("wandb", "comet", "neptune") else {}
+        if name.lower() in ("tensorboard", "csv"):
+            how = {"save_dir": str(out / "logs"), "name": name.lower(), "version": ""}
+        elif name.lower() == "mlflow":
+            how = {"experiment_name": "fullrank", "tracking_uri": f"file:{(out / 'logs' / 'mlflow').absolute()}"}
         try:
-            found.append(_make_logger(getattr(loggers_module, allowed[name.lower()]), name.lower(), out))
+            found.append(getattr(loggers_module, allowed[name.lower()])(**how))
         except ModuleNotFoundError as error:
             remedy = install_extra("tensorboard") if name.lower() == "tensorboard" else str(error)
             raise UserError(
                 f"the logger {name!r} needs a package that is not installed: {remedy}", code="missing-package"
             ) from None
     return tuple(found)
-
-
-def _make_logger(kind: Any, name: str, out: Path) -> Any:
-    if name in ("tensorboard", "csv"):
-        return kind(save_dir=str(out / "logs"), name=name, version="")
-    if name == "mlflow":
-        return kind(experiment_name="fullrank", tracking_uri=f"file:{(out / 'logs' / 'mlflow').absolute()}")
-    return kind(project="fullrank") if name in ("wandb", "comet", "neptune") else kind()
 
 
 class TrainingProgress:

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from fullrank.core.device import seed_draws
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import write_tensors
+from fullrank.data.events.loader import Batches
 from fullrank.data.manifest import sha256_file
 from fullrank.evaluation.spec import selection_sign
 from fullrank.experiment import Experiment, Training
@@ -28,7 +29,7 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run.manifest import WEIGHTS
 from fullrank.training import Callback, TrainState
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
-from fullrank.training.data_module import AnyBatch, Batches, DataModule
+from fullrank.training.data_module import AnyBatch, DataModule
 from fullrank.training.distributed import ProcessRank, is_distributed, mean_by_row, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress
 from fullrank.training.mirror import Mirror
@@ -57,25 +58,21 @@ _STRIDE = 1_000_003
 
 
 class FitModule(lightning.LightningModule):
-    """Holds a model while it is trained. `first` is the optimizer step that this process starts at."""
+    """Holds a model while it is trained for `total` optimizer steps; `kept`: the checkpoint that it goes on from."""
 
     def __init__(
         self,
         model: RecommenderModel | RankingModule,
         training: Training,
         seed: int,
-        *,
-        first: int,
         total: int,
-        cuts: int = 0,
+        kept: Checkpoint | None = None,
     ):
         super().__init__()
-        self.model, self.training_spec, self.seed = model, training, seed
-        self.first, self.total, self.penalties = first, total, set(model.penalties)
-        self.cuts = cuts
-        """How often the learning rate was cut (schedule `plateau`)."""
-        self.kept: Checkpoint | None = None
-        """The checkpoint that training goes on from."""
+        self.model, self.training_spec, self.seed, self.total = model, training, seed, total
+        self.kept, self.penalties = kept, set(model.penalties)
+        self.first, self.cuts = (0, 0) if kept is None else (kept.state.step, kept.state.cuts)
+        """The step that this process starts at, and how often the learning rate was cut (schedule `plateau`)."""
         self.terms: dict[str, Tensor] = {}
         self.micro_batch = 0
         self.shards = {f"model.{name}": shard for name, shard in sharded_parameters(model).items()}
@@ -153,27 +150,21 @@ LOG_EVERY = 50
 REMEDY = "lower training.lr or set training.clip_norm=1"
 
 
-@dataclass(frozen=True)
-class Fitting:
-    """The experiment and its data, and where what comes of them is written."""
+@dataclass(eq=False)
+class TrainingLoop(lightning.Callback):
+    """Keeps a run's book. Epochs are ours, not Lightning's: the loader is one stream from first step to last."""
 
     experiment: Experiment
     data: DataModule
     loader: Batches
     out: RunFolder
-    log: MetricsLog
+    metrics_log: MetricsLog
     callbacks: tuple[Callback, ...]
-    mirror: Mirror | None = None
+    mirror: Mirror | None
 
-
-class TrainingLoop(lightning.Callback):
-    """Keeps a run's book. Epochs are ours, not Lightning's: the loader is one stream from first step to last."""
-
-    def __init__(self, fitting: Fitting, progress: TrainingProgress, state: CheckpointState):
-        self.experiment, self.data, self.loader = fitting.experiment, fitting.data, fitting.loader
-        self.out, self.metrics_log, self.mirror = fitting.out, fitting.log, fitting.mirror
-        self.progress, self.callbacks = progress, fitting.callbacks
-        self.validates = fitting.data.validates
+    def begin(self, state: CheckpointState, progress: TrainingProgress) -> None:
+        """Go on from a state, which is that of the first step where nothing is done yet."""
+        self.progress = progress
         self.best, self.best_epoch, self.validations_without_gain = state.best, state.best_epoch, state.stale
         self.run_weights = state.run_weights
         self.epoch_sums = dict(state.sums)
@@ -264,7 +255,7 @@ class TrainingLoop(lightning.Callback):
         figures |= {**pace, "seconds": round(self.seconds, 3)}
         self.epoch_sums, self.tokens, self.positions, self.seconds = {}, 0, 0, 0.0
         final = step >= module.total
-        if self.validates and (epoch % training.evaluate_every == 0 or final):
+        if self.data.validates and (epoch % training.evaluate_every == 0 or final):
             figures |= self._validate(module, step, epoch)
         trainer.should_stop = training.patience is not None and self.validations_without_gain >= training.patience
         if trainer.is_global_zero:

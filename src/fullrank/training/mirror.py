@@ -18,14 +18,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fullrank.core.checks import check_path, check_type
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, reason_line
 from fullrank.core.files import whole_file
 from fullrank.core.locks import folder_lock, is_leftover
 from fullrank.core.log import logger
-from fullrank.core.readers import read_json, read_json_text
+from fullrank.core.readers import read_json_text
 from fullrank.data.manifest import NAME as MANIFEST
 from fullrank.data.manifest import require_no_store, sha256_file
-from fullrank.training.checkpoint import forget_other_checkpoints
+from fullrank.training.checkpoint import forget_other_checkpoints, steps_done
 
 log = logger(__name__)
 
@@ -49,7 +49,7 @@ class Mirror:
             self._files, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise UserError(
-                f"checkpoints cannot be kept at {brief(url)} ({str(error).splitlines()[0]})", code="unknown-file-system"
+                f"checkpoints cannot be kept at {brief(url)} ({reason_line(error)})", code="unknown-file-system"
             ) from None
         self._root = root.rstrip("/")
         if "file" in self._files.protocol:
@@ -63,9 +63,7 @@ class Mirror:
             tree = read_json_text(self._files.cat_file(f"{self._root}/{POINTER}"))
         files = tree.get("files") if isinstance(tree, dict) else None
         if not isinstance(files, dict) or type(tree.get("step")) is not int or not all(map(_is_inside, files)):
-            raise UserError(
-                f"{self.url}/{POINTER} does not hold a run's files; it is damaged or not ours", code="file-damaged"
-            )
+            raise self._damaged(POINTER, "does not hold a run's files")
         return tree
 
     def require_free(self, *, overwrite: bool) -> None:
@@ -86,7 +84,7 @@ class Mirror:
         before = self.pointer() or {"files": {}}
         files = {name: sha256_file(folder / name) for name in _names(folder)}
         known, wanted = set(before["files"].values()), set(files.values())
-        tree = {"step": _step(folder), "files": files}
+        tree = {"step": steps_done(folder), "files": files}
         with self._told():
             self._files.makedirs(f"{self._root}/files", exist_ok=True)
             for name, digest in files.items():
@@ -107,7 +105,7 @@ class Mirror:
         """
         with folder_lock(folder, "restoring", wait=WAIT_SECONDS):
             found = self.pointer()
-            if found is None or (unless_behind and _step(folder) > found["step"]):
+            if found is None or (unless_behind and steps_done(folder) > found["step"]):
                 return
             last = (OWN_POINTER, MANIFEST)
             for name in sorted(found["files"], key=lambda one: (last.index(one) + 1 if one in last else 0, one)):
@@ -121,9 +119,10 @@ class Mirror:
         with self._told(), whole_file(place) as part:
             self._files.get_file(f"{self._root}/files/{digest}", str(part))
             if sha256_file(part) != digest:
-                raise UserError(
-                    f"{self.url}/files/{digest} has not the hash in its name; it is damaged", code="file-damaged"
-                )
+                raise self._damaged(f"files/{digest}", "has not the hash in its name")
+
+    def _damaged(self, name: str, what: str) -> UserError:
+        return UserError(f"{self.url}/{name} {what}; it is damaged or not ours", code="file-damaged")
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -133,10 +132,9 @@ class Mirror:
         except UserError:
             raise
         except Exception as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(
-                f"the checkpoints at {brief(self.url)} cannot be reached ({brief(reason)}); check the address, the "
-                "rights and the network, and go on with resume=True",
+                f"the checkpoints at {brief(self.url)} cannot be reached ({brief(reason_line(error))}); check "
+                "the address, the rights and the network, and go on with resume=True",
                 code="checkpoints-not-reached",
             ) from error
 
@@ -151,12 +149,3 @@ def _is_inside(name: Any) -> bool:
     """Whether the name of a file stays inside the folder that it is downloaded into."""
     parts = PurePosixPath(name).parts if isinstance(name, str) and name else ("..",)
     return ".." not in parts and not PurePosixPath(name).is_absolute() and "\0" not in name and os.sep not in parts
-
-
-def _step(folder: Path) -> int:
-    """Optimizer steps in the folder's newest checkpoint."""
-    pointer = folder / OWN_POINTER
-    if not pointer.is_file():
-        return 0
-    digits = str(read_json(pointer).get("folder", "")).removeprefix("step-")
-    return int(digits) if digits.isdigit() and len(digits) < 14 else 0

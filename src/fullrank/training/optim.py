@@ -29,6 +29,8 @@ from fullrank.training.checkpoint import damaged_checkpoint
 from fullrank.training.distributed import sum_over_ranks
 
 EPS = 1e-8
+Group = dict[str, Any]
+"""Parameters with the settings of their update, as torch's optimizers have them."""
 
 
 def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
@@ -38,7 +40,7 @@ def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimize
     own = {id(p) for p in rows}
     others = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
     matrices, vectors = [p for p in others if p.ndim >= 2], [p for p in others if p.ndim < 2]
-    groups: list[dict[str, Any]] = [
+    groups: list[Group] = [
         {"params": matrices, "weight_decay": training.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
@@ -59,7 +61,7 @@ def dump_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], where: Path) -> None:
     """The inverse of `dump_optimizer`. Raises `UserError` where the tensors, of file `where`, are not its moments."""
-    groups: list[dict[str, Any]] = optimizer.param_groups
+    groups: list[Group] = optimizer.param_groups
     owners = [(parameter, group.get("rows")) for group in groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
@@ -70,7 +72,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
     if not state:
         raise damaged_checkpoint(where, "it holds no moments")
     for place, entry in state.items():
-        expected = _moments(*owners[place])
+        parameter, rows = owners[place]
+        expected = {"step": torch.Size([]), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        if rows == "rowwise_adagrad":
+            expected = {"sum": torch.Size([len(parameter)])}
         for name in sorted(expected.keys() ^ entry.keys()):
             told = f"lacks {place}.{name}" if name in expected else f"holds {brief(f'{place}.{name}', 80)}"
             raise damaged_checkpoint(where, f"it {told} (moments of this optimizer: {', '.join(expected)})")
@@ -84,17 +89,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _moments(parameter: nn.Parameter, rows: str | None) -> dict[str, torch.Size]:
-    """The tensors that an update keeps for a parameter, with their shapes."""
-    if rows == "rowwise_adagrad":
-        return {"sum": torch.Size([len(parameter)])}
-    return {"step": torch.Size([]), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
-
-
 class RowOptimizer(torch.optim.Optimizer):
     """Groups with `rows` (the name of the update) hold tables with sparse gradients, the others go to AdamW."""
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float]):
+    def __init__(self, groups: Iterable[Group], *, lr: float, betas: tuple[float, float]):
         groups = [{"rows": None, "weight_decay": 0.0, **group} for group in groups]
         super().__init__(groups, {"lr": lr, "betas": betas})
         dense = [group for group in self.param_groups if group["rows"] is None]
@@ -126,7 +124,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return loss
 
     @torch.no_grad()
-    def _touch(self, table: nn.Parameter, group: dict[str, Any]) -> None:
+    def _touch(self, table: nn.Parameter, group: Group) -> None:
         assert table.grad is not None
         grad = table.grad.coalesce()
         rows, values = grad.indices()[0], grad.values()
@@ -136,7 +134,7 @@ class RowOptimizer(torch.optim.Optimizer):
         table.index_add_(0, rows, move(self.state[table], table, rows, values, group), alpha=-group["lr"])
 
 
-def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]) -> Tensor:
+def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: Group) -> Tensor:
     """What the rows move by, at rate 1."""
     if not state:
         state |= {"exp_avg": torch.zeros_like(table), "exp_avg_sq": torch.zeros_like(table)}
@@ -150,9 +148,7 @@ def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Ten
     return mean / (1 - low**steps) / ((square / (1 - high**steps)).sqrt() + EPS)
 
 
-def rowwise_adagrad(
-    state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: dict[str, Any]
-) -> Tensor:
+def rowwise_adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: Group) -> Tensor:
     """What the rows move by, at rate 1."""
     if not state:
         state["sum"] = table.new_zeros(len(table))
@@ -189,8 +185,12 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float, own: Sequ
 def lr_factor(training: Training, step: int, total: int) -> float:
     """Multiple of the peak learning rate at optimizer step `step` (from 0) of `total`."""
     rise = round(training.warmup * total)
-    if training.schedule == "one_cycle":
-        return _one_cycle(step, max(1, rise), max(2, total))
+    if training.schedule == "one_cycle":  # cosine from 1/25 up to 1, cosine down to 1/10 (SRT, released schedule)
+        rise, total = max(1, rise), max(2, total)
+        low, high, done = 1.0, 1 / 10, min(1.0, (step - rise) / max(1, total - rise))
+        if step < rise:
+            low, high, done = 1 / 25, 1.0, step / rise
+        return low + (high - low) * 0.5 * (1 - math.cos(math.pi * done))
     if step < rise:
         return (step + 1) / (rise + 1)
     done = min(1.0, (step - rise) / max(1, total - rise))
@@ -210,12 +210,3 @@ def plateau_factor(training: Training, cuts: int) -> float:
     if training.schedule != "plateau":
         return 1.0
     return max(CUT**cuts, min(1.0, FLOOR / training.lr))
-
-
-def _one_cycle(step: int, rise: int, total: int) -> float:
-    """Cosine from 1/25 up to 1, cosine down to 1/10 (SRT, released schedule)."""
-    if step < rise:
-        low, high, done = 1 / 25, 1.0, step / rise
-    else:
-        low, high, done = 1.0, 1 / 10, min(1.0, (step - rise) / max(1, total - rise))
-    return low + (high - low) * 0.5 * (1 - math.cos(math.pi * done))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, reason_line
 from fullrank.experiment import Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
@@ -37,10 +37,9 @@ def compile_part(model: RecommenderModel | RankingModule, training: Training, de
     try:
         torch.compile(lambda x: x + 1, backend=BACKEND)(torch.zeros(2, device=device))
     except Exception as error:  # of torch's own, of a compiler, of a driver: there is no common class
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"torch.compile makes no kernels for {device.type} here ({brief(first)}): install a C++ compiler, on a GPU "
-            "Triton too, or leave out training.compile",
+            f"torch.compile makes no kernels for {device.type} here ({brief(reason_line(error))}): install a C++ "
+            "compiler, on a GPU Triton too, or leave out training.compile",
             code="compiler-missing",
         ) from None
     part: nn.Module = model.encoder if isinstance(model, RecommenderModel) else model.ranker
@@ -66,12 +65,8 @@ def freeze_below(model: nn.Module, top_blocks: int | None) -> None:
             f"training.top_blocks={top_blocks} and the encoder has {len(blocks)} blocks; allowed: 0 to {len(blocks)}",
             code="setting-out-of-range",
         )
-    below = [*_tables(model.items), *_tables(reader, but=stack), *blocks[: len(blocks) - top_blocks]]
-    for module in below:
+    inside = set(stack.modules())
+    around = [module for module in (*model.items.modules(), *reader.modules()) if module not in inside]
+    tables = [module for module in around if isinstance(module, nn.Embedding)]
+    for module in (*tables, *blocks[: len(blocks) - top_blocks]):
         module.requires_grad_(False)
-
-
-def _tables(module: nn.Module, but: nn.Module | None = None) -> list[nn.Module]:
-    """The tables of vectors within a module, without those of the module `but`."""
-    own = set() if but is None else set(but.modules())
-    return [found for found in module.modules() if isinstance(found, nn.Embedding) and found not in own]

@@ -18,16 +18,17 @@ from typing import Any, Unpack
 import torch
 
 from fullrank.core.checks import check_whole, with_defaults
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, reason_line
 from fullrank.core.files import scratch_folder, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.sent_store import StoreAt
 from fullrank.experiment import Experiment
 from fullrank.parallel.ray import ray_cluster, require_ray
-from fullrank.run import Run, is_run
+from fullrank.run import Run, is_run, opened_run
+from fullrank.training import FIT_DEFAULTS, FitKeywords
 from fullrank.training.distributed import launched, sum_over_ranks
-from fullrank.training.fit import DEFAULTS, FitOptions, fit
+from fullrank.training.fit import fit
 from fullrank.training.mirror import Mirror
 from fullrank.training.run_folder import check_folder
 
@@ -71,7 +72,7 @@ class WorkerTask:
     out: Path
     home: Path
     """The folder that relative paths in settings start from."""
-    options: FitOptions
+    options: FitKeywords
     old: int | None
     """What tells the run that is to be replaced from the new one, where there is one."""
     threads: int
@@ -82,7 +83,7 @@ def fit_on_ray(
     experiment: Experiment,
     store: AnyStore,
     out: str | Path,
-    **options: Unpack[FitOptions],
+    **options: Unpack[FitKeywords],
 ) -> Run:
     """`fit` by the workers of a Ray cluster; the arguments are those of `fit`.
 
@@ -90,7 +91,7 @@ def fit_on_ray(
     more often than `on.failures` allows.
     """
     require_ray(on.address)
-    options = with_defaults(options, DEFAULTS)
+    options = with_defaults(options, FIT_DEFAULTS)
     device, overwrite, checkpoints = options["device"], options["overwrite"], options["checkpoints"]
     if launched().world > 1:
         raise UserError("training on Ray starts its own processes; start it without torchrun", code="one-process-only")
@@ -101,9 +102,8 @@ def fit_on_ray(
         )
     folder = Path(os.path.abspath(without_dots(out)))
     mirror = None if checkpoints is None else Mirror(checkpoints)
-    check_folder(
-        folder, experiment, store, resume=options["resume"], overwrite=overwrite, init_from=options["init_from"]
-    )  # fmt: skip
+    source = None if options["init_from"] is None else opened_run(options["init_from"])
+    check_folder(folder, experiment, store, resume=options["resume"], overwrite=overwrite, init_from=source)
     if mirror is not None and not options["resume"]:  # a worker that is started again would go on from an older run
         mirror.require_free(overwrite=overwrite)
     task = WorkerTask(
@@ -163,7 +163,7 @@ def _work(config: dict[str, Any]) -> None:
             pass
     # the first worker says it for all: another one may look when it has begun to write
     resume = bool(sum_over_ranks(torch.tensor(float(first and _has_begun(task)), device=where)))
-    again: FitOptions = {"resume": True, "overwrite": False} if resume else {}
+    again: FitKeywords = {"resume": True, "overwrite": False} if resume else {}
     fit(task.experiment, store, task.out, **(task.options | again | {"device": str(where)}))
 
 
@@ -187,8 +187,8 @@ def _told(error: Any, out: Path) -> UserError:
         if isinstance(one, UserError) and one.code not in PEERS:
             return one
     worst = failures[0] if failures else getattr(error, "controller_failure", error)
-    reason = (str(worst).strip() or type(worst).__name__).splitlines()[0][:300]
     return UserError(
-        f"training on Ray ended: {type(worst).__name__}: {reason}; what is in {str(out)!r} goes on with resume=True",
+        f"training on Ray ended: {type(worst).__name__}: {reason_line(worst)}; what is in {str(out)!r} goes "
+        "on with resume=True",
         code="ray-training-failed",
     )

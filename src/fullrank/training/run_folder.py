@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, PendingFolder, foreign_files, reason_of
+from fullrank.core.files import PendingFolder, foreign_files, not_written
 from fullrank.core.locks import is_leftover, sweep_folder
 from fullrank.core.log import logger
 from fullrank.data.impressions.store import AnyStore
@@ -141,19 +141,15 @@ class RunFolder:
                 code="not-exchangeable",
             )
         else:
-            try:
+            with not_written(self.place, folder=True):
                 self._pending.begin()
-            except OSError as error:
-                raise NotWritten(self.place, reason_of(error), folder=True) from error
 
     def publish(self) -> bool:
         """Take the place of the older run; whether that was still to be done. Raises `UserError`."""
         if self._pending is None:
             return False
-        try:
+        with not_written(self.place, folder=True):
             self._pending.commit()
-        except OSError as error:
-            raise NotWritten(self.place, reason_of(error), folder=True) from error
         self._pending = None
         return True
 

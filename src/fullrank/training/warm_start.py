@@ -13,7 +13,6 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError, brief
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions.encoding import FieldEncoder, vocabulary_owner
-from fullrank.data.impressions.schema import AnyField, Numeric, Schema
+from fullrank.data.impressions.schema import AnyField, Numeric
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabulary
 from fullrank.data.values import none_known
@@ -58,7 +57,10 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     tensors = source.tensors()
     old = source.catalog
     own, learned = model.state_dict(), {name for name, _ in model.named_parameters()}
-    carried = _transferred(model, tensors, old, catalog)
+    carried: dict[str, Tensor] = {}
+    if isinstance(model, RecommenderModel):
+        given = {name.removeprefix(ITEMS): tensor for name, tensor in tensors.items() if name.startswith(ITEMS)}
+        carried = {ITEMS + name: tensor for name, tensor in model.items.transferred(given, old, catalog).items()}
     by_value = bool(carried) and all(name in carried for name in learned if name.startswith(ITEMS))
     place = np.arange(0) if by_value else _places(catalog, old, source)
     known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])
@@ -69,16 +71,16 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
         of_items = name.startswith(ITEMS)
         if of_items and name not in learned:
             continue  # counts, codes and standardised numbers of the new data
-        given = carried[name] if name in carried else tensors.get(name)
-        if given is None:
+        before = carried[name] if name in carried else tensors.get(name)
+        if before is None:
             raise other_weights(source, name, None, tensor)
-        per_item = of_items and name not in carried and _has_rows(given, old.size) and _has_rows(tensor, high - low)
-        if given.shape[1:] == tensor.shape[1:] and per_item:
-            tensor[known[mine] - low] = given[rows[mine]]
-        elif given.shape == tensor.shape:
-            tensor.copy_(given)
+        by_item = (old.size, *tensor.shape[1:]), (high - low, *tensor.shape[1:])
+        if of_items and name not in carried and (before.shape, tensor.shape) == by_item:
+            tensor[known[mine] - low] = before[rows[mine]]
+        elif before.shape == tensor.shape:
+            tensor.copy_(before)
         else:
-            raise other_weights(source, name, given, tensor)
+            raise other_weights(source, name, before, tensor)
     return catalog.size if by_value else len(known)
 
 
@@ -97,7 +99,8 @@ def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]
     known = np.flatnonzero(place >= 0)
     if len(known) == 0:
         raise none_known(catalog.ids, "items", str(source.path), old.ids)
-    agree = {name: _agree(old, catalog, name, place[known], known) for name in _telling_apart(old, catalog)}
+    both = [name for name in old.columns if name in catalog.columns and _tells_apart(old, catalog, name)]
+    agree = {name: _plain(old, name, place[known]) == _plain(catalog, name, known) for name in both}
     pairs = {name: len(same) - same.null_count() for name, same in agree.items()}
     shares = {name: same.sum() / pairs[name] for name, same in agree.items() if pairs[name] >= FEW}
     if shares and max(shares.values()) < AGREE:
@@ -114,28 +117,15 @@ def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]
     return place
 
 
-def _telling_apart(old: Catalog, new: Catalog) -> list[str]:
-    """The columns of text, in both catalogues, that tell items apart."""
-    both = [name for name in old.columns if name in new.columns]
-    text = [name for name in both if old.frame[name].dtype == new.frame[name].dtype == pl.String]
-    return [n for n in text if min(one.frame[n].drop_nulls().n_unique() / one.size for one in (old, new)) >= DISTINCT]
+def _tells_apart(old: Catalog, new: Catalog, name: str) -> bool:
+    """Whether a column is text that tells items apart, in both catalogues."""
+    columns = [old.frame[name], new.frame[name]]
+    return all(one.dtype == pl.String and one.drop_nulls().n_unique() >= DISTINCT * len(one) for one in columns)
 
 
-def _agree(old: Catalog, new: Catalog, name: str, there: Int[np.ndarray, "n"], here: Int[np.ndarray, "n"]) -> pl.Series:
-    """For each pair of items whether both have the same text, in whatever case; null where one has none."""
-    before, after = old.frame[name][there], new.frame[name][here]
-    return before.str.to_lowercase().str.strip_chars() == after.str.to_lowercase().str.strip_chars()
-
-
-def _transferred(model: nn.Module, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
-    if not isinstance(model, RecommenderModel):
-        return {}
-    given = {name.removeprefix(ITEMS): tensor for name, tensor in tensors.items() if name.startswith(ITEMS)}
-    return {ITEMS + name: tensor for name, tensor in model.items.transferred(given, old, new).items()}
-
-
-def _has_rows(tensor: Tensor, rows: int) -> bool:
-    return tensor.ndim > 0 and len(tensor) == rows
+def _plain(catalog: Catalog, name: str, items: Int[np.ndarray, "n"]) -> pl.Series:
+    """The text of some items in a column, without its case."""
+    return catalog.frame[name][items].str.to_lowercase().str.strip_chars()
 
 
 Rows = tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]
@@ -152,12 +142,22 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
     where it knows no value.
     """
     before = _its_encoder(source)
-    _check_fields(before.schema, store.schema, source)
+    told = [
+        [{key: value for key, value in field.dump().items() if key not in FREE} for field in schema.fields]
+        for schema in (before.schema, store.schema)
+    ]
+    for number, (a, b) in enumerate(zip_longest(*told), 1):
+        if a != b:
+            raise UserError(
+                f"field {number} is {a} in {source.path} and {b} in this store; going on needs the same fields in the "
+                "same order",
+                code="other-fields",
+            )
     old: Any = source.model(before)
     rows = {
         field.name: _rows(field, before, store.encoder)
         for field in store.schema.fields
-        if vocabulary_owner(field) == field.name and not _is_number(field)
+        if vocabulary_owner(field) == field.name and not (isinstance(field, Numeric) and field.transform != "bucket")
     }
     if rows and not any(len(ids) > FIRST for ids, _ in rows.values()):
         raise UserError(
@@ -195,25 +195,6 @@ def _its_encoder(source: Run) -> FieldEncoder:
             code="missing-store",
         )
     return source.encoder()
-
-
-def _check_fields(old: Schema, new: Schema, source: Run) -> None:
-    """Raise `UserError` unless both have the same fields, in the same order."""
-    told = [
-        [{key: value for key, value in field.dump().items() if key not in FREE} for field in schema.fields]
-        for schema in (old, new)
-    ]
-    for number, (a, b) in enumerate(zip_longest(*told), 1):
-        if a != b:
-            raise UserError(
-                f"field {number} is {a} in {source.path} and {b} in this store; going on needs the same fields in the "
-                "same order",
-                code="other-fields",
-            )
-
-
-def _is_number(field: AnyField) -> bool:
-    return isinstance(field, Numeric) and field.transform != "bucket"
 
 
 def _rows(field: AnyField, old: FieldEncoder, new: FieldEncoder) -> Rows:

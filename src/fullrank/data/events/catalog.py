@@ -18,7 +18,7 @@ import polars as pl
 from jaxtyping import Int64
 
 from fullrank.core.checks import check_that
-from fullrank.core.errors import UserError, brief, in_context, no_such
+from fullrank.core.errors import UserError, brief, in_context, no_such, reason_line
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
@@ -118,7 +118,13 @@ class Catalog:
         if isinstance(external, list):
             kinds = set(map(type, external))
             if bool in kinds or (len(kinds) > 1 and any(issubclass(kind, str) for kind in kinds)):
-                raise _mixed(external, kinds)  # a series would make text of the numbers, and numbers of True
+                # a series would make text of the numbers, and numbers of True
+                names, shown = sorted(kind.__name__ for kind in kinds), [brief(one, 60) for one in external[:2]]
+                raise UserError(
+                    f"item ids are all whole numbers or all strings; given: {', '.join(names)}, such as "
+                    f"{', '.join(shown)}",
+                    code="mixed-ids" if len(kinds) > 1 else "wrong-id-type",
+                )
             if (numbers := self._index.numbers) is not None:
                 with suppress(ValueError, OverflowError):  # lists in lists: the series below refuses them
                     whole = np.asarray(external)  # a request's few ids, without the detour of a series
@@ -194,15 +200,23 @@ class Catalog:
         raw = source.read(source.columns)
         source.require_rows(len(raw))
         ids = source.ids(raw, item, text=self.ids.dtype == pl.String)
-        column = f"column {item!r} of {source.name}"
-        values.refuse(ids.is_duplicated(), ids, column, "repeated ids", code="repeated-ids")
-        values.refuse(pl.Series(self.lookup(ids) >= 0), ids, column, "ids known already", code="known-ids")
+        values.refuse(ids.is_duplicated(), ids, source.name, "repeated ids", code="repeated-ids")
+        values.refuse(pl.Series(self.lookup(ids) >= 0), ids, source.name, "ids known already", code="known-ids")
         raw = source.infer(raw, keep_text=item).drop(item)
         for name in raw.columns:
             if name not in self.columns:
                 raise no_such("the catalogue has no column", name, self.columns, "columns",
                               "; drop it from the new items", code="unknown-column")  # fmt: skip
-        return Catalog(self._append(ids, raw))
+        old = self.frame.with_columns(map_version=self._versions)
+        new = pl.DataFrame({"item": np.arange(self.size, self.size + len(ids)), "item_id": ids})
+        new = new.hstack(raw.get_columns()).with_columns(train_count=0, map_version=self.version + 1)
+        try:
+            new = new.cast({name: old.schema[name] for name in new.columns})
+        except pl.exceptions.PolarsError as error:
+            raise UserError(
+                f"new items do not fit the catalogue's types: {reason_line(error)}", code="wrong-column-type"
+            ) from None
+        return Catalog(pl.concat([old, new], how="diagonal"))
 
     def with_columns(self, columns: Mapping[str, pl.Series]) -> Catalog:
         """The same items with other values, or other columns, of the user's own; the id map is shared.
@@ -222,19 +236,6 @@ class Catalog:
                 f"{taken!r} is a column of the items that the library fills itself: rename yours",
                 code="column-name-taken",
             )
-
-    def _append(self, ids: pl.Series, raw: pl.DataFrame) -> pl.DataFrame:
-        old = self.frame.with_columns(map_version=self._versions)
-        count = np.arange(self.size, self.size + len(ids))
-        new = pl.DataFrame({"item": count, "item_id": ids}).hstack(raw.get_columns())
-        new = new.with_columns(train_count=0, map_version=self.version + 1)
-        try:
-            new = new.cast({name: old.schema[name] for name in new.columns})
-        except pl.exceptions.PolarsError as error:
-            raise UserError(
-                f"new items do not fit the catalogue's types: {str(error).splitlines()[0]}", code="wrong-column-type"
-            ) from None
-        return pl.concat([old, new], how="diagonal")
 
     @cached_property
     def _versions(self) -> pl.Series:
@@ -273,14 +274,6 @@ def kept_column(frame: pl.DataFrame, name: str, what: str, dtype: Any, inner: An
             f"the column {name!r} must hold the {what} of every item ({held}, none missing)", code=f"{what}-damaged"
         )
     return column
-
-
-def _mixed(given: list[Any], kinds: set[type]) -> UserError:
-    names, shown = sorted(kind.__name__ for kind in kinds), [brief(one, 60) for one in given[:2]]
-    return UserError(
-        f"item ids are all whole numbers or all strings; given: {', '.join(names)}, such as {', '.join(shown)}",
-        code="mixed-ids" if len(kinds) > 1 else "wrong-id-type",
-    )
 
 
 def _check(frame: pl.DataFrame) -> None:

@@ -10,14 +10,14 @@ import polars as pl
 from pydantic import Field, field_validator
 
 from fullrank.core.checks import check_whole
-from fullrank.core.constraints import MOST_COUNT, MOST_VALUE, needs
+from fullrank.core.constraints import MOST_COUNT, CountFromZero, Value, needs
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.spec import Spec, later
 from fullrank.data.events import splits
 from fullrank.data.events.table import Columns, Events
+from fullrank.data.manifest import Facts
 
 Missing = Literal["error", "drop"]
-Fewest = Annotated[int, Field(ge=0, le=MOST_COUNT)]
 Duplicates = Literal["keep", "first", "last"]
 
 
@@ -30,11 +30,11 @@ class Prepare(Spec):
     """Rows without a user, an item or a time: an error, or dropped."""
     event_types: Annotated[tuple[str, ...] | None, needs("columns.type")] = Field(None, min_length=1)
     """Keep events of these types (needs `columns.type`); None keeps all."""
-    min_rating: Annotated[float | None, needs("columns.rating")] = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
+    min_rating: Annotated[Value | None, needs("columns.rating")] = None
     """Keep events rated at least this (needs `columns.rating`); None keeps all."""
     duplicates: Duplicates = "keep"
     """Which of several events of one user and item are kept: all (keep), the earliest, or the latest."""
-    k_core: Fewest | tuple[Fewest, Fewest] = 0
+    k_core: CountFromZero | tuple[CountFromZero, CountFromZero] = 0
     """Minimum events per user and per item, to a fixed point; a pair sets them apart; 0 keeps all."""
     split: splits.Split = Field(default_factory=splits.LeaveOneOut)
     """Which events are targets: leave_one_out, global_time or rolling_time (no leak)."""
@@ -64,9 +64,9 @@ class Prepare(Spec):
         return (self.k_core, self.k_core) if isinstance(self.k_core, int) else self.k_core
 
 
-Say = Callable[[str, dict[str, Any]], None]
+Say = Callable[[str, Facts], None]
 """Whoever is told of a step, and of the counts after it."""
-Filter = tuple[str, dict[str, Any], Callable[[Events], Events]]
+Filter = tuple[str, Facts, Callable[[Events], Events]]
 """Name, facts for the manifest, function."""
 
 
@@ -90,9 +90,7 @@ def filters(spec: Prepare, until: int | None) -> list[Filter]:
     return chosen
 
 
-def note_filter(
-    steps: list[dict[str, Any]], say: Say, name: str, facts: dict[str, Any], counts: dict[str, int]
-) -> None:
+def note_filter(steps: list[Facts], say: Say, name: str, facts: Facts, counts: dict[str, int]) -> None:
     """Add a filter to the steps for the manifest, with what it left. Raises `UserError` where that is nothing."""
     steps.append({"filter": name, **facts, **counts})
     say(name, steps[-1])

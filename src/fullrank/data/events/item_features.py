@@ -21,11 +21,11 @@ LONGEST = 64
 
 
 @dataclass(frozen=True)
-class CategoricalFeature:
+class CodedColumn:
     """One column as codes."""
 
     name: str
-    codes: Int64[np.ndarray, "V"]
+    codes: Int64[np.ndarray, "V *L"]
     """0 where the value is missing (or unknown), 1 .. cardinality - 1 in sorted order of the values."""
     values: pl.Series
     """What codes 1, 2, ... stand for."""
@@ -36,20 +36,15 @@ class CategoricalFeature:
         return len(self.values) + 1
 
 
-@dataclass(frozen=True)
-class CategoryLists:
-    """One column of lists (the categories of an item, its tags) as codes, each value of an item once."""
+class CategoricalFeature(CodedColumn):
+    """A column with one value for each item: codes [V]."""
 
-    name: str
-    codes: Int64[np.ndarray, "V L"]
-    """As in `CategoricalFeature`, in the order of the list. An item without a known value has one 0; -1 is padding."""
-    values: pl.Series
-    """What codes 1, 2, ... stand for."""
 
-    @property
-    def cardinality(self) -> int:
-        """Number of codes, missing included."""
-        return len(self.values) + 1
+class CategoryLists(CodedColumn):
+    """A column of lists (the categories of an item, its tags), each value of an item once: codes [V, L].
+
+    They stand in the order of the list. An item without a known value has one 0; -1 is padding.
+    """
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ def coded(column: pl.Series, base: int, *, listed: bool = False) -> CategoricalF
     if isinstance(dtype, (pl.Categorical, pl.Enum)) or dtype == pl.Boolean:
         column = column.cast(pl.String)
     elif not (dtype.is_integer() or dtype in (pl.String, pl.Null)):
-        what = f"column {column.name!r} of the items" + ", inside its lists," * listed
+        what = "the items" + ", inside its lists," * listed
         hint = "; use it as a numeric feature" if dtype.is_numeric() and not listed else ""
         raise wrong_type(column, what, f"categories are strings, whole numbers or booleans{hint}")
     known = column[:base].drop_nulls().unique().sort()
@@ -111,10 +106,9 @@ def standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
     raw = []
     for column in columns:
         if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
-            raise wrong_type(column, f"column {column.name!r} of the items", "numbers are needed")
+            raise wrong_type(column, "the items", "numbers are needed")
         numbers = column.cast(pl.Float64).fill_null(np.nan)
-        what = f"column {column.name!r} of the items"
-        refuse(numbers.is_infinite(), column, what, "infinite values", code="infinite-numbers")
+        refuse(numbers.is_infinite(), column, "the items", "infinite values", code="infinite-numbers")
         raw.append(numbers.to_numpy())
     matrix = np.stack(raw, axis=1) if raw else np.zeros((0, 0))
     missing = np.isnan(matrix)

@@ -19,7 +19,7 @@ from fullrank.core.checks import check_bounds, check_number, check_type, public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
-from fullrank.data.events.store import MOST_WEIGHT, Store, moved_up, require_replaceable_store
+from fullrank.data.events.store import MOST_WEIGHT, Store, moved_up, opened_store, require_replaceable_store
 from fullrank.data.events.write import save_store
 from fullrank.data.manifest import require_elsewhere
 
@@ -44,7 +44,7 @@ def join_stores(
     distinct, columns of items that hold different types, and stores that are split in different ways.
     """
     check_type("stores", stores, (list, tuple), "stores, in a list")
-    parts = [one if isinstance(one, Store) else Store.open(one) for one in stores]
+    parts = [opened_store(one) for one in stores]
     if weights is not None:
         check_type("weights", weights, (list, tuple), "a number for each store, in a list")
     given = [check_number("weights", one) for one in ([1.0] * len(parts) if weights is None else weights)]

@@ -7,9 +7,11 @@ A global batch is split into shards, one for each process and micro-batch.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +23,27 @@ from fullrank.data.events.store import Store
 
 MakeSegments = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray, np.ndarray]]
 """(training events of each user, draw) -> user, first event and end of each row of an epoch."""
+
+
+class Batches(ABC):
+    """Training batches; batch k is a pure function of (seed, k)."""
+
+    by: Literal["tokens", "rows"]
+    """The unit of `total`; `tokens` are events."""
+    shards: int
+    steps_per_epoch: int
+    total: int
+    """Events or rows in an epoch."""
+
+    @abstractmethod
+    def batch(self, k: int, shard: int = 0) -> Any:
+        """One shard of global batch k (from 0, over all epochs)."""
+
+    def iterate(self, start: int, stop: int, shards: range) -> Iterator[Any]:
+        """The given shards of batches start .. stop - 1, in order."""
+        for k in range(start, stop):
+            for shard in shards:
+                yield self.batch(k, shard)
 
 
 @dataclass(frozen=True)
@@ -37,40 +60,41 @@ class _Epoch:
     """Which of these batches comes at each step of the epoch."""
 
 
-class Loader:
+@dataclass(eq=False)
+class Loader(Batches):
     """Batches of one store's training events. `tokens`: about `size` events a batch; `rows`: about `size` rows."""
 
-    def __init__(
-        self,
-        store: Store,
-        segments: MakeSegments,
-        *,
-        by: Literal["tokens", "rows"],
-        size: int,
-        seed: int,
-        shards: int = 1,
-        counts: Callable[[Batch], dict[str, int]] | None = None,
-        times: bool = False,
-        users: bool = False,
-    ):
-        self.store, self.segments, self.by, self.size, self.seed = store, segments, by, size, seed
-        self.shards, self.counts = shards, counts
-        self.times, self.keys = store.times if times else None, store.user_keys if users else None
+    store: Store
+    segments: MakeSegments
+    _: KW_ONLY
+    by: Literal["tokens", "rows"]
+    size: int
+    seed: int
+    shards: int = 1
+    counts: Callable[[Batch], dict[str, int]] | None = None
+    """Queries per group of a whole batch, where it is read in shards."""
+    times: bool = False
+    """Whether batches hold the times of events."""
+    users: bool = False
+    """Whether they hold the keys of users."""
+
+    def __post_init__(self) -> None:
+        store = self.store
+        self._times, self._keys = store.times if self.times else None, store.user_keys if self.users else None
         self._lengths = np.asarray(store.bounds[:, 0] - store.offsets[:-1])
-        self._epoch: tuple[int, _Epoch] | None = None
+        self._plan = lru_cache(1)(self._make_plan)
         self._weights = store.row_weights
-        owners, starts, ends = segments(self._lengths, self._draw(0))
+        owners, starts, ends = self.segments(self._lengths, self._draw(0))
         if len(ends) == 0:
             raise UserError(
                 "no user has enough training events for this task; at least two per user are needed",
                 code="too-few-events",
             )
-        sizes = ends - starts if by == "tokens" else np.ones(len(ends), dtype=np.int64)
+        sizes = ends - starts if self.by == "tokens" else np.ones(len(ends), dtype=np.int64)
         self.total = int(sizes.sum() if self._weights is None else np.ceil((sizes * self._weights[owners]).sum()))
-        self.steps_per_epoch = max(1, min(-(-self.total // size), len(ends)))
+        self.steps_per_epoch = max(1, min(-(-self.total // self.size), len(ends)))
 
     def batch(self, k: int, shard: int = 0) -> Batch:
-        """One shard of global batch k (from 0, over all epochs)."""
         epoch, index = divmod(k, self.steps_per_epoch)
         plan = self._plan(epoch)
         at = plan.batch_order[index]
@@ -84,19 +108,8 @@ class Loader:
             return replace(self._made(plan.rows.take(rows[:1]), k), counts=counts, empty_shard=True)
         return replace(self._made(plan.rows.take(mine), k), counts=counts)
 
-    def iterate(self, start: int, stop: int, shards: range) -> Iterator[Batch]:
-        """The given shards of batches start .. stop - 1, in order."""
-        for k in range(start, stop):
-            for shard in shards:
-                yield self.batch(k, shard)
-
     def _draw(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, epoch])
-
-    def _plan(self, epoch: int) -> _Epoch:
-        if self._epoch is None or self._epoch[0] != epoch:
-            self._epoch = (epoch, self._make_plan(epoch))
-        return self._epoch[1]
 
     def _make_plan(self, epoch: int) -> _Epoch:
         draw = self._draw(epoch)
@@ -118,14 +131,14 @@ class Loader:
         return _Epoch(Jagged(self.store.items, first + starts, first + ends), order, edges, batch_order)
 
     def _made(self, rows: Jagged, k: int) -> Batch:
-        items, times = (rows.padded(), None) if self.times is None else rows.padded_with(self.times)
+        items, times = (rows.padded(), None) if self._times is None else rows.padded_with(self._times)
         users = np.searchsorted(self.store.offsets, rows.starts, side="right") - 1
         return Batch(
             torch.from_numpy(items.astype(np.int64)),
             torch.from_numpy(rows.lengths),
             rows=torch.from_numpy(rows.ends),  # where a row ends in the store: unique to each prefix of each user
             users=torch.from_numpy(users),
-            user_keys=None if self.keys is None else torch.from_numpy(self.keys[users]),
+            user_keys=None if self._keys is None else torch.from_numpy(self._keys[users]),
             times=None if times is None else torch.from_numpy(times),
             seed=self.seed,
             step=k,

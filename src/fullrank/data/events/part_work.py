@@ -29,6 +29,8 @@ from fullrank.data.histories import user_keys
 from fullrank.parallel import Runner
 
 ITEM_IDS, SPILL = "item_ids.parquet", "spill"
+Moments = Int64[np.ndarray, "m"]
+"""Seconds that rise, or a count for each of them."""
 NO_USER = 2**62
 BINS = 1 << 20
 """Stretches of time in which events are counted where a share of them is asked for that is rounded to four digits."""
@@ -63,10 +65,6 @@ class Counted:
 
     def facts(self) -> dict[str, int]:
         return {"users": self.users, "items": int((self.items > 0).sum()), "events": self.events}
-
-    def is_core(self, per_user: int, per_item: int) -> bool:
-        """Whether each user and each item that is left has so many events."""
-        return self.fewest >= per_user and not ((self.items > 0) & (self.items < per_item)).any()
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class PartWork:
             save_events(self._folder(number), left)
         return Counted.of(left)
 
-    def times_before(self, number: int, moments: Int64[np.ndarray, "m"]) -> Int64[np.ndarray, "m"]:
+    def times_before(self, number: int, moments: Moments) -> Moments:
         """How many of the events that are left of a part lie before each of some moments, which rise."""
         times = self._left(number).time
         assert times is not None
@@ -164,7 +162,7 @@ class PartWork:
         """The events of a part as they were read: users in order of key and id, the events of each in order of time."""
         spill, state = Spill(self.scratch / SPILL, 1), self.state
         users, columns = spill.read(number, state["columns"], text=state["text_users"])
-        user, user_ids = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+        user, user_ids = values.dense(users)
         order = np.argsort(user_keys(user_ids), kind="stable")
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
@@ -182,9 +180,7 @@ class PartWork:
         return self.scratch / SPILL / f"{number:05}-filtered"
 
 
-def moments_at(
-    places: Sequence[int], low: int, high: int, before: Callable[[Int64[np.ndarray, "m"]], Int64[np.ndarray, "m"]]
-) -> list[int]:
+def moments_at(places: Sequence[int], low: int, high: int, before: Callable[[Moments], Moments]) -> list[int]:
     """The moments, of `low` .. `high`, at some places in the order of time: each is the last one that at most so many
     events precede. `before` counts the events before each of some rising moments.
     """
@@ -216,5 +212,5 @@ class PartTimes:
         low, high = self.tasks.state["span"]
         return moments_at([place], low, high, self._before)[0]
 
-    def _before(self, moments: Int64[np.ndarray, "m"]) -> Int64[np.ndarray, "m"]:
+    def _before(self, moments: Moments) -> Moments:
         return self.runner.total(partial(self.tasks.times_before, moments=moments), self.numbers)

@@ -13,22 +13,26 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import polars as pl
 from jaxtyping import Int32, Int64
+from pydantic import BaseModel, Field
 
+from fullrank.core.files import foreign_files, require_replaceable
 from fullrank.core.jagged import offsets_of
 from fullrank.data import manifest as manifests
+from fullrank.data.manifest import Facts
 from fullrank.data.values import hash_ids, joined
 
 BUCKETS = 4096
 _KEY_BITS = 62
 _SHIFT = np.int64(_KEY_BITS - (BUCKETS - 1).bit_length())
 MOST_PARTS = BUCKETS
+T = TypeVar("T")
 
 
 def user_buckets(keys: Int64[np.ndarray, "U"]) -> Int64[np.ndarray, "U"]:
@@ -45,9 +49,24 @@ def part_folder(number: int) -> str:
     return f"part-{number:05}"
 
 
-def is_part_name(name: str) -> bool:
-    """Whether a folder is called as a part is."""
-    return re.fullmatch(r"part-\d{5}", name) is not None
+def require_replaceable_store(
+    out: Path, forms: Sequence[manifests.FolderFormat], is_file: Callable[[str], bool], *, overwrite: bool
+) -> None:
+    """Raise `UserError` unless a store of one of these forms may be written at `out`: nothing there, an empty folder,
+    or, with `overwrite`, such a store. `is_file`: whether a name is that of a file of it, or of its parts.
+
+    Inside another store none may.
+    """
+    manifests.require_outside_stores(out)
+    names = [form.name for form in forms]
+
+    def is_own(name: str) -> bool:
+        part = re.fullmatch(r"part-\d{5}", name)
+        return is_file(name) or (part is not None and not foreign_files(out / name, is_file))
+
+    require_replaceable(
+        out, forms[0].what, lambda folder: manifests.format_of(folder) in names, is_own, overwrite=overwrite
+    )
 
 
 def bucket_hashes(
@@ -94,33 +113,36 @@ def bucket_lines(hashes: Mapping[int, str]) -> str:
     return "".join(f"{bucket}:{hashes[bucket]}\n" for bucket in sorted(hashes))
 
 
-def is_parts(manifest: Mapping[str, Any]) -> bool:
+def is_parts(manifest: Facts) -> bool:
     """Whether a manifest is that of a store in parts, of events or of impressions."""
     return manifest.get("format") in (manifests.PARTS, manifests.IMPRESSION_PARTS)
 
 
-def in_parts(folder: Path) -> bool:
-    """Whether a folder says that it is a store in parts."""
-    return is_parts({"format": manifests.format_of(folder)})
+class _Part(BaseModel):
+    folder: str
+    content: str
+    counts: dict[str, Any]
 
 
-def part_folders(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
+_Parts = Annotated[list[_Part], Field(min_length=1, max_length=MOST_PARTS)]
+
+
+def part_folders(folder: Path, manifest: Facts) -> list[Path]:
     """The folders of the parts, in order. Raises `UserError` where the manifest does not name them as they are."""
-    parts = manifest.get("parts")
-    if not isinstance(parts, list) or not 1 <= len(parts) <= MOST_PARTS or not all(map(_is_part, parts)):
-        raise manifests.incomplete_manifest(folder, "does not say of which 'parts' it is")
-    names = [part["folder"] for part in parts]
-    if names != [part_folder(number) for number in range(len(parts))]:
+    manifests.require_keys(folder, manifest, {"parts": _Parts})
+    names = [part["folder"] for part in manifest["parts"]]
+    if names != [part_folder(number) for number in range(len(names))]:
         raise manifests.incomplete_manifest(folder, "names folders that are not those of parts")
     return [folder / name for name in names]
 
 
-def manifests_of(folder: Path, count: int) -> list[dict[str, Any]]:
-    """The manifests of so many parts in a folder, in order."""
-    return [manifests.load_manifest(folder / part_folder(number)) for number in range(count)]
+def written_parts(folder: Path, count: int, hashed: str) -> tuple[list[Facts], dict[int, str]]:
+    """The manifests of so many parts in a folder, in order, and the hashes that they hold under the key `hashed`."""
+    own = [manifests.load_manifest(folder / part_folder(number)) for number in range(count)]
+    return own, {int(place): digest for part in own for place, digest in part[hashed].items()}
 
 
-def described(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def described(found: Iterable[Facts]) -> list[Facts]:
     """The parts with these manifests, in order, as the manifest of all names them."""
     return [
         {"folder": part_folder(number), "content": part["content"], "counts": part["counts"]}
@@ -128,23 +150,18 @@ def described(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def require_no_parts(folders: Iterable[Path]) -> None:
-    """Raise `UserError` where a part is in parts itself, as in a loop of links."""
-    for folder in folders:
-        if in_parts(folder):
-            raise manifests.damaged_file(folder, "it is a part of a store and in parts itself")
+def opened_parts(folder: Path, manifest: Facts, read: Callable[[Path], tuple[Facts, T]]) -> dict[Path, tuple[Facts, T]]:
+    """What `read` gives of each part, its manifest first, by folder, in order.
 
-
-def require_own(folder: Path, manifest: Mapping[str, Any], found: Iterable[Mapping[str, Any]]) -> None:
-    """Raise `UserError` unless the parts' manifests are those that the manifest of all was written for."""
-    for told, part in zip(manifest["parts"], found, strict=True):
-        if told["content"] != part["content"] or told["counts"] != part["counts"]:
+    Raises `UserError` for a part that is in parts itself, as in a loop of links, and for one that is not the part which
+    the manifest of all was written for.
+    """
+    found = {}
+    for place, told in zip(part_folders(folder, manifest), manifest["parts"], strict=True):
+        if is_parts({"format": manifests.format_of(place)}):
+            raise manifests.damaged_file(place, "it is a part of a store and in parts itself")
+        found[place] = own, _ = read(place)
+        if told["content"] != own["content"] or told["counts"] != own["counts"]:
             reason = f"it is not the part that {manifests.NAME} of {str(folder)!r} was written for"
-            raise manifests.damaged_file(folder / told["folder"], reason)
-
-
-def _is_part(given: Any) -> bool:
-    return (
-        isinstance(given, dict) and isinstance(given.get("folder"), str) and isinstance(given.get("content"), str)
-        and isinstance(given.get("counts"), dict)
-    )  # fmt: skip
+            raise manifests.damaged_file(place, reason)
+    return found

@@ -8,7 +8,7 @@ memory at most, and one part when that is read back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int, Int64, UInt8
 
-from fullrank.core.files import NotWritten, put_array, reason_of
+from fullrank.core.files import not_written, put_array
 from fullrank.core.jagged import offsets_of, stable_order
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
@@ -30,6 +30,8 @@ from fullrank.data.values import IdIndex, TextIndex, joined, take
 
 HELD, EACH = 128 << 20, 1 << 18
 """Bytes that wait in memory before they are written: at most, and for each file that is opened for it."""
+MERGED = 1 << 20
+"""Ids of items that are held in several pieces at most, beside twice those that are put together already."""
 SUFFIX = ".column"
 TEXT = "user_text"
 """The file of the bytes of user ids that are text; their lengths stand in `user`."""
@@ -37,6 +39,8 @@ TEXT = "user_text"
 
 ByPart = dict[str, tuple[np.ndarray, Int64[np.ndarray, "P1"]]]
 """Some events in order of their parts: by file the values, where those of each part begin, and where the last ends."""
+Find = Callable[[pl.Series], np.ndarray]
+"""Gives the numbers of items by their ids."""
 T = TypeVar("T")
 
 
@@ -57,50 +61,49 @@ class EventPieces:
 
     def _each(self, work: Callable[[str, pl.DataFrame], T], columns: Sequence[str]) -> Iterator[T]:
         """`work` of (the rows, as errors name them; frame) of each piece, without rows that `missing` drops."""
+
+        def one(start: int, frame: pl.DataFrame) -> tuple[int, T | None]:
+            what, rows = name_rows(self.chunks.name, self.chunks.rows, start, frame), len(frame)
+            if self.spec.missing == "drop":
+                frame = frame.filter(~missing_rows(frame, self.spec.columns))
+            return rows - len(frame), work(what, frame) if len(frame) else None
+
         self.left_out = 0
-        for left_out, found in self.chunks.each(partial(self._one, work), columns):
+        for left_out, found in self.chunks.each(one, columns):
             self.left_out += left_out
             if found is not None:
                 yield found
 
-    def _one(self, work: Callable[[str, pl.DataFrame], T], start: int, frame: pl.DataFrame) -> tuple[int, T | None]:
-        what, left_out = name_rows(self.chunks, start, frame), 0
-        if self.spec.missing == "drop":
-            missing = missing_rows(frame, self.spec.columns)
-            left_out = int(missing.sum())
-            frame = frame.filter(~missing)
-        return left_out, work(what, frame) if len(frame) else None
-
     def look(self) -> tuple[pl.Series, tuple[str, ...]]:
         """The sorted ids of items, and the sorted types of events."""
-        columns, items, types = self.spec.columns, _Distinct(), _Distinct()
+        columns, items, types = self.spec.columns, list[pl.Series](), set[str]()
 
-        def ids(what: str, frame: pl.DataFrame) -> tuple[pl.Series, pl.Series | None]:
-            item = values.distinct(values.ids(frame[columns.item], f"column {columns.item!r} of {what}"))
+        def ids(what: str, frame: pl.DataFrame) -> tuple[pl.Series, set[str]]:
+            item = values.distinct(values.ids(frame[columns.item], what))
             if columns.type is None:
-                return item, None
-            return item, values.names(frame[columns.type], f"column {columns.type!r} of {what}").unique()
+                return item, set()
+            return item, {*values.names(frame[columns.type], what).unique()}
 
         read = [columns.item] if columns.type is None else [columns.item, columns.type]
-        for item, kind in self._each(ids, self.columns if self.spec.missing == "drop" else read):
-            items.add(item)
-            if kind is not None:
-                types.add(kind)
+        for item, kinds in self._each(ids, self.columns if self.spec.missing == "drop" else read):
+            types |= kinds
+            items.append(item)
+            if sum(map(len, items)) > 2 * len(items[0]) + MERGED:  # the first is what was put together so far
+                items = [values.distinct(pl.concat(items))]
         self.notes = list(left_out_notes(self.left_out, self.chunks.rows, self.source.name))
-        return items.sorted("item_id"), tuple(types.sorted("type"))
+        whole = values.distinct(pl.concat(items)).sort() if items else pl.Series([], dtype=pl.String)
+        return whole.alias("item_id"), tuple(sorted(types))
 
     def spill(
         self, item_ids: pl.Series, type_names: tuple[str, ...], spill: Spill
     ) -> tuple[tuple[int, int] | None, int]:
         """Every event to the part of its user. Returns the first and the last second, and the number of events."""
         times, spans, events = self.spec.columns.time, [], 0
-        catalogue = IdIndex(item_ids)
+        find = IdIndex(item_ids).find
+        coding = Coding(self.spec.columns_read, type_names, spill.parts)
 
         def coded(what: str, frame: pl.DataFrame) -> tuple[ByPart, bool, tuple[int, int] | None]:
-            columns = self.spec.columns_read
-            part, users, own = coded_piece(
-                frame, what, columns, catalogue.find, type_names, spill.parts, notes=self.doubts
-            )
+            part, users, own = coded_piece(frame, what, coding, find, self.doubts)
             if times is not None:
                 self.numbers = frame[times].dtype.is_numeric()
             span = None if times is None else (int(own["time"].min()), int(own["time"].max()))
@@ -116,36 +119,36 @@ class EventPieces:
         return (min(one for one, _ in spans), max(one for _, one in spans)) if spans else None, events
 
 
-def coded_piece(
-    frame: pl.DataFrame,
-    what: str,
-    columns: Columns,
-    find: Callable[[pl.Series], np.ndarray],
-    type_names: tuple[str, ...],
-    count: int,
-    *,
-    notes: set[str] | None = None,
-) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
-    """Some rows of a table: the part of each of `count`, its user's id, and its other columns as arrays.
+@dataclass(frozen=True)
+class Coding:
+    """How the events of a table are coded."""
 
-    Items are the numbers that `find` gives their ids, types their places in the sorted names. Raises `UserError` for
-    what `table.read_events` refuses.
+    columns: Columns
+    types: tuple[str, ...]
+    """The sorted names: an event has the place of its type among them."""
+    parts: int
+
+
+def coded_piece(
+    frame: pl.DataFrame, what: str, coding: Coding, find: Find, notes: set[str] | None = None
+) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
+    """Some rows of a table: the part of each, its user's id, and its other columns as arrays.
+
+    Items are the numbers that `find` gives their ids. Raises `UserError` for what `table.read_events` refuses.
     """
-    users = values.ids(frame[columns.user], f"column {columns.user!r} of {what}")
-    items = values.ids(frame[columns.item], f"column {columns.item!r} of {what}")
+    columns = coding.columns
+    users, items = (values.ids(frame[name], what) for name in (columns.user, columns.item))
     own: dict[str, np.ndarray] = {"item": find(items).astype(np.int32)}
     if columns.time is not None:
-        name = f"column {columns.time!r} of {what}"
-        own["time"], own["key"] = values.seconds(frame[columns.time], name, columns.time_unit, notes=notes)
+        own["time"], own["key"] = values.seconds(frame[columns.time], what, columns.time_unit, notes=notes)
     if columns.weight is not None:
-        name = f"column {columns.weight!r} of {what}"
-        own["weight"] = values.finite_numbers(frame[columns.weight], name, least=0.0).astype(np.float32)
+        own["weight"] = values.finite_numbers(frame[columns.weight], what, least=0.0).astype(np.float32)
     if columns.rating is not None:
-        own["rating"] = values.finite_numbers(frame[columns.rating], f"column {columns.rating!r} of {what}")
+        own["rating"] = values.finite_numbers(frame[columns.rating], what)
     if columns.type is not None:
-        named = values.names(frame[columns.type], f"column {columns.type!r} of {what}")
-        own["type"] = TextIndex(pl.Series("type", type_names, dtype=pl.String)).find(named).astype(np.int32)
-    return parts.part_of(parts.user_buckets(user_keys(users)), count), users, own
+        named = values.names(frame[columns.type], what)
+        own["type"] = TextIndex(pl.Series("type", coding.types, dtype=pl.String)).find(named).astype(np.int32)
+    return parts.part_of(parts.user_buckets(user_keys(users)), coding.parts), users, own
 
 
 def _typed(source: InputTable, columns: Columns) -> InputTable:
@@ -176,26 +179,6 @@ def _typed(source: InputTable, columns: Columns) -> InputTable:
     typed = InputTable(lazy.with_columns(casts), source.what)
     typed.name = source.name
     return typed
-
-
-class _Distinct:
-    """The different values of a column that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._found: list[pl.Series] = []
-        self._held = self._merged = 0
-
-    def add(self, some: pl.Series) -> None:
-        """More values, distinct among themselves."""
-        self._found.append(some)
-        self._held += len(some)
-        if self._held > 2 * self._merged + (1 << 20):
-            self._found = [values.distinct(pl.concat(self._found))]
-            self._held = self._merged = len(self._found[0])
-
-    def sorted(self, name: str) -> pl.Series:
-        whole = values.distinct(pl.concat(self._found)).sort() if self._found else pl.Series([], dtype=pl.String)
-        return whole.alias(name)
 
 
 class Spill:
@@ -237,14 +220,12 @@ class Spill:
 
     def flush(self) -> None:
         """Write what waits. Raises `UserError` where the disk refuses."""
-        try:
+        with not_written(self.folder, folder=True):
             for (part, name), waiting in self._waiting.items():
                 folder = self.folder / f"{part:05}"
                 folder.mkdir(parents=True, exist_ok=True)
                 with open(folder / f"{name}{SUFFIX}", "ab") as file:
                     file.write(np.concatenate(waiting).data)
-        except OSError as error:
-            raise NotWritten(self.folder, reason_of(error), folder=True) from error
         self._waiting, self._held = {}, 0
 
     def read(self, part: int, columns: Mapping[str, str], *, text: bool) -> tuple[pl.Series, dict[str, np.ndarray]]:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 import polars as pl
 from pydantic import Field
 
-from fullrank.core.checks import public
+from fullrank.core.checks import public, takes, with_defaults
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -33,9 +33,10 @@ from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.pieces import SUFFIX
 from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.stream import Beside, identity_of, make_parts, read_pieces
-from fullrank.data.events.table import Columns, Events, join_table, read_events, require_columns
+from fullrank.data.events.table import Columns, join_table, read_events, require_columns
 from fullrank.data.events.write import write_store
 from fullrank.data.frames import InputTable, input_name
+from fullrank.data.manifest import Facts
 from fullrank.data.values import Unit
 from fullrank.parallel.folder import unfinished
 
@@ -43,7 +44,6 @@ log = logger(__name__)
 
 Engine = Literal["embedded", "spark"]
 """What prepares a store in parts: this process, or Spark."""
-ENGINES: tuple[str, ...] = get_args(Engine)
 ROW_OF_TEXT, ROW = 95, 65
 """Bytes at the peak for each event of a text file and of others, measured on five million."""
 SAID = 2**30
@@ -57,7 +57,48 @@ INFLATED = 1032
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
 
 
+class TableKeywords(TypedDict, total=False):
+    """How a table is read and its store is written, as keywords of `prepare` and `prepare_impressions`."""
+
+    user_col: str | None
+    time_col: TimeColumn
+    time_unit: Unit | None
+    separator: str | None
+    set: Sequence[str]
+    parts: Annotated[int, Field(ge=1, le=MOST_PARTS)] | None
+    engine: Engine
+    master: str | None
+    overwrite: bool
+    progress: bool
+    notes: Sequence[str]
+
+
+class EventKeywords(TableKeywords, total=False):
+    """Those of events alone, too."""
+
+    item_col: str | None
+    rating_col: str | None
+    weight_col: str | None
+    type_col: str | None
+    missing: Missing | None
+    items_id: str | None
+
+
+SETTINGS = {
+    "user_col": "columns.user", "item_col": "columns.item", "time_col": "columns.time",
+    "time_unit": "columns.time_unit", "rating_col": "columns.rating", "weight_col": "columns.weight",
+    "type_col": "columns.type", "missing": "missing",
+}  # fmt: skip
+"""Keyword -> the setting of `Prepare` that it is."""
+STORE_DEFAULTS: dict[str, Any] = {
+    "set": (), "parts": None, "engine": "embedded", "master": None, "overwrite": False, "progress": False, "notes": (),
+}  # fmt: skip
+DEFAULTS = dict.fromkeys(SETTINGS) | {"time_col": ..., "separator": None, "items_id": None} | STORE_DEFAULTS
+"""What `EventKeywords` are where the caller says nothing."""
+
+
 @public
+@takes(EventKeywords, DEFAULTS, checked=True)
 def prepare(
     events: Any,
     out: str | Path,
@@ -65,23 +106,7 @@ def prepare(
     items: Any = None,
     users: Any = None,
     spec: Prepare = Prepare(),
-    user_col: str | None = None,
-    item_col: str | None = None,
-    time_col: TimeColumn = ...,
-    time_unit: Unit | None = None,
-    rating_col: str | None = None,
-    weight_col: str | None = None,
-    type_col: str | None = None,
-    missing: Missing | None = None,
-    separator: str | None = None,
-    items_id: str | None = None,
-    set: Sequence[str] = (),
-    parts: Annotated[int, Field(ge=1, le=MOST_PARTS)] | None = None,
-    engine: Engine = "embedded",
-    master: str | None = None,
-    overwrite: bool = False,
-    progress: bool = False,
-    notes: Sequence[str] = (),
+    **keywords: Unpack[EventKeywords],
 ) -> Store:
     """Read events, filter and split them, and write a store at `out`; with `overwrite`, a store that is there is
     replaced at the end.
@@ -102,34 +127,25 @@ def prepare(
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
-    place = without_dots(out)
-    check_engine(parts, engine, master)
+    place, asked = without_dots(out), with_defaults(keywords, DEFAULTS)
+    check_engine(asked)
+    parts, items_id = asked["parts"], asked["items_id"]
     if items_id is not None and items is None:
         raise no_effect(f"items_id={items_id!r}", "without a table of items", "give items, or leave it out")
-    named = {
-        "user_col": ("columns.user", user_col),
-        "item_col": ("columns.item", item_col),
-        "time_col": ("columns.time", time_col),
-        "time_unit": ("columns.time_unit", time_unit),
-        "rating_col": ("columns.rating", rating_col),
-        "weight_col": ("columns.weight", weight_col),
-        "type_col": ("columns.type", type_col),
-        "missing": ("missing", missing),
-    }
-    spec = with_keywords(spec, keywords_said(named), set)
+    spec = with_keywords(spec, keywords_said(SETTINGS, asked), asked["set"])
     with folder_lock(place, "prepare"):
-        require_replaceable_store(place, overwrite=overwrite)
-        level = shown_at(progress)
+        require_replaceable_store(place, overwrite=asked["overwrite"])
+        level = shown_at(asked["progress"])
 
-        def say(step: str, facts: dict[str, Any]) -> None:
+        def say(step: str, facts: Facts) -> None:
             counts = ", ".join(f"{facts[name]:,} {name}" for name in ("events", "users", "items") if name in facts)
             log.log(level, f"{step}: {counts}" if counts else step)
 
-        source = InputTable(events, "events", separator=separator)
+        source = InputTable(events, "events", separator=asked["separator"])
         require_columns(source, spec.columns_read)
         tables = {"events": events, "items": items, "users": users}
         inputs = {role: input_name(table) for role, table in tables.items() if table is not None}
-        beside = Beside(items, items_id, source.typed, tuple(notes), inputs)
+        beside = Beside(items, items_id, source.typed, tuple(asked["notes"]), inputs)
         fitting = _parts_to_fit(source, users=users is not None) if parts is None else None
         if fitting is not None:
             parts = fitting.parts
@@ -138,8 +154,8 @@ def prepare(
         else:
             if users is not None:
                 raise no_effect("users", "on a store in parts, which keeps no table of users")
-            read: Callable[[Path], dict[str, Any]] = partial(read_pieces, source, spec, parts)
-            runner = spark.runner_on_spark(source, master) if engine == "spark" else None
+            read: Callable[[Path], Facts] = partial(read_pieces, source, spec, parts)
+            runner = spark.runner_on_spark(source, asked["master"]) if asked["engine"] == "spark" else None
             if runner is not None:
                 read = partial(spark.read_on_spark, runner.session, source.table, spec, parts)
             with unfinished(place, {"spec": spec.dump(), "parts": parts, "input": identity_of(events)}) as work:
@@ -155,35 +171,25 @@ def prepare(
         say(f"wrote {str(place)!r}", store.manifest["counts"])
     if level < INFO:  # who asked for no steps is told of doubts all the same; the command line prints all notes itself
         for note in store.manifest["notes"]:
-            if note not in notes:
+            if note not in asked["notes"]:
                 log.info(f"note: {note}")
     return store
 
 
-def check_engine(parts: int | None, engine: Engine, master: str | None) -> None:
+def check_engine(asked: TableKeywords) -> None:
     """Raise `UserError` unless these say in how many parts, by what and where a store is prepared."""
-    if engine == "spark" and parts is None:
+    on_spark = asked["engine"] == "spark"
+    if on_spark and asked["parts"] is None:
         raise UserError("the engine spark writes stores in parts: say parts=, in how many", code="missing-setting")
-    if master is not None and engine != "spark":
+    if asked["master"] is not None and not on_spark:
         raise no_effect("master", "without Spark", "say engine='spark' too")
 
 
 def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Beside, users: Any, say: Say) -> None:
-    table = read_events(source, spec.columns_read, missing=spec.missing)
-    table, split, steps = _filter(table, spec, say)
-    table = replace(table, notes=(*beside.notes, *table.notes)).compact()
-    catalogue = beside.catalogue(spec, table.item_ids)
-    people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
-    say("split and write", {})
-    write_store(place, table, catalogue, people, spec.dump(), split, {"filters": steps, "inputs": beside.inputs})
-
-
-def _filter(events: Events, spec: Prepare, say: Say) -> tuple[Events, splits.Rule, list[dict[str, Any]]]:
-    """The events that the filters leave, the split in seconds, and the filters with the counts after each."""
-    split, until = spec.split, None
+    events = read_events(source, spec.columns_read, missing=spec.missing)
+    split, until, steps = spec.split, None, list[Facts]()
     if isinstance(split, splits.RollingTime):
         split, until = split.at(events.time)
-    steps: list[dict[str, Any]] = []
     for name, facts, keep in filters(spec, until):
         events = keep(events)
         note_filter(steps, say, name, facts, Counted.of(events).facts())
@@ -192,7 +198,12 @@ def _filter(events: Events, spec: Prepare, say: Say) -> tuple[Events, splits.Rul
         events, rounds = k_core(events, per_user, per_item)
         facts = {"per_user": per_user, "per_item": per_item, "rounds": rounds}
         note_filter(steps, say, "k_core", facts, Counted.of(events).facts())
-    return events, split.at(events.time) if isinstance(split, splits.GlobalTime) else split, steps
+    rule = split.at(events.time) if isinstance(split, splits.GlobalTime) else split
+    table = replace(events, notes=(*beside.notes, *events.notes)).compact()
+    catalogue = beside.catalogue(spec, table.item_ids)
+    people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
+    say("split and write", {})
+    write_store(place, table, catalogue, people, spec.dump(), rule, {"filters": steps, "inputs": beside.inputs})
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from fullrank.core.tables import check_suffix, write_table
 from fullrank.data import values
 from fullrank.data.events.filters import Prepare
 from fullrank.data.events.part_work import ITEM_IDS, SPILL
-from fullrank.data.events.pieces import Spill, coded_piece
-from fullrank.data.events.table import Columns, left_out_notes, unit_notes
+from fullrank.data.events.pieces import Coding, Find, Spill, coded_piece
+from fullrank.data.events.table import left_out_notes, unit_notes
 from fullrank.data.frames import InputTable, require_rows
 from fullrank.parallel.spark import OnSpark, as_user_error, refusals_as_text, session_of
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-FindOf = Callable[[], Callable[[pl.Series], np.ndarray]]
-"""Makes the function that gives the numbers of items by their ids."""
 ORDER = ("_order_file", "_order_row")
 """Columns that say where an event stands in the input."""
 
@@ -66,11 +64,11 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
     frame, name = ordered_frame(session, table, list(dict.fromkeys(columns.roles.values())))
     with as_user_error():
         frame, notes = _without_missing(frame, spec, name)
-        item_ids = values.ids(_distinct(frame, columns.item), f"column {columns.item!r} of {name}").sort()
+        item_ids = values.ids(_distinct(frame, columns.item), name).sort()
         types = () if columns.type is None else tuple(_distinct(frame, columns.type).cast(pl.String).sort())
         write_table(pl.DataFrame({"item_id": item_ids}), scratch / ITEM_IDS)
-        find_of = partial(_item_finder, scratch / ITEM_IDS)
-        sent, found = send_to_parts(frame, name, columns, find_of, types, count, scratch / SPILL)
+        find_of, coding = partial(_item_finder, scratch / ITEM_IDS), Coding(columns, types, count)
+        sent, found = send_to_parts(frame, name, coding, find_of, scratch / SPILL)
         number = columns.time is not None and to_polars(frame.limit(0))[columns.time].dtype.is_numeric()
     span = None if columns.time is None else (int(found["first"].min()), int(found["last"].max()))  # type: ignore[arg-type]
     if span is not None:
@@ -79,19 +77,23 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
 
 
 def send_to_parts(
-    frame: DataFrame, name: str, columns: Columns, find_of: FindOf, types: tuple[str, ...], count: int, folder: Path
+    frame: DataFrame, name: str, coding: Coding, find_of: Callable[[], Find], folder: Path
 ) -> tuple[dict[str, Any], pl.DataFrame]:
     """Every event of a table to the files of its part below `folder` (`spill.Spill`), coded as `coded_piece` does.
 
     Returns their dtypes with whether users are `text_users`, and events and times of each task's. A worker makes the
     function that finds items by `find_of`.
     """
-    head = to_polars(frame.limit(0))
-    users = values.ids(head[columns.user], f"column {columns.user!r} of {name}")
-    text, own = users.dtype == pl.String, _dtypes(head, columns)
-    code = partial(_coded, name=name, columns=columns, find_of=find_of, types=types, count=count)
-    coded = frame.mapInArrow(code, _schema(own, text)).repartition(count, "part")
-    spill = partial(_spilled, folder=folder, count=count, users=users.dtype)
+    head, columns = to_polars(frame.limit(0)), coding.columns
+    users = values.ids(head[columns.user], name)
+    text, own = users.dtype == pl.String, {"item": "<i4"}
+    if columns.time is not None:
+        own |= {"time": "<i8", "key": "<f8" if head[columns.time].dtype.is_float() else "<i8"}
+    others = {"weight": "<f4", "rating": "<f8", "type": "<i4"}
+    own |= {role: dtype for role, dtype in others.items() if role in columns.roles}
+    code = partial(_coded, name=name, coding=coding, find_of=find_of)
+    coded = frame.mapInArrow(code, _schema(own, text)).repartition(coding.parts, "part")
+    spill = partial(_spilled, folder=folder, count=coding.parts, users=users.dtype)
     sent = coded.sortWithinPartitions("part", *ORDER).mapInArrow(spill, "events long, first long, last long")
     dtypes = {"user": "<u4" if text else users.to_numpy().dtype.str, **own}
     return {"text_users": text, "columns": dtypes}, to_polars(sent)
@@ -155,28 +157,18 @@ def _schema(own: dict[str, str], text_users: bool) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def _dtypes(head: pl.DataFrame, columns: Columns) -> dict[str, str]:
-    """The dtypes of the coded columns beside users."""
-    found = {"item": "<i4"}
-    if columns.time is not None:
-        found |= {"time": "<i8", "key": "<f8" if head[columns.time].dtype.is_float() else "<i8"}
-    found |= {"weight": "<f4"} if columns.weight is not None else {}
-    found |= {"rating": "<f8"} if columns.rating is not None else {}
-    return found | ({"type": "<i4"} if columns.type is not None else {})
-
-
-def _item_finder(ids: Path) -> Callable[[pl.Series], np.ndarray]:
+def _item_finder(ids: Path) -> Find:
     return values.IdIndex(read_parquet(ids, "the item ids")["item_id"]).find
 
 
 def _coded(
-    batches: Iterator[pa.RecordBatch], name: str, columns: Columns, find_of: FindOf, types: tuple[str, ...], count: int
+    batches: Iterator[pa.RecordBatch], name: str, coding: Coding, find_of: Callable[[], Find]
 ) -> Iterator[pa.RecordBatch]:
     """A worker's pieces of the table, coded, in the columns of `_schema`."""
     find = find_of()
     for frame in _frames(batches):
         with refusals_as_text():
-            part, users, own = coded_piece(frame, name, columns, find, types, count)
+            part, users, own = coded_piece(frame, name, coding, find)
         whole = users if users.dtype == pl.String else users.cast(pl.Int64)
         order = {name: frame[name] for name in ORDER}
         yield from _batches(pl.DataFrame({"part": part.astype(np.int32), "user": whole, **own, **order}))

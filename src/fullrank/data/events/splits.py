@@ -8,7 +8,6 @@ targets at bounds[u, 1], test targets at the end of the history. Histories are s
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -21,7 +20,15 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.spec import Spec
 from fullrank.data.histories import MANY_REPEATS, EvalSet, Histories
+from fullrank.data.manifest import Facts
 from fullrank.data.values import iso_seconds, with_date
+
+Offsets = Int64[np.ndarray, "U1"]
+"""Where each user's events begin among all, and where the last end."""
+Bounds = Int64[np.ndarray, "U 2"]
+"""Where each user's training events end, and the validation targets."""
+Times = Int64[np.ndarray, "E"]
+"""Seconds since 1970 of each event."""
 
 
 class LeaveOneOut(Spec):
@@ -29,19 +36,21 @@ class LeaveOneOut(Spec):
 
     kind: Literal["leave_one_out"] = "leave_one_out"
 
-    def bounds(
-        self, offsets: Int64[np.ndarray, "U1"], times: Int64[np.ndarray, "E"] | None
-    ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
+    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, Facts]:
         """Bounds, and facts for the manifest. Users with fewer than three events are trained on and not tested."""
         ends = offsets[1:]
         tested = np.diff(offsets) >= 3
         bounds = np.stack([ends - 2 * tested, ends - tested], axis=1)
-        facts: dict[str, Any] = {
+        facts: Facts = {
             "leak": "leave_one_out trains on events that happened after other users' test events; "
             "split=global_time has no such leak",
         }
         if times is not None and tested.any():
-            facts["train_share_after_test"] = _later_share(offsets, bounds, times)
+            # the share of all training events that are later than a test event, averaged over test events
+            part = event_parts(offsets, bounds)
+            train, test = np.sort(times[part == 0]), times[part == 2]
+            share = 1 - np.searchsorted(train, test, side="right").mean() / len(train)
+            facts["train_share_after_test"] = round(float(share), 4)
         return bounds, facts
 
 
@@ -72,10 +81,10 @@ class GlobalTime(Spec):
             )
         return given
 
-    def at(self, times: Int64[np.ndarray, "E"] | EventTimes | None) -> GlobalMoments:
+    def at(self, times: Times | EventTimes | None) -> GlobalMoments:
         """The two moments in seconds. Raises `UserError` without times or where a part would be empty."""
         if times is None:
-            raise _needs_times(self.kind)
+            raise needs_times(self.kind, "columns.time")
         known = ArrayTimes(times) if isinstance(times, np.ndarray) else times
         first, second = _resolve(self.validation_from, known), _resolve(self.test_from, known)
         check_moments(self, first, second)
@@ -110,7 +119,7 @@ class EventTimes(Protocol):
 class ArrayTimes:
     """Those in an array."""
 
-    times: Int64[np.ndarray, "E"]
+    times: Times
 
     @property
     def count(self) -> int:
@@ -131,9 +140,7 @@ class GlobalMoments:
     second: int
     kind: ClassVar[str] = "global_time"
 
-    def bounds(
-        self, offsets: Int64[np.ndarray, "U1"], times: Int64[np.ndarray, "E"] | None
-    ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
+    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, Facts]:
         """Bounds, and facts for the manifest."""
         assert times is not None
         bounds = np.stack([offsets[:-1] + _before(offsets, times, one) for one in (self.first, self.second)], axis=1)
@@ -154,10 +161,10 @@ class RollingTime(Spec):
     fold: int = Field(0, ge=0, le=10_000)
     """Windows between the end of the test's and the newest event."""
 
-    def at(self, times: Int64[np.ndarray, "E"] | None) -> tuple[GlobalTime, int]:
+    def at(self, times: Times | None) -> tuple[GlobalTime, int]:
         """The split of this fold, and the first second that lies behind it. Raises `UserError` without times."""
         if times is None:
-            raise _needs_times(self.kind)
+            raise needs_times(self.kind, "columns.time")
         window = max(round(self.days * 86_400), 1)
         until = int(times.max()) + 1 - self.fold * window
         if until - 2 * window <= int(times.min()):
@@ -180,9 +187,10 @@ def check_moments(split: Any, first: int, second: int) -> None:
         )
 
 
-def _needs_times(kind: str) -> UserError:
+def needs_times(kind: str, setting: str) -> UserError:
+    """The error for a split in time of a table without times; `setting` names their column."""
     return UserError(
-        f"the {kind} split needs times; name a column with columns.time or use leave_one_out", code="split-needs-times"
+        f"the {kind} split needs times: name their column with {setting}, or split otherwise", code="split-needs-times"
     )
 
 
@@ -214,14 +222,12 @@ Rule = LeaveOneOut | GlobalMoments
 """A rule that gives bounds."""
 
 
-def split_counts(
-    offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"], items: np.ndarray, num_items: int
-) -> dict[str, Any]:
+def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items: int) -> Facts:
     """Counts of a split for the manifest: events and users by part, and what a trained model cannot know there."""
     starts, ends = offsets[:-1], offsets[1:]
     part = event_parts(offsets, bounds)
     seen = np.bincount(items[part == 0], minlength=num_items) > 0
-    result: dict[str, Any] = {"train": {"events": int((part == 0).sum()), "users": int((bounds[:, 0] > starts).sum())}}
+    result: Facts = {"train": {"events": int((part == 0).sum()), "users": int((bounds[:, 0] > starts).sum())}}
     result["users_train_only"] = int(((bounds[:, 0] == ends) & (ends > starts)).sum())
     for number, (name, low, high) in enumerate(
         [("validation", bounds[:, 0], bounds[:, 1]), ("test", bounds[:, 1], ends)], start=1
@@ -239,13 +245,13 @@ def split_counts(
     return result
 
 
-def rule_of(split: Mapping[str, Any]) -> dict[str, Any]:
+def rule_of(split: Facts) -> Facts:
     """What a manifest says of a split, without what was counted of its events."""
     counted = ("train", "validation", "test", "users_train_only", "train_share_after_test")
     return {key: fact for key, fact in split.items() if key not in counted}
 
 
-def split_notes(split: Mapping[str, Any]) -> list[str]:
+def split_notes(split: Facts) -> list[str]:
     """What to know before training on a split with these counts, as sentences."""
     parts = {part: split[part] for part in ("validation", "test")}
     empty = [part for part, counts in parts.items() if not counts["users"]]
@@ -261,7 +267,7 @@ def split_notes(split: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def repeated_share(counts: Mapping[str, Any]) -> float:
+def repeated_share(counts: Facts) -> float:
     """The share of targets in their own users' histories, from the counts of a part of a split (`split_counts`).
 
     0 where an earlier version did not count them.
@@ -269,7 +275,7 @@ def repeated_share(counts: Mapping[str, Any]) -> float:
     return float(counts.get("repeated_targets", 0) / max(1, counts.get("targets", 1)))
 
 
-def event_parts(offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"]) -> np.ndarray:
+def event_parts(offsets: Offsets, bounds: Bounds) -> np.ndarray:
     """0 (train), 1 (validation) or 2 (test) for each event: int8 [E]."""
     edges = np.column_stack([offsets[:-1], bounds, offsets[1:]])
     return np.repeat(np.tile(np.arange(3, dtype=np.int8), len(edges)), np.diff(edges, axis=1).ravel())
@@ -287,10 +293,3 @@ def _resolve(moment: float | int | str, times: EventTimes) -> int:
     if isinstance(moment, float):
         return times.kth(min(int(moment * times.count), times.count - 1))
     return moment
-
-
-def _later_share(offsets: np.ndarray, bounds: np.ndarray, times: np.ndarray) -> float:
-    """The share of all training events that are later than a test event, averaged over test events."""
-    part = event_parts(offsets, bounds)
-    train, test = np.sort(times[part == 0]), times[part == 2]
-    return round(float(1 - np.searchsorted(train, test, side="right").mean() / len(train)), 4)

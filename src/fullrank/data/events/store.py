@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
 import polars as pl
 from jaxtyping import Float32, Float64, Int32, Int64
+from pydantic import BaseModel, Field
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import unknown
-from fullrank.core.files import foreign_files, require_replaceable
 from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import read_parquet
 from fullrank.core.parted import Flat, PartedArray, stretches
@@ -23,6 +23,7 @@ from fullrank.data.events import parts
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.splits import repeated_share
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
+from fullrank.data.manifest import Facts
 from fullrank.data.values import IdIndex
 
 MAKE = "make one with fullrank prepare"
@@ -38,7 +39,6 @@ ARRAYS: Mapping[str, tuple[str, bool]] = {
 }
 """Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
 TABLES = ("items.parquet", "users.parquet")
-COUNTS = ("users", "items", "events")
 MOST_WEIGHT = 1000.0
 """Most that the rows of a part of a joined store may count in an epoch."""
 
@@ -54,7 +54,7 @@ class Store:
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: Facts
     items: Int32[np.ndarray, "E"]
     offsets: Int64[np.ndarray, "U1"]
     bounds: Int64[np.ndarray, "U 2"]
@@ -65,7 +65,7 @@ class Store:
     """Positions in `type_names`."""
     catalog: Catalog
 
-    def __init__(self, path: Path, manifest: dict[str, Any], arrays: Mapping[str, Flat | None], catalog: Catalog):
+    def __init__(self, path: Path, manifest: Facts, arrays: Mapping[str, Flat | None], catalog: Catalog):
         self.path, self.manifest, self.catalog = path, manifest, catalog
         items, offsets, bounds = arrays["items"], arrays["offsets"], arrays["bounds"]
         assert items is not None and offsets is not None and bounds is not None
@@ -145,9 +145,12 @@ class Store:
         """users.parquet: `user` (0 .. U-1), `user_id` (external), then the columns of the user table."""
         told = self.manifest["parts"] if parts.is_parts(self.manifest) else [self.manifest]
         sizes = [part["counts"]["users"] for part in told]
-        found = [_read_users(one / "users.parquet", rows) for one, rows in zip(self.folders, sizes, strict=True)]
-        frame = found[0] if len(found) == 1 else pl.concat(found)
-        return frame if len(found) == 1 else frame.with_columns(user=pl.Series(np.arange(len(frame))))
+        found = []
+        for path, rows in zip((one / "users.parquet" for one in self.folders), sizes, strict=True):
+            found.append(read_parquet(path, "the user table", rows=rows))
+            if not {"user", "user_id"} <= set(found[-1].columns):
+                raise manifests.damaged_file(path, "it needs the columns user and user_id")
+        return found[0] if len(found) == 1 else pl.concat(found).with_columns(user=pl.Series(np.arange(sum(sizes))))
 
     @property
     def user_ids(self) -> pl.Series:
@@ -245,13 +248,18 @@ class Store:
             _in_range(self.types, len(self.type_names), self.path / "types.npy")
 
 
+def opened_store(store: Store | str | Path) -> Store:
+    """A store, or that of a folder."""
+    return store if isinstance(store, Store) else Store.open(store)
+
+
 def _in_range(codes: Flat, size: int, path: Path) -> None:
     for block in stretches(codes):
         if int(block.min()) < 0 or int(block.max()) >= size:
             raise manifests.damaged_file(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
 
 
-def _opened(folder: Path, verify: bool | None) -> tuple[dict[str, Any], dict[str, Flat | None]]:
+def _opened(folder: Path, verify: bool | None) -> tuple[Facts, dict[str, Flat | None]]:
     """The manifest of a store and its arrays, those of parts behind each other."""
     manifest = _read_manifest(folder)
     manifests.verify_hashes(folder, manifest, verify=verify)
@@ -261,26 +269,19 @@ def _opened(folder: Path, verify: bool | None) -> tuple[dict[str, Any], dict[str
         shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
         shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
         return manifest, {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
-    folders = parts.part_folders(folder, manifest)
-    parts.require_no_parts(folders)
-    found = [_opened(one, verify) for one in folders]
-    parts.require_own(folder, manifest, [own for own, _ in found])
-    return manifest, _behind_each_other([arrays for _, arrays in found], folder)
-
-
-def _behind_each_other(found: list[dict[str, Flat | None]], folder: Path) -> dict[str, Flat | None]:
-    """The arrays of parts as those of one store: events stay where they are, offsets and bounds move up."""
-    joined: dict[str, Flat | None] = {}
+    found = parts.opened_parts(folder, manifest, partial(_opened, verify=verify))
+    arrays = [own for _, own in found.values()]
+    joined: dict[str, Flat | None] = {}  # events stay where they are, offsets and bounds move up
     for name in ARRAYS:
-        own = [one[name] for one in found]
+        own = [one[name] for one in arrays]
         there = [one for one in own if one is not None]
         if 0 < len(there) < len(own):
             raise manifests.incomplete_manifest(folder, f"has parts with and without {name}")
         if name not in ("offsets", "bounds"):
             joined[name] = cast(Flat, PartedArray(there)) if there else None
-    sizes, offsets, bounds = ([np.asarray(one[name]) for one in found] for name in ("items", "offsets", "bounds"))
+    sizes, offsets, bounds = ([np.asarray(one[name]) for one in arrays] for name in ("items", "offsets", "bounds"))
     joined["offsets"], joined["bounds"] = moved_up(list(map(len, sizes)), offsets, bounds)
-    return joined
+    return manifest, joined
 
 
 def moved_up(
@@ -293,65 +294,47 @@ def moved_up(
     return whole, np.concatenate([places + start for places, start in zip(bounds, before, strict=True)])
 
 
-def _read_users(path: Path, rows: int) -> pl.DataFrame:
-    frame = read_parquet(path, "the user table", rows=rows)
-    if not {"user", "user_id"} <= set(frame.columns):
-        raise manifests.damaged_file(path, "it needs the columns user and user_id")
-    return frame
-
-
 def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
-    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or, with `overwrite`, a
-    plain store.
-
-    Inside another store none may.
-    """
-    manifests.require_outside_stores(out)
+    """Raise `UserError` unless a store of events may be written at `out` (`parts.require_replaceable_store`)."""
     own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS)}
-
-    def is_own(name: str) -> bool:
-        return name in own or (parts.is_part_name(name) and not foreign_files(out / name, own.__contains__))
-
-    require_replaceable(
-        out, "store", lambda folder: manifests.is_store(folder, "retrieval"), is_own, overwrite=overwrite
-    )
+    parts.require_replaceable_store(out, FORMS, own.__contains__, overwrite=overwrite)
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+class _Split(BaseModel):
+    kind: str
+
+
+class _Users(BaseModel):
+    users: manifests.Count
+
+
+class _Counts(_Users):
+    items: manifests.Count
+    events: manifests.Count
+
+
+class _JoinedStore(BaseModel):
+    counts: _Users
+    weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT, strict=True)]
+
+
+def _read_manifest(folder: Path) -> Facts:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
     manifest = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(manifest)
-    kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": dict, "type_names": list,
-             "counts": dict}  # fmt: skip
-    manifests.require_keys(folder, manifest, kinds)
-    counts = manifest["counts"]
-    faults = {
-        "lacks the counts of users, items and events": not all(map(manifests.is_count, map(counts.get, COUNTS))),
-        "lacks the kind of its 'split'": not isinstance(manifest["split"].get("kind"), str),
-        "does not say of which stores it was 'joined'": "joined" in manifest
-        and not _are_parts(manifest["joined"], counts.get("users")),
-        "has 'type_names' that are no text": not all(isinstance(name, str) for name in manifest["type_names"]),
-    }
-    for fault, there in faults.items():
-        if there:
-            raise manifests.incomplete_manifest(folder, fault)
+    kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": _Split, "type_names": list[str],
+             "counts": _Counts, "joined": list[_JoinedStore]}  # fmt: skip
+    manifests.require_keys(folder, {"joined": [], **manifest}, kinds)
+    joined = sum(one["counts"]["users"] for one in manifest.get("joined", ()))
+    if "joined" in manifest and joined != manifest["counts"]["users"]:
+        raise manifests.incomplete_manifest(folder, "was not 'joined' of so many users")
     tables = {"items.parquet"} if in_parts else set(TABLES)
     arrays = set() if in_parts else {f"{name}.npy" for name in ARRAYS}
     manifests.check_files(folder, manifest["files"], tables | arrays, tables)
     return manifest
 
 
-def _are_parts(given: Any, users: Any) -> bool:
-    """Whether these are the parts of a joined store: users that add up to its own, and weights above 0."""
-    if not isinstance(given, list) or not all(isinstance(part, dict) for part in given):
-        return False
-    sizes: list[Any] = [part["counts"].get("users") if isinstance(part.get("counts"), dict) else None for part in given]
-    weights = [part.get("weight") for part in given]
-    sound = all(type(weight) in (int, float) and 0 < weight <= MOST_WEIGHT for weight in weights)
-    return sound and all(manifests.is_count(size) for size in sizes) and sum(sizes) == users
-
-
-def _array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+def _array(folder: Path, manifest: Facts, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
     dtype, needed = ARRAYS[name]
     path = folder / f"{name}.npy"

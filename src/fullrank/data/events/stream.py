@@ -30,6 +30,7 @@ from fullrank.data.events.store import FORMS
 from fullrank.data.events.table import JoinedTable, join_table, unit_notes
 from fullrank.data.events.write import whole_table
 from fullrank.data.frames import InputTable
+from fullrank.data.manifest import Facts
 from fullrank.parallel import Runner, Threads
 from fullrank.parallel.folder import Unfinished
 
@@ -63,7 +64,7 @@ def identity_of(table: Any) -> Any:
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
-def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) -> dict[str, Any]:
+def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) -> Facts:
     """Both passes over the table: the ids of items, then every event to the part of its user."""
     reading = EventPieces(source, spec, scratch)
     item_ids, type_names = reading.look()
@@ -81,12 +82,12 @@ def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) ->
 
 
 def make_parts(
-    work: Unfinished, spec: Prepare, count: int, beside: Beside, state: dict[str, Any], say: Say, runner: Runner | None
+    work: Unfinished, spec: Prepare, count: int, beside: Beside, state: Facts, say: Say, runner: Runner | None
 ) -> None:
     """The parts and the manifest of all from what was read: filters, k-core, split."""
     split: Any = spec.split
     until, numbers = None, range(count)
-    steps: list[dict[str, Any]] = []
+    steps: list[Facts] = []
     if isinstance(split, splits.RollingTime):
         split, until = split.at(None if state["span"] is None else np.array(state["span"]))
     tasks = PartWork(work.path, work.scratch, spec, state, until)
@@ -99,7 +100,8 @@ def make_parts(
     found, rounds = left[-1], 0
     per_user, per_item = spec.per_user_and_item
     if max(per_user, per_item) > 1:
-        while not found.is_core(per_user, per_item):  # `filters.k_core`, a round over all parts at a time
+        # `filters.k_core`, a round over all parts at a time
+        while found.fewest < per_user or ((found.items > 0) & (found.items < per_item)).any():
             core = partial(tasks.core, enough=found.items >= per_item, per_user=per_user)
             found, rounds = runner.total(core, numbers), rounds + 1
         done("k_core", {"per_user": per_user, "per_item": per_item, "rounds": rounds}, found.facts())
@@ -113,7 +115,7 @@ def make_parts(
 
 
 def _write_whole(
-    folder: Path, count: int, catalogue: JoinedTable, beside: Beside, spec: Prepare, steps: list[dict[str, Any]],
+    folder: Path, count: int, catalogue: JoinedTable, beside: Beside, spec: Prepare, steps: list[Facts],
     segments: Segments,
 ) -> None:  # fmt: skip
     """Finish a folder that holds `count` parts: the table of their items, and the manifest.
@@ -121,8 +123,7 @@ def _write_whole(
     `segments` are those of all parts.
     """
     seen = segments.items
-    own = parts.manifests_of(folder, count)
-    hashes = {int(bucket): digest for part in own for bucket, digest in part["buckets"].items()}
+    own, hashes = parts.written_parts(folder, count, "buckets")
     user_type = pl.read_parquet_schema(glob.escape(str(folder / parts.part_folder(0) / "users.parquet")))["user_id"]
     write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
     split = _split([part["split"] for part in own], seen)
@@ -148,7 +149,7 @@ def _write_whole(
     manifests.write_manifest(folder, FORMS[1], tree, files)
 
 
-def _split(own: list[dict[str, Any]], seen: Int64[np.ndarray, "3 V"]) -> dict[str, Any]:
+def _split(own: list[Facts], seen: Int64[np.ndarray, "3 V"]) -> Facts:
     """The split of all parts: their counts together, and those of items that no part knows alone."""
     whole = splits.rule_of(own[0])
     whole["users_train_only"] = sum(one["users_train_only"] for one in own)

@@ -20,13 +20,14 @@ from jaxtyping import Bool, Int64
 from pydantic import Field
 
 from fullrank.core.checks import public
+from fullrank.core.constraints import PositiveShare, SeedNumber
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.jagged import offsets_of
 from fullrank.core.locks import folder_lock
 from fullrank.core.random import uniform_at
 from fullrank.data.events import splits
-from fullrank.data.events.store import Store, require_replaceable_store
+from fullrank.data.events.store import Store, opened_store, require_replaceable_store
 from fullrank.data.events.write import save_store
 from fullrank.data.manifest import require_elsewhere
 
@@ -36,8 +37,8 @@ def subset(
     store: Store | str | Path,
     out: str | Path,
     *,
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0,
-    seed: Annotated[int, Field(ge=0)] = 0,
+    share: PositiveShare = 1.0,
+    seed: SeedNumber = 0,
     hide_items: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     keep_items: bool = False,
     without: Store | str | Path | None = None,
@@ -56,7 +57,7 @@ def subset(
 
     Raises `UserError` for shares that are none, and where no users or training events would be left.
     """
-    source = store if isinstance(store, Store) else Store.open(store)
+    source = opened_store(store)
     place = without_dots(out)
     if share == 1 and hide_items == 0 and without is None:
         raise UserError(
@@ -64,61 +65,52 @@ def subset(
             code="nothing-left-out",
         )
     require_elsewhere(place, source.path)
-    other = without if without is None or isinstance(without, Store) else Store.open(without)
+    other = None if without is None else opened_store(without)
     with folder_lock(place, "subset"):
         require_replaceable_store(place, overwrite=overwrite)
-        return _subset_locked(source, place, share, seed, hide_items, keep_items, other)
-
-
-def _subset_locked(
-    source: Store, place: Path, share: float, seed: int, hide_items: float, keep_items: bool, other: Store | None
-) -> Store:
-    chosen = _first(source.num_users, share, seed)
-    strangers = np.zeros(source.num_users, bool) if other is None else _users_of(other, source)
-    if not (chosen & ~strangers).any():
-        known = "all of them users of the store in without= too; are the ids of both those of the same people?"
-        raise UserError(
-            f"a share of {share:g} is {int(chosen.sum()):,} of {source.num_users:,} users, "
-            f"{known if chosen.any() else 'so none would be left; give a larger one'}",
-            code="no-users-left",
-        )
-    left_out, chosen = int((chosen & strangers).sum()), chosen & ~strangers
-    hidden = _first(source.num_items, hide_items, seed, kind=1)
-    owner = source.events.items.row_of()
-    items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
-    mine = chosen[owner]
-    # Hidden items lose their training events alone: in validation and test they are what a model has to find.
-    remains = mine & ~((part == 0) & hidden[items])
-    if not (remains & (part == 0)).any():
-        raise UserError(
-            f"share={share:g} and hide_items={hide_items:g} leave no training events; loosen them",
-            code="no-events-left",
-        )
-    alive = np.full(source.num_items, keep_items)
-    alive[items[mine]] = True
-    facts = {
-        "source": {
-            "store": source.path.name,
-            "fingerprint": source.fingerprint,
-            "counts": dict(source.manifest["counts"]),
-        },
-        "share": share,
-        "seed": seed,
-        "keep_items": keep_items,
-        "hide_items": hide_items,
-        "hidden_items": int((hidden & alive).sum()),
-        "hidden_events": int((mine & ~remains).sum()),
-    }
-    if other is not None:
-        facts["without"] = {"store": other.path.name, "fingerprint": other.fingerprint, "users": left_out}
-    _write(place, source, owner, part, remains, alive, facts)
-    return Store.open(place, verify=False)  # the hashes were taken just now
-
-
-def _users_of(other: Store, store: Store) -> Bool[np.ndarray, "U"]:
-    """Which users of `store` have an id that `other` has; a whole number and its text are the same id."""
-    there, here = (one.user_ids.cast(pl.String) for one in (other, store))
-    return here.is_in(there.implode()).to_numpy()
+        chosen = _first(source.num_users, share, seed)
+        strangers = np.zeros(source.num_users, bool)
+        if other is not None:  # a whole number and its text are the same id
+            there, here = (one.user_ids.cast(pl.String) for one in (other, source))
+            strangers = here.is_in(there.implode()).to_numpy()
+        if not (chosen & ~strangers).any():
+            known = "all of them users of the store in without= too; are the ids of both those of the same people?"
+            raise UserError(
+                f"a share of {share:g} is {int(chosen.sum()):,} of {source.num_users:,} users, "
+                f"{known if chosen.any() else 'so none would be left; give a larger one'}",
+                code="no-users-left",
+            )
+        left_out, chosen = int((chosen & strangers).sum()), chosen & ~strangers
+        hidden = _first(source.num_items, hide_items, seed, kind=1)
+        owner = source.events.items.row_of()
+        items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
+        mine = chosen[owner]
+        # Hidden items lose their training events alone: in validation and test they are what a model has to find.
+        remains = mine & ~((part == 0) & hidden[items])
+        if not (remains & (part == 0)).any():
+            raise UserError(
+                f"share={share:g} and hide_items={hide_items:g} leave no training events; loosen them",
+                code="no-events-left",
+            )
+        alive = np.full(source.num_items, keep_items)
+        alive[items[mine]] = True
+        facts = {
+            "source": {
+                "store": source.path.name,
+                "fingerprint": source.fingerprint,
+                "counts": dict(source.manifest["counts"]),
+            },
+            "share": share,
+            "seed": seed,
+            "keep_items": keep_items,
+            "hide_items": hide_items,
+            "hidden_items": int((hidden & alive).sum()),
+            "hidden_events": int((mine & ~remains).sum()),
+        }
+        if other is not None:
+            facts["without"] = {"store": other.path.name, "fingerprint": other.fingerprint, "users": left_out}
+        _write(place, source, owner, part, remains, alive, facts)
+        return Store.open(place, verify=False)  # the hashes were taken just now
 
 
 def _write(

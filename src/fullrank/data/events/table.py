@@ -15,7 +15,7 @@ import polars as pl
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from pydantic import model_validator
 
-from fullrank.core.checks import check_distinct
+from fullrank.core.checks import check_once
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
@@ -55,7 +55,7 @@ class Columns(Spec):
     @model_validator(mode="after")
     def _apart(self) -> Columns:
         names = [name for name in (self.user, self.item, self.time) if name is not None]
-        check_distinct("user, item and time", names, "each has a column of its own", code="repeated-column")
+        check_once(names, "user, item and time", "each has a column of its own", code="repeated-column")
         return self
 
 
@@ -122,30 +122,29 @@ def require_columns(source: InputTable, columns: Columns) -> None:
 
 def _coded(frame: pl.DataFrame, notes: tuple[str, ...], source: InputTable, columns: Columns) -> Events:
     """The events of a frame, whose columns are taken out of it one after the other."""
-    waiting = list(columns.roles.values())
+    waiting, what = list(columns.roles.values()), source.name
 
-    def column(name: str) -> tuple[pl.Series, str]:
-        """The column and its name in errors; the frame lets go of it at its last use, so that memory is reused."""
+    def column(name: str) -> pl.Series:
+        """The column; the frame lets go of it at its last use, so that memory is reused."""
         waiting.remove(name)
-        series = frame[name] if name in waiting else frame.drop_in_place(name)
-        return series, f"column {name!r} of {source.name}"
+        return frame[name] if name in waiting else frame.drop_in_place(name)
 
     for name in (columns.user, columns.item):
         source.require_one_kind(name)
-    user, user_ids = values.dense(values.ids(*column(columns.user), typed=source.typed))
-    item, item_ids = values.dense(values.ids(*column(columns.item), typed=source.typed))
+    user, user_ids = values.dense(values.ids(column(columns.user), what, typed=source.typed))
+    item, item_ids = values.dense(values.ids(column(columns.item), what, typed=source.typed))
     events = Events(user, item, user_ids, item_ids, typed=source.typed, notes=notes)
     if columns.type is not None:
-        code, found = values.dense(values.names(*column(columns.type)))
+        code, found = values.dense(values.names(column(columns.type), what))
         events = replace(events, type=code, type_names=tuple(found))
     if columns.weight is not None:
-        weight = values.finite_numbers(*column(columns.weight), least=0.0)
+        weight = values.finite_numbers(column(columns.weight), what, least=0.0)
         events = replace(events, weight=weight.astype(np.float32))
     if columns.rating is not None:
-        events = replace(events, rating=values.finite_numbers(*column(columns.rating)))
+        events = replace(events, rating=values.finite_numbers(column(columns.rating), what))
     if columns.time is None:
         return events
-    given, what = column(columns.time)
+    given = column(columns.time)
     numbers = given.dtype not in (pl.Date, pl.Datetime)
     doubts: set[str] = set()
     time, order = values.in_time(given, what, columns.time_unit, typed=source.typed, notes=doubts)
@@ -238,7 +237,9 @@ def join_table(
             code="reserved-column",
         )
     frame = source.infer(source.read(source.columns), keep_text=key)
-    _storable(frame, source.name)
+    for series in frame:
+        if series.dtype == pl.Object:
+            raise values.wrong_type(series, source.name, "it holds Python objects: cast it to a plain type")
     given = source.ids(frame, key)
     left, right = _comparable(ids, given, source.name, untyped=not (typed and source.typed))
     first = given.is_first_distinct()
@@ -312,10 +313,3 @@ def _comparable(ids: pl.Series, given: pl.Series, name: str, *, untyped: bool) -
     wide = pl.UInt64 if pl.UInt64 in (ids.dtype, given.dtype) else pl.Int64
     # A negative id finds no partner among unsigned ones: null joins nothing.
     return ids.cast(wide, strict=False), given.cast(wide, strict=False)
-
-
-def _storable(frame: pl.DataFrame, name: str) -> None:
-    for series in frame:
-        if series.dtype == pl.Object:
-            what = f"column {series.name!r} of {name}"
-            raise values.wrong_type(series, what, "it holds Python objects: cast it to a plain type")

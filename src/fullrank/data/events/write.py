@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,6 +17,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits
 from fullrank.data.events.store import ARRAYS, FORMS
 from fullrank.data.events.table import Events, JoinedTable
+from fullrank.data.manifest import Facts
 from fullrank.data.values import hash_ids
 
 
@@ -26,9 +26,9 @@ def write_store(
     events: Events,
     items: JoinedTable,
     users: JoinedTable,
-    spec: dict[str, Any],
+    spec: Facts,
     split: splits.Rule,
-    facts: dict[str, Any],
+    facts: Facts,
     *,
     keys: Int64[np.ndarray, "U"] | None = None,
 ) -> None:
@@ -58,7 +58,7 @@ def write_store(
 
 
 def save_store(
-    out: Path, arrays: Mapping[str, np.ndarray | None], items: pl.DataFrame, users: pl.DataFrame, facts: dict[str, Any]
+    out: Path, arrays: Mapping[str, np.ndarray | None], items: pl.DataFrame, users: pl.DataFrame, facts: Facts
 ) -> None:
     """Write the folder: those of the arrays of `ARRAYS` that there are, the tables, the manifest with `facts`.
 

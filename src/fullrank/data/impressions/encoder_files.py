@@ -18,9 +18,10 @@ from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_owner
+from fullrank.data.impressions.numeric import Fitted
 from fullrank.data.impressions.schema import Numeric, Schema
 from fullrank.data.impressions.vocabulary import Hashed, Vocabulary
-from fullrank.data.manifest import AGAIN, damaged_file
+from fullrank.data.manifest import AGAIN, Facts, damaged_file
 
 NAME = "encoder.json"
 """The JSON of a run."""
@@ -32,7 +33,7 @@ _FITTED = {"standard": {"mean", "scale"}, "bucket": {"edges"}}
 """What is fitted for a transform of numbers; the others need nothing."""
 
 
-def encoder_state(encoder: FieldEncoder) -> dict[str, Any]:
+def encoder_state(encoder: FieldEncoder) -> Facts:
     """Schema and fitted statistics as JSON holds them: what `restore_encoder` reads back."""
     return {"schema": encoder.schema.dump(), "fitted": encoder.fitted}
 
@@ -51,7 +52,7 @@ def vocabularies(encoder: FieldEncoder) -> dict[str, pl.DataFrame]:
     return {name: pl.DataFrame({"value": one.values}) for name, one in known if isinstance(one, Vocabulary)}
 
 
-def restore_encoder(path: Path, tree: Mapping[str, Any], again: str = AGAIN) -> FieldEncoder:
+def restore_encoder(path: Path, tree: Facts, again: str = AGAIN) -> FieldEncoder:
     """The fitted encoder of a folder: `tree` is its `encoder_state`, as read from the JSON file `path`, which the
     vocabulary lies beside.
 
@@ -112,9 +113,9 @@ def _lookups(path: Path, schema: Schema, again: str) -> dict[str, Lookup]:
     return lookups
 
 
-def _fitted(path: Path, schema: Schema, given: dict[str, Any], again: str) -> dict[str, dict[str, Any]]:
+def _fitted(path: Path, schema: Schema, given: Fitted, again: str) -> dict[str, Fitted]:
     """The statistics of the numeric fields that need any, each checked."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Fitted] = {}
     for field in schema.fields:
         if not isinstance(field, Numeric) or field.transform not in _FITTED:
             continue

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -20,7 +20,7 @@ from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.schema import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
-from fullrank.data.impressions.vocabulary import FIRST, Hashed, Vocabulary, canonical
+from fullrank.data.impressions.vocabulary import FIRST, MISSING, Hashed, Vocabulary, canonical
 from fullrank.data.values import wrong_type
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
 
 Lookup = Vocabulary | Hashed
+Labels = UInt8[np.ndarray, "R"]
+"""0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Encoded:
 class FieldEncoder:
     """A fitted schema. `lookups` are by categorical field, bag and sequence, `fitted` by numeric field."""
 
-    def __init__(self, schema: Schema, lookups: Mapping[str, Lookup], fitted: Mapping[str, dict[str, Any]]):
+    def __init__(self, schema: Schema, lookups: Mapping[str, Lookup], fitted: Mapping[str, numeric.Fitted]):
         self.schema, self.lookups, self.fitted = schema, dict(lookups), dict(fitted)
         self.fields = tuple(self._info(field) for field in schema.fields)
         self.categorical = [field for field in schema.fields if is_categorical(field)]
@@ -92,23 +94,21 @@ class FieldEncoder:
         """The rows of a frame that has the columns of the fields. `what` names it in errors."""
         categorical = np.zeros((len(frame), len(self.categorical)), np.int32)
         for at, field in enumerate(self.categorical):
-            name = f"column {field.name!r} of {what}"
             if isinstance(field, Numeric):
-                categorical[:, at] = numeric.bucket_ids(
-                    self.fitted[field.name], numeric.parse_numbers(frame[field.name], name)
-                )
+                numbers, edges = numeric.parse_numbers(frame[field.name], what), self.fitted[field.name]["edges"]
+                ids = np.searchsorted(np.asarray(edges, np.float64), numbers, side="right") + FIRST
+                categorical[:, at] = np.where(np.isnan(numbers), MISSING, ids)
             else:
-                categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], name))
-        numbers = np.zeros((len(frame), len(self.numeric)), np.float32)
+                categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], what))
+        plain = np.zeros((len(frame), len(self.numeric)), np.float32)
         for at, one in enumerate(self.numeric):
-            name = f"column {one.name!r} of {what}"
-            parsed = numeric.parse_numbers(frame[one.name], name)
-            numbers[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, name)
+            parsed = numeric.parse_numbers(frame[one.name], what)
+            plain[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, what)
         bags = []
         for field in self.multivalued:
-            found, lengths = bag_values(frame[field.name], field, f"column {field.name!r} of {what}")
+            found, lengths = bag_values(frame[field.name], field, what)
             bags.append(Jagged.from_lengths(self.lookup(field).ids(found), lengths))
-        return Encoded(categorical, numbers, tuple(bags))
+        return Encoded(categorical, plain, tuple(bags))
 
     def _info(self, field: AnyField) -> FieldInfo:
         if isinstance(field, Numeric):
@@ -129,7 +129,7 @@ def vocabulary_owner(field: AnyField) -> str:
     return field.shares or field.name
 
 
-def read_labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:
+def read_labels(series: pl.Series, threshold: float | None, what: str) -> Labels:
     """0 and 1. Raises `UserError` for missing labels and, without a threshold, for every other number."""
     found = values.finite_numbers(series, what)
     if threshold is not None:
@@ -182,8 +182,9 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
     if series.dtype == pl.String:
         if field.separator is None:
             raise UserError(
-                f"{what} is text and the {field.kind} {field.name!r} has no separator: say what stands between its "
-                "values (separator: '|' in the schema, list_separator= in predict), or give a column of lists",
+                f"{values.called(series, what)} is text and the {field.kind} {field.name!r} has no separator: say what "
+                "stands between its values (separator: '|' in the schema, list_separator= in predict), or give a "
+                "column of lists",
                 code="missing-separator",
             )
         return series.str.split(field.separator).list.eval(pl.element().str.strip_chars())
@@ -205,7 +206,7 @@ def transform(
     frame: pl.DataFrame,
     what: str,
     *,
-    labels: UInt8[np.ndarray, "R"] | None = None,
+    labels: Labels | None = None,
     groups: Int32[np.ndarray, "R"] | None = None,
 ) -> Impressions:
     """New rows as the tensors that a ranker reads, by what was fitted on training rows; rows keep the frame's order.
@@ -218,16 +219,16 @@ def transform(
     )  # fmt: skip
 
 
-def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> UInt8[np.ndarray, "R"] | None:
+def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> Labels | None:
     """The labels of a frame; None where it has no such column, or one with gaps."""
     if schema.label not in frame.columns or frame[schema.label].null_count():
         return None
-    return read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
+    return read_labels(frame[schema.label], schema.label_threshold, what)
 
 
 def known_groups(column: pl.Series, known: pl.Series) -> Int32[np.ndarray, "R"] | None:
     """Groups by their place among the `known` ones; new ones get numbers behind them. None where one is missing."""
-    group = canonical(column, f"column {column.name!r}").cast(pl.String)
+    group = canonical(column, "the impressions").cast(pl.String)
     if group.null_count():
         return None
     found = Vocabulary(known.cast(pl.String)).ids(group) - FIRST

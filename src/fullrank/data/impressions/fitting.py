@@ -16,6 +16,7 @@ from fullrank.data.impressions import numeric
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
 from fullrank.data.impressions.schema import PARTS, AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
+from fullrank.data.manifest import Facts
 
 
 @dataclass
@@ -42,19 +43,19 @@ class RowCounts:
             self.rows + other.rows, self.positive + other.positive, self.lengths + other.lengths, missing
         )  # fmt: skip
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> Facts:
         """Plain data, for JSON."""
         return {name: getattr(self, name).tolist() for name in ("rows", "positive", "lengths")} | {
             "missing": self.missing
         }  # fmt: skip
 
     @classmethod
-    def restore(cls, tree: dict[str, Any]) -> RowCounts:
+    def restore(cls, tree: Facts) -> RowCounts:
         """What `dump` gave, as JSON has it."""
         rows, positive, lengths = (np.array(tree[name], np.int64) for name in ("rows", "positive", "lengths"))
         return cls(rows, positive, lengths.reshape(-1, len(PARTS)), tree["missing"])
 
-    def manifest(self, groups: int | None) -> dict[str, Any]:
+    def manifest(self, groups: int | None) -> Facts:
         """What a manifest says about the rows; `groups` are those of the whole table."""
         return {
             "rows": int(self.rows.sum()),
@@ -96,44 +97,42 @@ class Fit:
     def add(self, start: int, frame: pl.DataFrame, part: Int8[np.ndarray, "R"], what: str) -> None:
         """More rows. Raises `UserError` for whatever cannot be read as the schema says."""
         schema, train, counted = self.schema, part == 0, self.counted
-        clicked = read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
+        clicked = read_labels(frame[schema.label], schema.label_threshold, what)
         counted.rows += np.bincount(part, minlength=len(PARTS))
         counted.positive += np.bincount(part[clicked == 1], minlength=len(PARTS))
         rows = np.flatnonzero(train) + start
         for field in schema.fields:
-            name = f"column {field.name!r} of {what}"
             if isinstance(field, Numeric):
-                numbers = numeric.parse_numbers(frame[field.name], name)
+                numbers = numeric.parse_numbers(frame[field.name], what)
                 counted.missing[field.name] += int(np.isnan(numbers).sum())
                 if field.transform == "standard":
                     values.refuse(
-                        pl.Series(np.abs(numbers) > numeric.MOST_STANDARD), frame[field.name], name,
+                        pl.Series(np.abs(numbers) > numeric.MOST_STANDARD), frame[field.name], what,
                         f"numbers beyond {numeric.MOST_STANDARD:g}, which transform=standard cannot square (log or "
                         "bucket can),", code="numbers-too-large",
                     )  # fmt: skip
                 if field.name in self._numbers:
                     self._numbers[field.name].add(numbers[train], rows)
             elif isinstance(field, Categorical):
-                found = canonical(frame[field.name], name)
+                found = canonical(frame[field.name], what)
                 counted.missing[field.name] += found.null_count()
                 if field.name in self._values:
                     self._values[field.name].add(found.filter(train))
         for at, bag in enumerate(self.multivalued):
-            name, column = f"column {bag.name!r} of {what}", frame[bag.name]
+            column = frame[bag.name]
             if bag.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
-                raise no_effect(f"separator={bag.separator!r}", f"since {name} holds lists")
-            found, lengths = bag_values(column, bag, name)
+                raise no_effect(f"separator={bag.separator!r}", f"since {values.called(column, what)} holds lists")
+            found, lengths = bag_values(column, bag, what)
             counted.missing[bag.name] += int((lengths == 0).sum())
             counted.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
             if bag.name in self._values:
                 self._values[bag.name].add(found.filter(np.repeat(train, lengths)))
         if schema.group is not None:
-            name = f"column {schema.group!r} of {what}"
-            group = canonical(frame[schema.group], name)
-            values.refuse(group.is_null(), frame[schema.group], name, "missing groups", code="missing-groups")
+            group = canonical(frame[schema.group], what)
+            values.refuse(group.is_null(), frame[schema.group], what, "missing groups", code="missing-groups")
             self._groups.add(group)
         if schema.time is not None:
-            values.seconds(frame[schema.time], f"column {schema.time!r} of {what}", schema.time_unit, typed=self.typed)
+            values.seconds(frame[schema.time], what, schema.time_unit, typed=self.typed)
 
     def check(self, name: str) -> None:
         """Raise `UserError` where nothing can be trained or measured."""
@@ -177,7 +176,7 @@ class Fit:
         whole = as_whole_numbers(found) if self._groups.whole or not self.typed else None
         return (found if whole is None else whole).sort()
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> Facts:
         """What the manifest says about the rows."""
         return self.counted.manifest(len(groups) if (groups := self.groups()) is not None else None)
 

@@ -7,26 +7,31 @@ floats, whose last digits depend on the chunks; `ExactMoments` are whole numbers
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float32, Float64, Int32, Int64, UInt64
+from jaxtyping import Float32, Float64, Int64, UInt64
 
 from fullrank.core.errors import UserError
 from fullrank.core.random import bits_of_rows
 from fullrank.data.impressions.schema import BUCKETS, AnyField, Numeric
-from fullrank.data.impressions.vocabulary import FIRST, MISSING
 from fullrank.data.values import refuse, wrong_type
 
+Numbers = Float64[np.ndarray, "R"]
+"""NaN where missing."""
+Places = Int64[np.ndarray, "R"]
+Fitted = dict[str, Any]
+"""What was fitted for a field, as JSON has it."""
 MOST_STANDARD = 1e150
 """The largest number whose square, which a deviation is made of, a double holds for some billion rows."""
 SAMPLE = 1 << 18
 """Training rows that quantiles are taken from."""
 
 
-def parse_numbers(series: pl.Series, what: str) -> Float64[np.ndarray, "R"]:
+def parse_numbers(series: pl.Series, what: str) -> Numbers:
     """Numbers, NaN where missing (null, NaN, empty text). Raises `UserError` for other text and infinite values."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String, pl.Null)):
         raise wrong_type(series, what, "a numeric field holds numbers")
@@ -45,7 +50,7 @@ class Moments:
     def __init__(self) -> None:
         self.count, self.mean, self.squares = 0, 0.0, 0.0
 
-    def add(self, values: Float64[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]) -> None:
+    def add(self, values: Numbers, rows: Places) -> None:
         known = values[~np.isnan(values)]
         if len(known) == 0:
             return
@@ -55,11 +60,12 @@ class Moments:
         self.mean += away * len(known) / total
         self.count = total
 
-    def fitted(self) -> dict[str, Any]:
+    def fitted(self) -> Fitted:
         """`mean` and `scale` (1 / deviation; 0 for a constant column, which says nothing)."""
         return _scaling(self.mean, (self.squares / max(self.count, 1)) ** 0.5)
 
 
+@dataclass
 class ExactMoments:
     """Mean and deviation of many chunks without rounding: sums of numbers and of their squares as whole numbers.
 
@@ -67,16 +73,18 @@ class ExactMoments:
     a double holds exactly, and each sum is shifted to its place among whole numbers of any size.
     """
 
-    def __init__(self, count: int = 0, total: int = 0, squares: int = 0):
-        self.count, self.total, self.squares = count, total, squares
-        """The sum of the values in units of 2^-`_LOWEST`, and of their squares in units of 2^-(2 `_LOWEST`)."""
+    count: int = 0
+    total: int = 0
+    """The sum of the values in units of 2^-`_LOWEST`."""
+    squares: int = 0
+    """That of their squares in units of 2^-(2 `_LOWEST`)."""
 
-    def add(self, values: Float64[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]) -> None:
+    def add(self, values: Numbers, rows: Places) -> None:
         known = values[~np.isnan(values)]
         for start in range(0, len(known), _MOST_ADDED):
             self._add(known[start : start + _MOST_ADDED])
 
-    def _add(self, known: Float64[np.ndarray, "R"]) -> None:
+    def _add(self, known: Numbers) -> None:
         fraction, exponent = np.frexp(known)
         whole = (fraction * 2.0**53).astype(np.int64)
         place = exponent.astype(np.int64) - 53 + _LOWEST
@@ -90,7 +98,7 @@ class ExactMoments:
     def __add__(self, other: ExactMoments) -> ExactMoments:
         return ExactMoments(self.count + other.count, self.total + other.total, self.squares + other.squares)
 
-    def fitted(self) -> dict[str, Any]:
+    def fitted(self) -> Fitted:
         """`mean` and `scale` (1 / deviation; 0 for a constant column, which says nothing)."""
         count = max(self.count, 1)
         spread = Fraction(count * self.squares - self.total**2, count**2 << 2 * _LOWEST)
@@ -108,7 +116,7 @@ _MOST_ADDED = 1 << 25
 """Halves of 27 bits whose sum is below 2^53."""
 
 
-def _summed(place: Int64[np.ndarray, "R"], parts: Int64[np.ndarray, "R"], shift: int) -> int:
+def _summed(place: Places, parts: Places, shift: int) -> int:
     """The sum of whole numbers, each times 2^(place + shift)."""
     if not len(place):
         return 0
@@ -117,7 +125,7 @@ def _summed(place: Int64[np.ndarray, "R"], parts: Int64[np.ndarray, "R"], shift:
     return sum(int(sums[at]) << (lowest + int(at) + shift) for at in np.flatnonzero(sums))
 
 
-def _scaling(mean: float, deviation: float) -> dict[str, Any]:
+def _scaling(mean: float, deviation: float) -> Fitted:
     return {"mean": mean, "scale": 1 / deviation if deviation > 1e-9 * max(abs(mean), 1) else 0.0}
 
 
@@ -128,7 +136,7 @@ class Quantiles:
         self.buckets, self.sample = buckets, sample
         self._place, self._values = np.empty(0, np.uint64), np.empty(0)
 
-    def add(self, values: Float64[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]) -> None:
+    def add(self, values: Numbers, rows: Places) -> None:
         known = ~np.isnan(values)
         place = np.concatenate([self._place, bits_of_rows(0, rows[known])])
         self._keep(place, np.concatenate([self._values, values[known]]))
@@ -144,7 +152,7 @@ class Quantiles:
             place, values = place[kept], values[kept]
         self._place, self._values = place, values
 
-    def fitted(self) -> dict[str, Any]:
+    def fitted(self) -> Fitted:
         """`edges`: a value belongs to the bucket after the last edge that is at most the value."""
         if len(self._values) == 0:
             return {"edges": []}
@@ -162,9 +170,7 @@ def statistics_of(field: AnyField, *, exact: bool = False) -> Moments | ExactMom
     return Quantiles(field.buckets or BUCKETS) if field.transform == "bucket" else None
 
 
-def transform_numbers(
-    field: Numeric, fitted: dict[str, Any], values: Float64[np.ndarray, "R"], what: str
-) -> Float32[np.ndarray, "R"]:
+def transform_numbers(field: Numeric, fitted: Fitted, values: Numbers, what: str) -> Float32[np.ndarray, "R"]:
     """The numbers of a field that is not in buckets; NaN where missing."""
     if field.transform == "standard":
         values = (values - fitted["mean"]) * fitted["scale"]
@@ -174,13 +180,8 @@ def transform_numbers(
         small = values.astype(np.float32)
     if np.isinf(small).any():
         raise UserError(
-            f"{what} holds numbers beyond 3e38, which do not fit; use transform=log or drop them",
+            f"column {field.name!r} of {what} holds numbers beyond 3e38, which do not fit; use transform=log or drop "
+            "them",
             code="numbers-too-large",
         )
     return small
-
-
-def bucket_ids(fitted: dict[str, Any], values: Float64[np.ndarray, "R"]) -> Int32[np.ndarray, "R"]:
-    """Ids of a field in buckets."""
-    ids = np.searchsorted(np.asarray(fitted["edges"], np.float64), values, side="right") + FIRST
-    return np.where(np.isnan(values), MISSING, ids).astype(np.int32)

@@ -25,7 +25,7 @@ from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
-from fullrank.data.events.part_work import moments_at
+from fullrank.data.events.part_work import Moments, moments_at
 from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.arrays import TABLES, BlockHashes, part_edges
@@ -88,14 +88,19 @@ def find_borders(
     parts: int,
     shares: Shares,
     span: TimeSpan,
-    before: Callable[[np.ndarray], Int64[np.ndarray, "m"]],
+    before: Callable[[np.ndarray], Moments],
     equal: Callable[[tuple[Any, ...]], Int64[np.ndarray, "borders parts"]],
 ) -> Borders:
     """The borders of so many rows in so many parts: `before` counts the rows before each of some rising moments,
     `equal` those of some moments in each part."""
     places = [int(rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
     inside = [place for place in places if place < rows]
-    found = _at_places(inside, span, before) if inside else []
+    found: list[Any] = []
+    if inside and span.whole:
+        found = moments_at(inside, span.low, span.high, before)
+    elif inside:  # doubles, which are in the order of their bits
+        ends = _bits(float(span.low)), _bits(float(span.high))
+        found = _doubles(np.array(moments_at(inside, *ends, lambda bits: before(_doubles(bits))), np.int64)).tolist()
     moments = tuple(found) + (None,) * (len(places) - len(inside))
     ties, earlier = [0] * len(places), [(0,) * parts] * len(places)
     if inside:
@@ -104,17 +109,6 @@ def find_borders(
             ties[border] = place - int(before(np.array([found[border]]))[0])
             earlier[border] = tuple((np.cumsum(counts[border]) - counts[border]).tolist())
     return Borders(moments, tuple(ties), tuple(earlier))
-
-
-def _at_places(places: list[int], span: TimeSpan, before: Callable[[np.ndarray], np.ndarray]) -> list[Any]:
-    """The times at some places in the order of time: each is the last moment that at most so many rows precede.
-
-    Times are whole numbers, or doubles, which are in the order of their bits.
-    """
-    if span.whole:
-        return moments_at(places, span.low, span.high, before)
-    ends = _bits(float(span.low)), _bits(float(span.high))
-    return _doubles(np.array(moments_at(places, *ends, lambda bits: before(_doubles(bits))), np.int64)).tolist()
 
 
 def _bits(number: float) -> int:
@@ -181,7 +175,7 @@ class PartTasks:
         """The first and the last time of a part."""
         return sum(map(TimeSpan.of, self._times(number)), TimeSpan())
 
-    def before(self, number: int, moments: np.ndarray) -> Int64[np.ndarray, "m"]:
+    def before(self, number: int, moments: np.ndarray) -> Moments:
         """How many rows of a part lie before each of some moments, which rise."""
         behind = np.zeros(len(moments) + 1, np.int64)
         for times in self._times(number):
@@ -244,7 +238,7 @@ class PartTasks:
     def _chunks(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame, str]]:
         """The number of the first row, the rows, and what errors call them."""
         for start, frame in self.rows.of(number, columns):
-            yield start, frame, name_rows(self.rows, start, frame)
+            yield start, frame, name_rows(self.rows.name, self.rows.rows, start, frame)
 
     def _times(self, number: int) -> Iterator[np.ndarray]:
         assert self.schema.time is not None

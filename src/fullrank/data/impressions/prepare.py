@@ -21,30 +21,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import unquote
 
 import numpy as np
 import polars as pl
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
-from fullrank.core.checks import check_path, check_type, public
+from fullrank.core.checks import check_path, check_type, public, takes, with_defaults
 from fullrank.core.errors import UserError
-from fullrank.core.files import (
-    require_replaceable,
-    whole_folder,
-    without_dots,
-    write_json,
-)
+from fullrank.core.files import whole_folder, without_dots, write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.readers import read_json
 from fullrank.core.spec import read_setting
 from fullrank.data import manifest as manifests
-from fullrank.data.column_names import TimeColumn, check_said_once, keywords_said
+from fullrank.data.column_names import check_said_once, keywords_said
 from fullrank.data.events import parts
-from fullrank.data.events.parts import MOST_PARTS
-from fullrank.data.events.prepare import Engine, check_engine
+from fullrank.data.events.parts import require_replaceable_store
+from fullrank.data.events.prepare import STORE_DEFAULTS, TableKeywords, check_engine
 from fullrank.data.events.spark import ORDER, ordered_frame, runner_on_spark
 from fullrank.data.events.stream import identity_of
 from fullrank.data.frames import Chunks, InputTable, input_name, require_rows
@@ -61,10 +56,9 @@ from fullrank.data.impressions.part_work import (
     find_borders,
 )
 from fullrank.data.impressions.schema import Schema, TemporalSplit, schema_tree
-from fullrank.data.impressions.store import FORMS, ImpressionStore, is_own
+from fullrank.data.impressions.store import FORMS, ImpressionStore, is_file_name
 from fullrank.data.impressions.write import Say, write_store_manifest, write_tables
-from fullrank.data.manifest import is_store, require_outside_stores
-from fullrank.data.values import Unit
+from fullrank.data.manifest import Facts
 from fullrank.parallel import Local, Runner, Threads
 from fullrank.parallel.folder import unfinished
 from fullrank.parallel.spark import as_user_error
@@ -80,24 +74,26 @@ _PART = "_fullrank_part"
 """Column that says the part of an impression."""
 
 
+class ImpressionKeywords(TableKeywords, total=False):
+    """That of impressions alone, too."""
+
+    label: str | None
+
+
+SETTINGS = {"label": "label", "user_col": "group", "time_col": "time", "time_unit": "time_unit"}
+"""Keyword -> the setting of `Schema` that it is."""
+DEFAULTS = dict.fromkeys(SETTINGS) | {"time_col": ..., "separator": None} | STORE_DEFAULTS
+"""What `ImpressionKeywords` are where the caller says nothing."""
+
+
 @public
+@takes(ImpressionKeywords, DEFAULTS, checked=True)
 def prepare_impressions(
     impressions: Any,
     out: str | Path,
     *,
     schema: Schema | Mapping[str, Any] | str | Path | None = None,
-    label: str | None = None,
-    user_col: str | None = None,
-    time_col: TimeColumn = ...,
-    time_unit: Unit | None = None,
-    separator: str | None = None,
-    set: Sequence[str] = (),
-    parts: Annotated[int, Field(ge=1, le=MOST_PARTS)] | None = None,
-    engine: Engine = "embedded",
-    master: str | None = None,
-    overwrite: bool = False,
-    progress: bool = False,
-    notes: Sequence[str] = (),
+    **keywords: Unpack[ImpressionKeywords],
 ) -> ImpressionStore:
     """Write a store of impressions at `out`; with `overwrite`, one that is there is replaced at the end.
 
@@ -113,30 +109,21 @@ def prepare_impressions(
     DataFrame, and the store is the same.
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
-    place = without_dots(out)
-    check_engine(parts, engine, master)
-    named = {
-        "label": ("label", label),
-        "user_col": ("group", user_col),
-        "time_col": ("time", time_col),
-        "time_unit": ("time_unit", time_unit),
-    }
-    tree, settings = _schema_tree(schema, keywords_said(named), set)
+    place, asked = without_dots(out), with_defaults(keywords, DEFAULTS)
+    check_engine(asked)
+    parts, engine = asked["parts"], asked["engine"]
+    tree, settings = _schema_tree(schema, keywords_said(SETTINGS, asked), asked["set"])
     with folder_lock(place, "prepare-impressions"):
-        require_outside_stores(place)
-        require_replaceable(
-            place, "store of impressions", lambda folder: is_store(folder, "ranking"), partial(is_own, place),
-            overwrite=overwrite,
-        )  # fmt: skip
-        source = InputTable(impressions, "impressions", separator=separator)
-        facts = {"input": input_name(impressions), "notes": list(notes)}
+        require_replaceable_store(place, FORMS, is_file_name, overwrite=asked["overwrite"])
+        source = InputTable(impressions, "impressions", separator=asked["separator"])
+        facts = {"input": input_name(impressions), "notes": list(asked["notes"])}
         if not isinstance(tree, Schema):
             tree = infer(source, tree)
             log.info(summary(tree))
         spec = tree.override(*settings)
         for column in spec.columns:
             source.require(column, "name it with label=, user_col= or time_col=, or correct the schema")
-        say: Say = partial(log.log, shown_at(progress))
+        say: Say = partial(log.log, shown_at(asked["progress"]))
         if parts is None:
             _prepare_whole(source, place, spec, facts, say)
         else:
@@ -145,7 +132,7 @@ def prepare_impressions(
             rows_in: Callable[..., PartRows] = partial(CutRows.of_table, source, spec, parts)
             runner: Runner = Threads()
             if engine == "spark":
-                runner = runner_on_spark(source, master)
+                runner = runner_on_spark(source, asked["master"])
                 rows_in = partial(rows_on_spark, runner.session, source.table, spec, parts)
             with unfinished(place, request) as work:
                 rows = rows_in(work.scratch, read=work.state is not None)
@@ -188,7 +175,7 @@ def _schema_tree(
     return known | changes | early, late
 
 
-def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: dict[str, Any], say: Say) -> None:
+def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: Facts, say: Say) -> None:
     with whole_folder(place) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
@@ -202,14 +189,13 @@ def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: dict[
         write_store_manifest(folder, tasks.encoder, fitted["counts"], facts)
 
 
-def _write_parts(tasks: PartTasks, runner: Runner, facts: dict[str, Any], say: Say) -> None:
+def _write_parts(tasks: PartTasks, runner: Runner, facts: Facts, say: Say) -> None:
     """The parts, and the manifest of all."""
     fitted, borders = _fitted(tasks, runner, say)
     folder, count = tasks.work, tasks.rows.count
     say(f"encode and write {count:,} parts")
     runner.total(partial(tasks.write, borders=borders), range(count))
-    written = parts.manifests_of(folder, count)
-    hashes = {int(block): digest for part in written for block, digest in part[HASHES].items()}
+    written, hashes = parts.written_parts(folder, count, HASHES)
     files = manifests.hash_files(folder, [name for name in TABLES if (folder / name).is_file()])
     tree = {
         "schema": fitted["schema"],
@@ -223,36 +209,34 @@ def _write_parts(tasks: PartTasks, runner: Runner, facts: dict[str, Any], say: S
     manifests.write_manifest(folder, FORMS[1], tree, files)
 
 
-def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[dict[str, Any], Borders | None]:
+def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[Facts, Borders | None]:
     """What the parts are written by: counts, the state of the encoder and borders. Vocabularies and groups lie in the
     folder of work, where an earlier process has not left all of it already."""
     path = tasks.scratch / FITTED
     if not path.is_file():
-        borders = _borders(tasks, runner)
+        numbers = range(tasks.rows.count)
+        borders, split = None, tasks.schema.split
+        if isinstance(split, TemporalSplit):
+            borders = (
+                find_borders(
+                    tasks.rows.rows,
+                    len(numbers),
+                    split.shares,
+                    runner.total(tasks.span, numbers),
+                    lambda moments: runner.total(partial(tasks.before, moments=moments), numbers),
+                    lambda moments: runner.total(partial(tasks.equal, moments=moments), numbers),
+                )
+                if split.moments is None
+                else Borders.at(split.moments, len(numbers))
+            )
         say(f"fit {tasks.rows.rows:,} rows")
-        fit = runner.total(partial(tasks.fit, borders=borders), range(tasks.rows.count))
+        fit = runner.total(partial(tasks.fit, borders=borders), numbers)
         fit.check(tasks.rows.name)
         write_tables(tasks.work, fit, fit.groups())
         state = encoder_files.encoder_state(fit.encoder()) | {"counts": fit.counts()}
         write_json(path, state | {"borders": None if borders is None else asdict(borders)})
     fitted = read_json(path)
     return fitted, TypeAdapter(Borders | None).validate_python(fitted["borders"])
-
-
-def _borders(tasks: PartTasks, runner: Runner) -> Borders | None:
-    split, count = tasks.schema.split, tasks.rows.count
-    if not isinstance(split, TemporalSplit):
-        return None
-    if split.moments is not None:
-        return Borders.at(split.moments, count)
-    return find_borders(
-        tasks.rows.rows,
-        count,
-        split.shares,
-        runner.total(tasks.span, range(count)),
-        lambda moments: runner.total(partial(tasks.before, moments=moments), range(count)),
-        lambda moments: runner.total(partial(tasks.equal, moments=moments), range(count)),
-    )
 
 
 @dataclass(frozen=True)

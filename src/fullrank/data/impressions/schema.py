@@ -22,12 +22,12 @@ from pydantic import Field, field_validator, model_validator
 
 from fullrank.core.constraints import (
     MOST_BINS,
-    MOST_COUNT,
-    MOST_LENGTH,
-    MOST_SEED,
-    MOST_VALUE,
+    Count,
+    Length,
     Seconds,
+    SeedNumber,
     Share,
+    Value,
     needs,
     once,
     only_with,
@@ -36,7 +36,7 @@ from fullrank.core.errors import UserError, in_context, no_effect, no_such
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec, later, read_tree
-from fullrank.data.events.splits import by_kind, check_moments
+from fullrank.data.events.splits import by_kind, check_moments, needs_times
 from fullrank.data.values import Unit, iso_seconds, refuse, without_categories, wrong_type
 
 PARTS = ("train", "validation", "test")
@@ -62,7 +62,7 @@ class RandomSplit(_Shared):
     """Each row on its own, by a hash of seed and row number: the same however the table is cut into chunks."""
 
     kind: Literal["random"] = "random"
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Which of the random splits."""
 
     def parts(self, rows: Int64[np.ndarray, "R"]) -> np.ndarray:
@@ -136,22 +136,22 @@ ImpressionSplit = Annotated[
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 
 
+@dataclass
 class TimeParts:
     """The part of each row by its time; asked once for every chunk, in input order."""
 
-    def __init__(self, borders: list[tuple[Any, int] | None]):
-        """`borders`: a time, and how many rows of that time lie before the border; None lies behind all rows."""
-        self._left = borders
+    borders: list[tuple[Any, int] | None]
+    """A time, and how many rows of that time still lie before the border; None lies behind all rows."""
 
     def parts(self, times: np.ndarray) -> np.ndarray:
         """int8 [R]."""
         part = np.zeros(len(times), np.int8)
-        for at, border in enumerate(self._left):
+        for at, border in enumerate(self.borders):
             if border is not None:
                 moment, ties = border
                 equal = times == moment
                 first = equal & (np.cumsum(equal) <= ties)
-                self._left[at] = moment, max(ties - int(equal.sum()), 0)
+                self.borders[at] = moment, max(ties - int(equal.sum()), 0)
                 part += ~((times < moment) | first)
         return part
 
@@ -180,9 +180,9 @@ class Categorical(Spec):
     kind: Literal["categorical"] = "categorical"
     name: str = Field(min_length=1)
     """Column of the table."""
-    min_count: Annotated[int, only_with("hash_buckets", None)] = Field(1, ge=1, le=MOST_COUNT)
+    min_count: Annotated[Count, only_with("hash_buckets", None)] = 1
     """Training rows that a value needs to get an id of its own; rarer ones are unknown."""
-    hash_buckets: int | None = Field(None, ge=1, le=MOST_COUNT)
+    hash_buckets: Count | None = None
     """Ids by a stable hash into so many buckets, without a vocabulary; None gives each value its own."""
 
 
@@ -207,18 +207,16 @@ class _Multivalued(Spec):
     """Column of the table: lists, or text with a separator."""
     separator: str | None = Field(None, min_length=1)
     """What stands between the values of a text column; None for a column of lists."""
-    max_length: int = Field(50, ge=1, le=MOST_LENGTH)
+    max_length: Length = 50
     """Most values kept."""
     shares: str | None = None
     """A categorical field whose vocabulary and embedding table it uses."""
     extends: Annotated[bool, only_with("shares")] = later(False)
     """Its values get ids in the shared vocabulary too: those that training rows hold `min_count` times there or here,
     the `min_count` of that field; False: what that field never was is unknown."""
-    min_count: Annotated[int, only_with("hash_buckets", None), only_with("shares", None)] = Field(
-        1, ge=1, le=MOST_COUNT
-    )
+    min_count: Annotated[Count, only_with("hash_buckets", None), only_with("shares", None)] = 1
     """Occurrences in training rows that a value needs to get an id of its own."""
-    hash_buckets: Annotated[int | None, only_with("shares", None)] = Field(None, ge=1, le=MOST_COUNT)
+    hash_buckets: Annotated[Count | None, only_with("shares", None)] = None
     """Ids by a stable hash into so many buckets; None gives each value its own."""
 
 
@@ -246,7 +244,7 @@ class Schema(Spec):
 
     label: str = "label"
     """Column of what is predicted: 0 or 1."""
-    label_threshold: float | None = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
+    label_threshold: Value | None = None
     """The label is 1 where the column is at least this (4 for stars); None: it holds 0 and 1."""
     fields: Annotated[tuple[AnyField, ...], once("field", lambda fields: [one.name for one in fields])] = Field(
         min_length=1
@@ -275,7 +273,7 @@ class Schema(Spec):
                 code="split-column-is-a-field",
             )
         if self.time is None and isinstance(self.split, TemporalSplit):
-            raise UserError("the temporal split needs `time`, the name of the time column", code="split-needs-times")
+            raise needs_times("temporal", "time")
         owners = [field.name for field in self.fields if isinstance(field, Categorical)]
         hashed = [f.name for f in self.fields if isinstance(f, Categorical) and f.hash_buckets is not None]
         for field in self.several():

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import polars as pl
 from jaxtyping import Int64, Integer
+from pydantic import BaseModel
 
 from fullrank.core.checks import check_path, check_that
 from fullrank.core.errors import UserError, brief, in_context, unknown
-from fullrank.core.files import foreign_files
 from fullrank.core.parted import BLOCK, Flat
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
@@ -43,7 +43,7 @@ from fullrank.data.impressions.encoding import (
 )
 from fullrank.data.impressions.schema import PARTS, FieldInfo, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Vocabulary
-from fullrank.data.manifest import damaged_file
+from fullrank.data.manifest import Facts, damaged_file
 
 if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
@@ -59,14 +59,14 @@ class ImpressionStore:
     problem: ClassVar[Literal["ranking"]] = "ranking"
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: Facts
     schema: Schema
     arrays: Mapping[str, Flat]
     """The mapped files by name (`array_shapes`); in parts those of the parts behind each other, without offsets."""
 
     def __init__(
-        self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: FieldEncoder,
-        parts: Mapping[Path, Mapping[str, Any]] | None = None,
+        self, path: Path, manifest: Facts, schema: Schema, encoder: FieldEncoder,
+        parts: Mapping[Path, Facts] | None = None,
     ):  # fmt: skip
         """`parts`: the manifest of each part by its folder, of a store in parts."""
         self.path, self.manifest, self.schema, self.encoder = path, manifest, schema, encoder
@@ -96,9 +96,19 @@ class ImpressionStore:
             one, other = next((a, b) for a, b in zip(own, said, strict=True) if a != b) if fits else (len(own), said)
             reason = f"its fields say {brief(other, 80)}, the schema and the vocabularies {brief(one, 80)}"
             raise damaged_file(folder / manifests.NAME, reason)
-        return cls(folder, manifest, schema, encoder, _open_parts(folder, manifest, verify))
+        if not parts.is_parts(manifest):
+            return cls(folder, manifest, schema, encoder)
+        found = {place: own for place, (own, _) in parts.opened_parts(folder, manifest, _read_manifest).items()}
+        counts, each = manifest["counts"], [one["counts"] for one in found.values()]
+        values = [sum(column) for column in zip(*(one["bag_values"] for one in each), strict=True)]
+        sums = {split: sum(one["parts"][split]["rows"] for one in each) for split in PARTS}
+        if values != counts["bag_values"] or sums != {split: counts["parts"][split]["rows"] for split in PARTS}:
+            raise manifests.incomplete_manifest(folder, "has counts that are not those of its parts")
+        for place, part in found.items():
+            manifests.verify_hashes(place, part, verify=verify)
+        return cls(folder, manifest, schema, encoder, found)
 
-    def _mapped(self, folder: Path, manifest: Mapping[str, Any]) -> StoreArrays:
+    def _mapped(self, folder: Path, manifest: Facts) -> StoreArrays:
         counts, encoder = manifest["counts"], self.encoder
         sizes = counts["rows"], len(encoder.categorical), len(encoder.numeric)
         shapes = array_shapes(*sizes, self.schema, counts["bag_values"])
@@ -249,68 +259,41 @@ class ImpressionStore:
         return at
 
 
-def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
+class _Rows(BaseModel):
+    rows: manifests.Count
+
+
+class _Counts(_Rows):
+    parts: dict[str, _Rows]
+    bag_values: list[manifests.Count]
+
+
+def _read_manifest(folder: Path) -> tuple[Facts, Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
     tree = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(tree)
     kinds = {"fingerprint": str, "content": str, "schema": dict, "files": dict, "fitted": dict, "fields": list,
-             "counts": dict}  # fmt: skip
+             "counts": _Counts}  # fmt: skip
     manifests.require_keys(folder, tree, kinds)
     with in_context(f"the schema in {manifests.NAME} of {str(folder)!r}: "):
         schema = Schema.parse(tree["schema"])
-    _check_counts(tree["counts"], len(list(schema.several())), folder)
-    arrays = array_shapes(0, 1, 1, schema, [0] * len(list(schema.several())))
+    counts, bags = tree["counts"], len(list(schema.several()))
+    rows = {split: part["rows"] for split, part in counts["parts"].items()}
+    if tuple(rows) != PARTS or sum(rows.values()) != counts["rows"] or len(counts["bag_values"]) != bags:
+        raise manifests.incomplete_manifest(folder, "has counts that do not fit together")
+    arrays = array_shapes(0, 1, 1, schema, [0] * bags)
     allowed = {*TABLES, *(f"{name}.npy" for name in arrays if not in_parts)}
     needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
     manifests.check_files(folder, tree["files"], allowed, needed)
     return tree, schema
 
 
-def _open_parts(folder: Path, manifest: Mapping[str, Any], verify: bool | None) -> dict[Path, Mapping[str, Any]] | None:
-    """The manifests of the parts by folder, checked; None of a store in one."""
-    if not parts.is_parts(manifest):
-        return None
-    folders = parts.part_folders(folder, manifest)
-    parts.require_no_parts(folders)
-    found: dict[Path, Mapping[str, Any]] = {one: _read_manifest(one)[0] for one in folders}
-    parts.require_own(folder, manifest, found.values())
-    counts, own = manifest["counts"], [one["counts"] for one in found.values()]
-    values = [sum(column) for column in zip(*(one["bag_values"] for one in own), strict=True)]
-    sums = {split: sum(one["parts"][split]["rows"] for one in own) for split in PARTS}
-    if values != counts["bag_values"] or sums != {split: counts["parts"][split]["rows"] for split in PARTS}:
-        raise manifests.incomplete_manifest(folder, "has counts that are not those of its parts")
-    for one, told in found.items():
-        manifests.verify_hashes(one, told, verify=verify)
-    return found
-
-
-def is_own(out: Path, name: str) -> bool:
-    """Whether a file or folder is called as one that the store of impressions at `out` may have, and is one."""
-    return _is_file_name(name) or (parts.is_part_name(name) and not foreign_files(out / name, _is_file_name))
-
-
-def _is_file_name(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     """Whether a file name is one that some store of impressions has."""
     arrays = {"labels", "inputs", "categorical", "numeric", "groups", "times"}
     return name in (manifests.NAME, *TABLES) or (
         name.endswith(".npy") and (name[:-4] in arrays or re.fullmatch(r"bag\d+_(ids|offsets)", name[:-4]) is not None)
     )
-
-
-def _check_counts(counts: dict[str, Any], bags: int, folder: Path) -> None:
-    splits, values = counts.get("parts"), counts.get("bag_values")
-    sound = (
-        manifests.is_count(counts.get("rows"))
-        and isinstance(splits, dict)
-        and isinstance(values, list)
-        and len(values) == bags
-        and all(manifests.is_count(value) for value in values)
-        and list(splits) == list(PARTS)
-        and all(isinstance(part, dict) and manifests.is_count(part.get("rows")) for part in splits.values())
-        and sum(part["rows"] for part in splits.values()) == counts["rows"]
-    )
-    if not sound:
-        raise manifests.incomplete_manifest(folder, "has counts that do not fit together")
 
 
 AnyStore = Store | ImpressionStore

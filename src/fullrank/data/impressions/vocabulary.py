@@ -7,6 +7,7 @@ descending count, then by value: they depend neither on the order of the rows no
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -104,11 +105,11 @@ class Vocabulary:
         return ids
 
 
+@dataclass(frozen=True)
 class Hashed:
     """Ids by BLAKE2b of the text, the same in every process, on every machine, for every version."""
 
-    def __init__(self, buckets: int):
-        self.buckets = buckets
+    buckets: int
 
     @property
     def size(self) -> int:

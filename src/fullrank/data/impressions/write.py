@@ -25,9 +25,12 @@ from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.schema import PARTS, GivenSplit, RandomSplit, Schema, TemporalSplit, TimeParts
 from fullrank.data.impressions.store import FORMS
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
+from fullrank.data.manifest import Facts
 from fullrank.data.values import seconds
 
 Say = Callable[[str], None]
+Block = dict[str, Any]
+"""The arrays of some rows by file; those of a bag as a `Jagged`."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +45,19 @@ class RowCoder:
     def _groups(self) -> Vocabulary | None:
         return None if self.groups is None else Vocabulary(self.groups.cast(pl.String))
 
-    def block(self, start: int, frame: pl.DataFrame, what: str) -> dict[str, Any]:
+    def block(self, start: int, frame: pl.DataFrame, what: str) -> Block:
         """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
         schema, encoded = self.encoder.schema, self.encoder.encode(frame, what)
-        block: dict[str, Any] = {
-            "labels": read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
+        block: Block = {
+            "labels": read_labels(frame[schema.label], schema.label_threshold, what),
             "inputs": np.arange(start, start + len(frame), dtype=np.int64),
             "categorical": encoded.categorical,
             "numeric": encoded.numeric,
         }
         if self._groups is not None and schema.group is not None:
-            block["groups"] = self._groups.ids(canonical(frame[schema.group], schema.group)) - np.int32(2)
+            block["groups"] = self._groups.ids(canonical(frame[schema.group], what)) - np.int32(2)
         if schema.time is not None:
-            block["times"] = seconds(frame[schema.time], schema.time, schema.time_unit, typed=self.typed)[0]
+            block["times"] = seconds(frame[schema.time], what, schema.time_unit, typed=self.typed)[0]
         return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}
 
 
@@ -71,7 +74,7 @@ class RowSplit:
         """int8 [R]."""
         split = self.schema.split
         if isinstance(split, GivenSplit):
-            return split.parts(frame[split.column], f"column {split.column!r} of {what}")
+            return split.parts(frame[split.column], what)
         if isinstance(split, RandomSplit):
             return split.parts(np.arange(start, start + len(frame)))
         assert self.cut is not None
@@ -81,8 +84,7 @@ class RowSplit:
 def split_times(schema: Schema, typed: bool, frame: pl.DataFrame, what: str) -> np.ndarray:
     """The times of some rows as the temporal split compares them: in full, but with moments in whole seconds."""
     assert isinstance(schema.split, TemporalSplit) and schema.time is not None
-    name = f"column {schema.time!r} of {what}"
-    whole, exact = seconds(frame[schema.time], name, schema.time_unit, typed=typed)
+    whole, exact = seconds(frame[schema.time], what, schema.time_unit, typed=typed)
     return exact if schema.split.moments is None else whole
 
 
@@ -98,19 +100,17 @@ class StoreFiles:
             encoder.schema,
             counted.lengths.sum(axis=1).tolist(),
         )
+        bags = {f"bag{at}_ids": lengths for at, lengths in enumerate(counted.lengths)}
         self.files = {
-            name: _Array(folder / f"{name}.npy", dtype, shape, rows)
+            name: _Array(folder / f"{name}.npy", dtype, shape, bags.get(name, rows))
             for name, (dtype, shape) in wanted.items()
-            if not name.startswith("bag")
         }
         self.ends = np.cumsum(counted.lengths, axis=1) - counted.lengths
         """Values of each bag before the next row of each part."""
-        for at in range(len(encoder.multivalued)):
-            for name, sizes in ((f"bag{at}_ids", counted.lengths[at]), (f"bag{at}_offsets", rows)):
-                self.files[name] = _Array(folder / f"{name}.npy", *wanted[name], sizes)
-            self.files[f"bag{at}_offsets"].last(np.array([counted.lengths[at].sum()]))
+        for at, lengths in enumerate(counted.lengths):
+            self.files[f"bag{at}_offsets"].last(np.array([lengths.sum()]))
 
-    def add(self, part: np.ndarray, block: dict[str, Any]) -> None:
+    def add(self, part: np.ndarray, block: Block) -> None:
         """Some rows: each goes behind the earlier rows of its part."""
         for number in range(len(PARTS)):
             chosen = part == number
@@ -161,7 +161,7 @@ def write_tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def write_store_manifest(folder: Path, encoder: FieldEncoder, counts: dict[str, Any], facts: dict[str, Any]) -> None:
+def write_store_manifest(folder: Path, encoder: FieldEncoder, counts: Facts, facts: Facts) -> None:
     """The manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {

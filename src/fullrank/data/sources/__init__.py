@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import polars as pl
+from pydantic import Field
 
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.schema import Schema
@@ -36,6 +37,15 @@ class RemoteFile:
     """Why a program may not fetch it, and what to do instead (a clause); None for a file that it may."""
     alternatives: tuple[str, ...] = ()
     """Other names under which the same content may lie in the folder: the archive, or what was taken out of it."""
+
+    @classmethod
+    def below(
+        cls, base_url: str, path: str, size: int | None = None, md5: str | None = None, *,
+        alternatives: tuple[str, ...] = (),
+    ) -> RemoteFile:  # fmt: skip
+        """The file at a path below a folder on a server."""
+        name = path.rpartition("/")[2]
+        return cls(f"{base_url.rstrip('/')}/{path}", name, size, md5, alternatives=alternatives)
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,10 @@ class ImpressionTables:
     """Facts worth a line in the manifest."""
 
 
+Logit = Annotated[float, Field(ge=-100, le=100)]
+"""A weight of a planted law."""
+
+
 class Generated(Spec):
     """Base of a source that generates its data."""
 
@@ -80,13 +94,17 @@ class Generated(Spec):
         return ()
 
 
-@runtime_checkable
-class EventSource(Protocol):
-    """A source of events: a Spec whose `kind` is its name. One with files has a `base_url` for mirrors."""
+class Source(Protocol):
+    """A Spec whose `kind` is its name. One with files has a `base_url` for mirrors."""
 
     def files(self) -> tuple[RemoteFile, ...]:
         """What has to lie in the download folder; empty for a source that generates its data."""
         ...
+
+
+@runtime_checkable
+class EventSource(Source, Protocol):
+    """A source of events."""
 
     def read(self, folder: Path) -> Tables:
         """The publisher's files below `folder` as tables. Raises `UserError` for a missing or malformed file."""
@@ -94,12 +112,8 @@ class EventSource(Protocol):
 
 
 @runtime_checkable
-class ImpressionSource(Protocol):
-    """A source of impressions: a Spec whose `kind` is its name, with `files` as in `EventSource`."""
-
-    def files(self) -> tuple[RemoteFile, ...]:
-        """What has to lie in the download folder; empty for a source that generates its data."""
-        ...
+class ImpressionSource(Source, Protocol):
+    """A source of impressions."""
 
     def impressions(self, folder: Path) -> ImpressionTables:
         """The publisher's files below `folder`. Raises `UserError` for a missing or malformed file."""

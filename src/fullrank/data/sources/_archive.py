@@ -8,7 +8,6 @@ claims an absolute path or `..` is refused, links are passed over, and what is r
 from __future__ import annotations
 
 import lzma
-import shutil
 import tarfile
 import zipfile
 import zlib
@@ -19,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar, cast
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, open_whole, reason_of
+from fullrank.core.files import not_written, open_whole, require_space
 from fullrank.data.sources._parse import damaged_download, require
 
 T = TypeVar("T")
@@ -122,18 +121,11 @@ def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path, parts
     """Write a member beside its place; it gets there when `parts` is closed."""
     if target.is_file() and target.stat().st_size == size:
         return target
-    try:
-        free = shutil.disk_usage(target.parent).free
-        if size > free:
-            raise UserError(
-                f"unpacking {target.name} needs {size:,} bytes but {target.parent} has {free:,} free; make room",
-                code="disk-full",
-            )
+    with not_written(target):
+        require_space(target.parent, size, f"unpacking {target.name}")
         out = parts.enter_context(open_whole(target))
         for block in _blocks(stream, archive):
             out.write(block)
-    except OSError as error:
-        raise NotWritten(target, reason_of(error)) from None
     return target
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from fullrank.core.errors import UserError, no_such
+from fullrank.core.errors import UserError, no_such, reason_line
 from fullrank.core.parquet import BROKEN
 
 BLOCK = 200_000
@@ -130,9 +130,8 @@ def delimited(
 
 def damaged_download(path: Path, error: BaseException) -> UserError:
     """The error for a file that cannot be read to its end."""
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
     return UserError(
-        f"{path} is damaged or not in the publisher's format ({reason}); delete it and download it again",
+        f"{path} is damaged or not in the publisher's format ({reason_line(error)}); delete it and download it again",
         code="wrong-download",
     )
 

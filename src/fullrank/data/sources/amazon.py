@@ -95,9 +95,9 @@ class Amazon(Spec):
 
     def files(self) -> tuple[RemoteFile, ...]:
         """The reviews and, with `metadata`, the items."""
-        base = (self.base_url or BASES[self.year]).rstrip("/")
+        base = self.base_url or BASES[self.year]
         paths = [self._events_path()] + ([self._items_path()] if self.metadata else [])
-        return tuple(RemoteFile(f"{base}/{path}", path.rsplit("/", 1)[-1]) for path in paths)
+        return tuple(RemoteFile.below(base, path) for path in paths)
 
     def read(self, folder: Path) -> Tables:
         """Reviews in the file's order; items that have a review, with `category` (the most specific) and

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-from fullrank.core.constraints import MOST_SEED
+from fullrank.core.constraints import SeedNumber
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.schema import Categorical, GivenSplit, RandomSplit, Schema
@@ -32,7 +32,7 @@ class Frappe(Spec):
     kind: Literal["frappe"] = "frappe"
     negatives: int = Field(2, ge=1, le=1000)
     """Negatives drawn for each record of frappe.csv."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Which draw, and which split of it."""
     base_url: str = ""
     """A mirror that serves frappe.csv."""
@@ -40,7 +40,7 @@ class Frappe(Spec):
     def files(self) -> tuple[RemoteFile, ...]:
         """One archive, by hand."""
         if self.base_url:
-            return (RemoteFile(f"{self.base_url.rstrip('/')}/frappe.csv", "frappe.csv"),)
+            return (RemoteFile.below(self.base_url, "frappe.csv"),)
         why = "the publisher asks to cite the paper: download the archive, take frappe.csv out of it and put it there"
         return (RemoteFile(PAGE, "frappe.csv", manual=why, alternatives=("impressions.parquet",)),)
 

@@ -29,7 +29,7 @@ class Gowalla(Spec):
 
     def files(self) -> tuple[RemoteFile, ...]:
         """One file of 105 MB."""
-        return (RemoteFile(f"{self.base_url.rstrip('/')}/{_NAME}", _NAME, 105_470_044),)
+        return (RemoteFile.below(self.base_url, _NAME, 105_470_044),)
 
     def read(self, folder: Path) -> Tables:
         """Check-ins oldest first within a user (the file's order reversed, so that ties keep their true order);

@@ -48,8 +48,7 @@ class MovieLens(Spec):
     def files(self) -> tuple[RemoteFile, ...]:
         """One zip archive: 6 MB (1m), 199 MB (20m), 239 MB (32m)."""
         name = f"ml-{self.variant}.zip"
-        url = f"{self.base_url.rstrip('/')}/{name}"
-        return (RemoteFile(url, name, _SIZE.get(self.variant), _MD5[self.variant]),)
+        return (RemoteFile.below(self.base_url, name, _SIZE.get(self.variant), _MD5[self.variant]),)
 
     def read(self, folder: Path) -> Tables:
         """Ratings in the file's order; items with `title`, `genres` (A|B) and `year`; users for 1m.
@@ -59,34 +58,29 @@ class MovieLens(Spec):
         name = f"ml-{self.variant}.zip"
         hint = f"run: {command_line('download', 'movielens', '--set', f'variant={self.variant}', '--out', folder)}"
         archive = require(folder, name, hint=hint)
-        events, items, users = self._old(archive) if self.variant == "1m" else self._new(archive)
+        users, i64, string = None, pl.Int64, pl.String
+        if self.variant == "1m":
+            paths = extract(archive, ("ratings.dat", "movies.dat", "users.dat"), archive.parent)
+            events = _double_colon(
+                paths["ratings.dat"], {"user_id": i64, "item_id": i64, "rating": pl.Float32, "timestamp": i64}
+            )
+            items = _double_colon(paths["movies.dat"], {"item_id": i64, "title": string, "genres": string})
+            users = _double_colon(
+                paths["users.dat"], {"user_id": i64, "gender": string, "age": i64, "occupation": i64, "zip": string}
+            )
+            users = rows_with_events(users, events, "user_id")
+        else:
+            paths = extract(archive, ("ratings.csv", "movies.csv"), archive.parent)
+            columns = {"userId": i64, "movieId": i64, "rating": pl.Float32, "timestamp": i64}
+            events = delimited(paths["ratings.csv"], columns)
+            events = events.rename({"userId": "user_id", "movieId": "item_id"})
+            items = delimited(paths["movies.csv"], {"movieId": i64, "title": string, "genres": string})
+            missing = pl.col("genres") == "(no genres listed)"
+            items = items.with_columns(genres=pl.when(missing).then(None).otherwise("genres"))
+            items = items.rename({"movieId": "item_id"})
         items = rows_with_events(items, events).with_columns(year=YEAR.cast(pl.Int32))
         note = f"MovieLens {self.variant}: for research; see the README in {name}"
         return Tables(events.select(*REVIEWS), items, users, notes=(note,))
-
-    def _old(self, archive: Path) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-        paths = extract(archive, ("ratings.dat", "movies.dat", "users.dat"), archive.parent)
-        i64, string = pl.Int64, pl.String
-        events = _double_colon(
-            paths["ratings.dat"], {"user_id": i64, "item_id": i64, "rating": pl.Float32, "timestamp": i64}
-        )
-        movies = _double_colon(paths["movies.dat"], {"item_id": i64, "title": string, "genres": string})
-        users = _double_colon(
-            paths["users.dat"], {"user_id": i64, "gender": string, "age": i64, "occupation": i64, "zip": string}
-        )
-        return events, movies, rows_with_events(users, events, "user_id")
-
-    def _new(self, archive: Path) -> tuple[pl.DataFrame, pl.DataFrame, None]:
-        paths = extract(archive, ("ratings.csv", "movies.csv"), archive.parent)
-        i64, string = pl.Int64, pl.String
-        events = delimited(
-            paths["ratings.csv"], {"userId": i64, "movieId": i64, "rating": pl.Float32, "timestamp": i64}
-        )
-        movies = delimited(paths["movies.csv"], {"movieId": i64, "title": string, "genres": string})
-        missing = pl.col("genres") == "(no genres listed)"
-        movies = movies.with_columns(genres=pl.when(missing).then(None).otherwise("genres"))
-        events = events.rename({"userId": "user_id", "movieId": "item_id"})
-        return events, movies.rename({"movieId": "item_id"}), None
 
 
 def _double_colon(path: Path, columns: ColumnTypes) -> pl.DataFrame:
@@ -119,7 +113,11 @@ class MovieLensCTR(Spec):
     def impressions(self, folder: Path) -> ImpressionTables:
         """From ml-1m.zip, the unpacked .dat files beside it, or ratings, users and movies as Parquet."""
         if all((folder / name).is_file() for name in PARQUET):
-            ratings, users, movies = (_parquet(folder / name) for name in PARQUET)
+            found = []
+            for name in PARQUET:
+                with reading(folder / name):
+                    found.append(pl.read_parquet(folder / name, glob=False))
+            ratings, users, movies = found
             notes: tuple[str, ...] = ("MovieLens 1m: for research",)
         else:
             try:
@@ -156,8 +154,3 @@ def _joined(ratings: pl.DataFrame, users: pl.DataFrame, movies: pl.DataFrame) ->
         .rename({"user_id": "user", "item_id": "item"})
         .select("rating", "timestamp", *ONE, "genres")
     )
-
-
-def _parquet(path: Path) -> pl.DataFrame:
-    with reading(path):
-        return pl.read_parquet(path, glob=False)

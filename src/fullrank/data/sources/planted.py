@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fullrank.core.constraints import MOST_SEED
+from fullrank.core.constraints import SeedNumber
 from fullrank.core.memory import require_memory
 from fullrank.data.sources import Generated, Tables
 from fullrank.data.sources._marketplace import TIERS, Floats, Ints, Market, build
@@ -94,7 +94,7 @@ class Planted(Generated):
     """Probability that a shopper buys at the preferred price tier."""
     drift: float = Field(0.03, ge=0.0, le=1000)
     """Radians that a shopper's interests rotate per event; 0 keeps them fixed."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Which of the marketplaces with these settings."""
 
     def read(self, folder: Path | None = None) -> Tables:

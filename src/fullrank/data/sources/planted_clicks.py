@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fullrank.core.constraints import MOST_COUNT, MOST_SEED
+from fullrank.core.constraints import MOST_COUNT, SeedNumber
 from fullrank.core.memory import require_memory
 from fullrank.data.impressions.schema import (
     BagOf,
@@ -30,7 +30,7 @@ from fullrank.data.impressions.schema import (
     Schema,
     SequenceOf,
 )
-from fullrank.data.sources import Generated, ImpressionTables
+from fullrank.data.sources import Generated, ImpressionTables, Logit
 
 START = 1_577_836_800
 """2020-01-01 00:00 UTC; rows are a second apart."""
@@ -51,21 +51,21 @@ class PlantedClicks(Generated):
     """Users, an even number."""
     items: int = Field(100, ge=2, multiple_of=2, le=MOST_COUNT)
     """Items, an even number."""
-    bias: float = Field(-0.5, ge=-100, le=100)
+    bias: Logit = -0.5
     """Logit where nothing else speaks."""
-    strength: float = Field(2.0, ge=-100, le=100)
+    strength: Logit = 2.0
     """Weight of the interaction of user and item."""
-    context: float = Field(1.0, ge=-100, le=100)
+    context: Logit = 1.0
     """Weight of the interaction of device and hour."""
-    slope: float = Field(0.0, ge=-100, le=100)
+    slope: Logit = 0.0
     """Weight of the price (standard normal before it is made a price)."""
-    taste: float = Field(0.0, ge=-100, le=100)
+    taste: Logit = 0.0
     """Weight of the tags."""
     missing: float = Field(0.05, ge=0.0, lt=1.0)
     """Share of the prices that are missing; a missing price counts as 0 in the law."""
     split: ImpressionSplit = Field(default_factory=RandomSplit)
     """How the schema splits: random or temporal (there is no split column)."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Which of the worlds with these settings."""
 
     def impressions(self, folder: Path | None = None) -> ImpressionTables:

@@ -20,11 +20,11 @@ import numpy as np
 import polars as pl
 from pydantic import Field, model_validator
 
-from fullrank.core.constraints import MOST_COUNT, MOST_PARTS, MOST_SEED
+from fullrank.core.constraints import MOST_COUNT, Count, Parts, SeedNumber, Share
 from fullrank.core.errors import UserError
 from fullrank.core.memory import require_memory
 from fullrank.data.impressions.schema import Categorical, ImpressionSplit, RandomSplit, Schema, SequenceOf
-from fullrank.data.sources import Generated, ImpressionTables
+from fullrank.data.sources import Generated, ImpressionTables, Logit
 from fullrank.data.sources._marketplace import Ints
 from fullrank.metrics.ctr import auc
 
@@ -44,29 +44,29 @@ class PlantedSequences(Generated):
     kind: Literal["planted_sequences"] = "planted_sequences"
     rows: int = Field(100_000, ge=100, le=MOST_COUNT)
     """Impressions."""
-    users: int = Field(10_000, ge=1, le=MOST_COUNT)
+    users: Count = 10_000
     """Users."""
     items: int = Field(2_000, ge=2, le=MOST_COUNT)
     """Items, at least as many as categories; equally many of each, up to one."""
     categories: int = Field(200, ge=2, le=MOST_COUNT)
     """Categories."""
-    interests: int = Field(10, ge=1, le=MOST_PARTS)
+    interests: Parts = 10
     """Draws of categories that make up what a user is interested in."""
-    length: int = Field(50, ge=1, le=MOST_PARTS)
+    length: Parts = 50
     """Most events of a history; the lengths 0 .. `length` are equally frequent."""
-    counted: int = Field(3, ge=1, le=MOST_PARTS)
+    counted: Parts = 3
     """Newest events of the target's category that count; older ones of it do not."""
-    interested: float = Field(0.6, ge=0.0, le=1.0)
+    interested: Share = 0.6
     """Share of the targets that are of one of the user's interests; the others are of any category."""
-    disliked: float = Field(0.1, ge=0.0, le=1.0)
+    disliked: Share = 0.1
     """Share of each category's items, rounded to whole items, that speak against a click."""
-    bias: float = Field(-1.5, ge=-100, le=100)
+    bias: Logit = -1.5
     """Logit where no event is of the target's category."""
-    strength: float = Field(4.0, ge=-100, le=100)
+    strength: Logit = 4.0
     """What is added where `counted` events are, all of items with s = 1."""
     split: ImpressionSplit = Field(default_factory=RandomSplit)
     """How the schema splits: random or temporal, where later parts have longer histories (there is no split column)."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Which of the worlds with these settings."""
 
     @model_validator(mode="after")

@@ -9,15 +9,14 @@ Here a tenth of the training rows is held out, or the test rows validate too, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import polars as pl
-from pydantic import Field
 
-from fullrank.core.constraints import MOST_SEED, only_with
+from fullrank.core.constraints import SeedNumber, only_with
 from fullrank.core.errors import UserError, command_line
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
@@ -58,7 +57,7 @@ class Criteo(Spec):
 
     def files(self) -> tuple[RemoteFile, ...]:
         """One zip archive of three CSV files."""
-        return (_remote_file(self.base_url, self.archive, PARTS),)
+        return (RemoteFile.below(self.base_url, self.archive, alternatives=tuple(PARTS)),)
 
     def impressions(self, folder: Path) -> ImpressionTables:
         """The three files behind each other, unpacked into `folder` where they lie there as an archive."""
@@ -83,7 +82,7 @@ class Avazu(Spec):
     kind: Literal["avazu"] = "avazu"
     split: Literal["random", "given"] = "random"
     """random: Kaggle's train.csv, 8 : 1 : 1 by row; given: the three files of BARS."""
-    seed: Annotated[int, only_with("split", "random")] = Field(0, ge=0, le=MOST_SEED)
+    seed: Annotated[SeedNumber, only_with("split", "random")] = 0
     """Which of the random splits."""
     base_url: str = f"{HOST}/Avazu_x4/resolve/main"
     """Folder of BARS's archive on the server (split=given)."""
@@ -99,9 +98,9 @@ class Avazu(Spec):
     def files(self) -> tuple[RemoteFile, ...]:
         """Kaggle's train.csv, by hand, or BARS's archive."""
         if self.split == "given":
-            return (_remote_file(self.base_url, self.archive, PARTS),)
+            return (RemoteFile.below(self.base_url, self.archive, alternatives=tuple(PARTS)),)
         if self.base_url != type(self).model_fields["base_url"].default:
-            return (RemoteFile(f"{self.base_url.rstrip('/')}/train.csv", "train.csv", alternatives=("train.gz",)),)
+            return (RemoteFile.below(self.base_url, "train.csv", alternatives=("train.gz",)),)
         why = "Kaggle wants a login: accept the rules there, download train.gz and put it there"
         return (RemoteFile(self.page, "train.csv", manual=why, alternatives=("train.gz",)),)
 
@@ -123,11 +122,6 @@ class Avazu(Spec):
         return scanned(path, ("click", "hour", *self.categories)).select(
             "click", *self.categories, hour=hour, weekday=day.cast(pl.Int64) % 7, weekend=(day >= 6).cast(pl.Int64)
         )
-
-
-def _remote_file(base_url: str, archive: str, names: Iterable[str]) -> RemoteFile:
-    """The archive below `base_url`; the files `names` that were taken out of it serve as well."""
-    return RemoteFile(f"{base_url.rstrip('/')}/{archive}", archive, alternatives=tuple(names))
 
 
 def _three_files(folder: Path, archive: str, hint: str, read: Callable[[Path], pl.LazyFrame]) -> pl.LazyFrame:
@@ -165,7 +159,7 @@ class SequenceSet(Spec):
 
     def files(self) -> tuple[RemoteFile, ...]:
         """One zip archive of the two CSV files."""
-        return (_remote_file(self.base_url, self.archive, (TRAIN, TEST)),)
+        return (RemoteFile.below(self.base_url, self.archive, alternatives=(TRAIN, TEST)),)
 
     def impressions(self, folder: Path) -> ImpressionTables:
         """Both files behind each other, unpacked into `folder` where they lie there as an archive.

@@ -35,8 +35,8 @@ class RetailRocket(Spec):
     def files(self) -> tuple[RemoteFile, ...]:
         """The CSV files: manual unless `base_url` is set."""
         if self.base_url is not None:
-            base = self.base_url.rstrip("/")
-            return tuple(RemoteFile(f"{base}/{name}", name, alternatives=(_ZIP,)) for name in self._names())
+            base = self.base_url
+            return tuple(RemoteFile.below(base, name, alternatives=(_ZIP,)) for name in self._names())
         why = "Kaggle asks you to log in: download the archive from that page and put it there as archive.zip"
         return tuple(RemoteFile(PAGE, name, manual=why, alternatives=(_ZIP,)) for name in self._names())
 

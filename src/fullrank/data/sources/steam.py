@@ -53,7 +53,7 @@ class Steam(Spec):
 
     def files(self) -> tuple[RemoteFile, ...]:
         """The reviews (about 1.3 GB) and the games (a few MB)."""
-        return tuple(RemoteFile(f"{self.base_url.rstrip('/')}/{name}", name) for name in (_REVIEWS, _GAMES))
+        return tuple(RemoteFile.below(self.base_url, name) for name in (_REVIEWS, _GAMES))
 
     def read(self, folder: Path) -> Tables:
         """Reviews in the file's order with `hours` played (missing for some); games that have a review."""

@@ -56,7 +56,7 @@ class Yelp(Spec):
         """The archive: manual unless `base_url` is set."""
         others = (_ZIP, *_TARS[1:], _REVIEWS)
         if self.base_url is not None:
-            return (RemoteFile(f"{self.base_url.rstrip('/')}/{_TAR}", _TAR, alternatives=others),)
+            return (RemoteFile.below(self.base_url, _TAR, alternatives=others),)
         why = "Yelp asks you to accept its terms first: download the JSON archive from that page and put it there"
         return (RemoteFile(PAGE, _TAR, manual=why, alternatives=others),)
 

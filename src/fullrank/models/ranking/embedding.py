@@ -25,7 +25,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.checks import check_distinct
+from fullrank.core.checks import check_once
 from fullrank.core.constraints import MOST_ENTRIES, Factor, Width, once, only_with
 from fullrank.core.errors import UserError, no_such
 from fullrank.core.spec import Spec
@@ -266,7 +266,7 @@ def _check_contexts(fields: Fields, contexts: Sequence[Sequence[str]]) -> None:
     """Raise `UserError` unless every group names fields that have ids and no table of another, each once."""
     own = [field.name for field in fields if field.kind != "numeric" and field.shares is None]
     for names in contexts:
-        check_distinct("a context", names, "each field stands once", code="repeated-field")
+        check_once(names, "a context", "each field stands once", code="repeated-field")
         for name in names:
             if name not in own:
                 raise _no_own_table("a context", name, own)

@@ -46,8 +46,7 @@ class FileVectors(VectorsSpec):
         frame = source.read([self.item, *self.columns] if self.columns else source.columns)
         frame = source.infer(frame, keep_text=self.item)
         ids = source.ids(frame, self.item, text=catalog.ids.dtype == pl.String)
-        column = f"column {self.item!r} of {source.name}"
-        refuse(ids.is_duplicated(), ids, column, "repeated ids", code="item-ids-not-unique")
+        refuse(ids.is_duplicated(), ids, source.name, "repeated ids", code="item-ids-not-unique")
         numbers = _matrix(frame.drop(self.item), self.columns, source.name)
         place = catalog.lookup(ids)
         here = (place >= 0) & np.isfinite(numbers).all(1)
