@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 import torch
 
+from folders import left
 from fullrank.api import train
 from fullrank.core import files
 from fullrank.core.errors import UserError
@@ -42,10 +43,6 @@ def old(run: Run, tmp_path: Path) -> Path:
     (tmp_path / "run" / "notes").mkdir()
     (tmp_path / "run" / "notes" / "a.txt").write_text("mine too")
     return tmp_path / "run"
-
-
-def left(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @contextmanager
