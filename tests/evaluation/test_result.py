@@ -4,7 +4,6 @@ import itertools
 import json
 import shutil
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -122,15 +121,6 @@ def test_rows_of_another_type_are_refused(column: str, saved: Path) -> None:
     pl.read_parquet(rows).with_columns(pl.struct(column).alias(column)).write_parquet(rows)
     with refused("not-an-evaluation", "per_user.parquet"):
         EvaluationResult.load(saved.parent)
-
-
-def test_a_save_that_fails_leaves_the_old_json(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = saved.read_text()
-    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
-    with refused("not-written", saved.parent, "No space left"):
-        EvaluationResult.load(saved.parent).save(saved.parent)
-    assert saved.read_text() == before
-    assert {file.name for file in saved.parent.iterdir()} == {"evaluation.json", "per_user.parquet"}
 
 
 def shards(world: int, spec: Evaluation) -> list:

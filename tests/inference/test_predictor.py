@@ -64,21 +64,6 @@ def lists(found: pl.DataFrame) -> dict[Any, list[Any]]:
     return {user: part["item"].to_list() for (user,), part in found.group_by("user", maintain_order=True)}
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_threads_answer_as_one_does_on_every_path(path: str) -> None:
-    kind, how = PATHS[path]
-    shared = predictor(kind)
-    asked = [({user: items}, {"exclude": IDS[:5]} if n % 2 else {"allow": IDS[3:]}) for n, (user, items) in
-             enumerate(list(HISTORIES.items()) * 2)]  # fmt: skip
-
-    def ask(one: tuple[dict[str, list[str]], dict[str, list[str]]]) -> list[tuple[Any, ...]]:
-        return shared.recommend(one[0], k=5, **one[1], **how).rows()
-
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(ask, asked))  # before anything is made
-    assert together == [ask(one) for one in asked]
-
-
 def test_a_graph_that_reaches_too_little_gives_the_exact_list() -> None:
     made, how = predictor("codes"), PATHS["graph"][1]
     found = made.recommend(HISTORIES, k=10, allow=IDS[3:18], **how)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fullrank.core import files
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -33,23 +32,6 @@ def test_tied_tensors(tmp_path: Path) -> None:
     write_tensors(tmp_path / "x.safetensors", {"whole": base, "again": base, "part": base[2:4]})
     back = read_tensors(tmp_path / "x.safetensors")
     assert torch.equal(back["again"], base) and torch.equal(back["part"], base[2:4])
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_text(tmp_path / "x.json", '{"old": 1}')
-    write_tensors(tmp_path / "x.safetensors", {"old": torch.ones(2)})
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files.os, "replace", full)
-    with refused("not-written", tmp_path / "x.json", "No space left"):
-        write_text(tmp_path / "x.json", "{}")
-    with refused("not-written", tmp_path / "x.safetensors", "No space left"):
-        write_tensors(tmp_path / "x.safetensors", {"new": torch.ones(2)})
-    assert read_json(tmp_path / "x.json") == {"old": 1}
-    assert "old" in read_tensors(tmp_path / "x.safetensors")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.json", "x.safetensors"]
 
 
 def test_what_is_missing_or_damaged(tmp_path: Path) -> None:
