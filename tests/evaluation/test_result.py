@@ -12,10 +12,9 @@ import pytest
 import fullrank as fr
 from fakes import Kept, Whole
 from fullrank.core import files
-from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
+from markets import planted_store
 from refusals import refused
 from seals import reseal
 
@@ -158,7 +157,7 @@ def test_an_impossible_shard_is_refused(shard: tuple[int, int]) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return prepare(Planted(users=60, items=40, events_per_user=8).read().events, tmp_path_factory.mktemp("s") / "shop")
+    return planted_store(tmp_path_factory.mktemp("s") / "shop")
 
 
 @pytest.fixture(scope="module")

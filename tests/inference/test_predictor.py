@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from fullrank.core.device import resolve_device
 from fullrank.inference.list_options import ListOptions
@@ -16,8 +15,9 @@ from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.reasoning import Budget
+from predictors import predictor_of
 from refusals import refused
-from tiny import ITEMS, catalog, shaken, store
+from tiny import ITEMS, catalog, shaken
 
 IDS = [f"i{n}" for n in range(ITEMS)]
 DRAW = np.random.default_rng(5)
@@ -49,15 +49,7 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def predictor(kind: str) -> Predictor:
-    known = catalog()
-    torch.manual_seed(0)
-    model = SPECS[kind].build(known)
-    if hasattr(model, "fit"):
-        events = [[IDS.index(item) for item in items] for items in HISTORIES.values() if len(items) > 2]
-        model.fit(store(events * 3))
-    else:
-        shaken(model)
-    return Predictor(model, known, device="cpu")
+    return predictor_of(SPECS[kind], [[IDS.index(item) for item in own] for own in HISTORIES.values() if len(own) > 2])
 
 
 def lists(found: pl.DataFrame) -> dict[Any, list[Any]]:

@@ -14,7 +14,7 @@ import fullrank as fr
 from coded import catalog
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from refusals import refused
-from seals import reseal, rewrite
+from seals import flip, reseal, rewrite
 
 
 @pytest.fixture
@@ -109,9 +109,7 @@ def test_damaged_codebooks_are_refused_when_used(harm: Callable, said: str, fold
 
 @pytest.mark.parametrize("name", ["codes.parquet", "codebooks.safetensors"])
 def test_verify_finds_one_changed_bit(name: str, folder: Path) -> None:
-    data = bytearray((folder / name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (folder / name).write_bytes(bytes(data))
+    flip(folder / name)
     with refused("file-damaged", name):
         fr.Codes.open(folder)
 

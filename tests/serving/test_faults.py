@@ -22,6 +22,7 @@ from fullrank.serving.keys import add_key
 from fullrank.serving.stores import sqlite
 from redis_servers import BINARIES, Server, missing
 from refusals import refused
+from seals import flip
 from serving.conftest import SMALL, Shop
 from serving.running import items_of, running, scores_of
 
@@ -140,9 +141,7 @@ def test_a_corrupt_and_a_worse_model_are_refused(shop: Shop, tmp_path: Path) -> 
         before = client.recommend(history=["i7", "i13"], k=5)
         put(good, folder, "worse", damage=True)
         put(good, folder, "corrupt")
-        weights = folder / "corrupt" / "weights.safetensors"
-        data = weights.read_bytes()
-        weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        flip(folder / "corrupt" / "weights.safetensors")
         for name in ("worse", "corrupt"):
             becomes(name, "refused")
             with refused("version-refused"):

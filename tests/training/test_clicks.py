@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,31 +32,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
     return shop(tmp_path_factory.mktemp("shop") / "store")
 
 
-class Clicks:
-    """``clicked("name", "setting")``: `tiny` of clicks trained with these settings in that folder of the test's."""
-
-    def __init__(self, store: ImpressionStore, home: Path) -> None:
-        self.store, self.home = store, home
-
-    def __call__(self, name: str, *settings: str, **how: Any) -> Run:
-        return fit(tiny(*settings), self.store, self.home / name, progress=False, **how)
-
-
 @pytest.fixture
-def clicked(store: ImpressionStore, tmp_path: Path) -> Clicks:
-    return Clicks(store, tmp_path)
+def clicked(store: ImpressionStore, tmp_path: Path) -> Runs:
+    return Runs(store, tmp_path, tiny)
 
 
 @pytest.fixture(scope="module")
 def run(store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return Clicks(store, tmp_path_factory.mktemp("runs"))("run", "training.max_epochs=2")
+    return Runs(store, tmp_path_factory.mktemp("runs"), tiny)("run", "training.max_epochs=2")
 
 
 def rows(run: Run) -> list[dict]:
     return [{k: v for k, v in row.items() if k not in TIMED} for row in run.rows()]
 
 
-def test_it_learns_and_its_best_epoch_is_kept(store: ImpressionStore, clicked: Clicks) -> None:
+def test_it_learns_and_its_best_epoch_is_kept(store: ImpressionStore, clicked: Runs) -> None:
     run = clicked("run", "training.max_epochs=8")
     losses, best = column(run, "train/bce"), max(column(run, "validation/auc"))
     assert losses[-1] < 0.5 < losses[0] and min(column(run, "rows_per_s")) > 0
@@ -92,7 +81,7 @@ def test_predict_equals_evaluation(run: Run, store: ImpressionStore) -> None:
 
 
 @pytest.mark.parametrize("update", ["adamw", "lazy_adam", "rowwise_adagrad"])
-def test_resume_gives_the_same_bits(clicked: Clicks, update: str) -> None:
+def test_resume_gives_the_same_bits(clicked: Runs, update: str) -> None:
     """A run stopped after half its epochs and one that was not end in the same weights, optimizer and rows."""
     settings = (
         f"model.embedding.update={update}", "training.schedule=plateau", "model.embedding.l2=0.01",
@@ -109,7 +98,7 @@ def test_resume_gives_the_same_bits(clicked: Clicks, update: str) -> None:
     assert same_weights(unbroken.path / "checkpoints" / last, again.path / "checkpoints" / last)
 
 
-def test_plateau_cuts_the_rate_and_patience_ends_the_run(clicked: Clicks) -> None:
+def test_plateau_cuts_the_rate_and_patience_ends_the_run(clicked: Runs) -> None:
     settings = ("training.lr=0.05", "training.max_epochs=40", "training.schedule=plateau", "training.patience=2")
     run = clicked("run", *settings)
     values = column(run, "validation/auc")
@@ -121,13 +110,13 @@ def test_plateau_cuts_the_rate_and_patience_ends_the_run(clicked: Clicks) -> Non
     assert state["cuts"] == cuts >= 2
 
 
-def test_logloss_is_smaller_when_better(clicked: Clicks) -> None:
+def test_logloss_is_smaller_when_better(clicked: Runs) -> None:
     run = clicked("run", "evaluation.selection=logloss")
     best = min(column(run, "validation/logloss"))
     assert fr.evaluate(run, "validation").metrics["logloss"] == pytest.approx(best, abs=1e-6)
 
 
-def test_micro_batches_add_up(clicked: Clicks) -> None:
+def test_micro_batches_add_up(clicked: Runs) -> None:
     """Without dropout, a batch in several shards moves the weights as one does."""
     plain = ("model.ranker.deep.dropout=0", "training.max_epochs=1", "model.embedding.l2=0")
     whole, *parts = (clicked(f"in {n}", *plain, f"training.accumulate={n}") for n in (1, 2, 3))
@@ -186,11 +175,11 @@ def test_the_wrong_store_is_refused(runs: Runs, store: ImpressionStore, market: 
     with refused("store-of-other-problem", "fullrank list rankers"):
         Runs(store, runs.home)("a")
     with refused("store-of-other-problem", "prepare-impressions"):
-        Clicks(market, runs.home)("a")
+        Runs(market, runs.home, tiny)("a")
     assert not (runs.home / "a").exists()
 
 
-def test_what_ranks_items_is_refused_on_a_click_model(run: Run, clicked: Clicks) -> None:
+def test_what_ranks_items_is_refused_on_a_click_model(run: Run, clicked: Runs) -> None:
     for ask in (lambda: fr.recommend(run, {"me": [1]}), lambda: run.catalog):
         with refused("not-a-recommender"):
             ask()
