@@ -209,13 +209,6 @@ def test_mistakes_are_told_before_anything_is_written(folder: Path, tmp_path: Pa
     monkey.undo()
 
 
-def test_a_refusal_of_a_part_is_the_callers(folder: Path, tmp_path: Path) -> None:
-    strange = pl.DataFrame({"user_id": ["new"], "item_id": ["nothing"], "timestamp": [5]})
-    assert "not know" in refusal(
-        "unknown-item", recommend, folder, tmp_path / "lists", strange, data=None, unknown="error"
-    )
-
-
 def test_a_worker_opens_the_files_that_it_is_sent(folder: Path) -> None:
     """Where the run's folder is not there, and once for all parts."""
     opened = []
