@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from folders import limited
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -63,19 +64,17 @@ def test_a_process_with_too_many_open_files_is_told(tmp_path: Path) -> None:
     """Reading takes two handles at a time, and the file is neither missing nor damaged where there is one or none."""
     write_tensors(tmp_path / "x.safetensors", {"a": torch.ones(3)})
     read_tensors(tmp_path / "x.safetensors")  # imports what it needs while it can
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
     handles = []
-    try:
-        with pytest.raises(OSError, match="Too many"):
-            while True:
-                handles.append(os.open(os.devnull, os.O_RDONLY))
-        for _ in range(2):
-            with refused("file-unreadable", tmp_path / "x.safetensors", "Too many open files"):
-                read_tensors(tmp_path / "x.safetensors")
-            os.close(handles.pop())
-        assert read_tensors(tmp_path / "x.safetensors").keys() == {"a"}
-    finally:
-        for handle in handles:
-            os.close(handle)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with limited(resource.RLIMIT_NOFILE, 256):
+        try:
+            with pytest.raises(OSError, match="Too many"):
+                while True:
+                    handles.append(os.open(os.devnull, os.O_RDONLY))
+            for _ in range(2):
+                with refused("file-unreadable", tmp_path / "x.safetensors", "Too many open files"):
+                    read_tensors(tmp_path / "x.safetensors")
+                os.close(handles.pop())
+            assert read_tensors(tmp_path / "x.safetensors").keys() == {"a"}
+        finally:
+            for handle in handles:
+                os.close(handle)

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from folders import limited
 from fullrank.core.errors import UserError
 from fullrank.run import Run, write_copy
 from fullrank.serving.client import Client
@@ -200,11 +201,9 @@ def test_redis_stopped_and_back(shop: Shop, tmp_path: Path) -> None:
 def test_a_service_whose_disk_is_full_is_not_ready(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit on the size of a file stands for a full disk: what refuses every event says so, until it takes them."""
     monkeypatch.setattr(sqlite, "PROBE", 0.0)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with running(run=str(shop.run.path), store=str(tmp_path / "store.sqlite")) as client:
         assert client.call("GET", "/readyz")["status"] == "ok"
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
-        try:
+        with limited(resource.RLIMIT_FSIZE, 300_000):
             for events in ([{"user": "gus", "item": "x" * 400}] * 20, [{"user": "gus", "item": "x"}]):
                 with refused("store-unavailable"):  # a page that is begun may still take a short event
                     for _ in range(1000):
@@ -214,8 +213,6 @@ def test_a_service_whose_disk_is_full_is_not_ready(shop: Shop, tmp_path: Path, m
                 assert found["status"] == "degraded" and "takes no events" in found["problems"][0]
                 assert str(tmp_path) not in str(found)
             assert client.recommend(history=["i7"], k=3)["source"] == "model", "what needs no store is answered"
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert client.call("GET", "/readyz")["status"] == "ok"
         assert client.add_events([{"user": "gus", "item": "i7"}])["stored"] == 1
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fullrank as fr
+from folders import full
 from fullrank.data.events.store import Store
 from fullrank.data.manifest import sealed
 from fullrank.run import Run, write_run, write_weights
@@ -251,10 +252,7 @@ def test_a_grown_and_a_filled_run_are_sealed_for_themselves(
         assert grown.manifest["files"][name] != run.manifest["files"][name]
     read(grown.path)
 
-    def broken(*given: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("fullrank.run.write_tensors", broken)
+    monkeypatch.setattr("fullrank.run.write_tensors", full)
     with refused("not-written", "gone"):
         fr.grow_catalog(run, pl.DataFrame({"item_id": [999_999]}), tmp_path / "gone", start="mean")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["grown"], "whole or not at all"
