@@ -195,7 +195,6 @@ def test_mistakes_are_told_before_anything_is_written(folder: Path, tmp_path: Pa
         ("not-item-lists", {"allow": [["i1"], ["i2"]]}),
         ("not-item-lists", {"filters": [{"price": 1}]}),
         ("nothing-allowed", {"allow": ["nothing"]}),
-        ("no-reasoner", {"budget": {"steps": 1}}),
         ("invalid-list-length", {"k": 0}),
         ("unknown-choice", {"unknown": "maybe"}),
         ("missing-column", {"data": None, "histories": folder / "events", "item_col": "sku"}),

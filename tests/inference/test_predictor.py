@@ -128,7 +128,6 @@ def test_lists_that_are_no_lists_are_refused() -> None:
         ({"exclude": {"i1"}}, ("not-item-lists", "exclude={'i1'}")),
         ({"decoding": "grap"}, ("invalid-setting", "'grap'", "'graph'")),
         ({"exclude": [3]}, ("wrong-id-type", "'i0'", "Int64 (3)")),
-        ({"budget": {"steps": 1}}, ("no-reasoner", "reasoning.steps=1")),
         ({"decoding": {"kind": "graph"}}, ("decoding-needs-codes", "decoding.kind=graph")),
     ):
         with refused(*said):
