@@ -1,9 +1,15 @@
-"""What tests of folders and of other processes share: names in a folder, packages, Python code that runs by itself."""
+"""What tests of folders and of other processes share: names in a folder, packages, Python code that runs by itself.
 
+And what a machine may refuse: room on the disk, and whatever has a limit.
+"""
+
+import errno
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -27,3 +33,19 @@ def python(code: str, *arguments: object, ends: int = 0, **environment: str) -> 
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == ends, f"{done.returncode}: {done.stderr[-800:]}"
     return done
+
+
+def full(*_: object) -> None:
+    """In place of a function that writes: there is no room."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@contextmanager
+def limited(kind: int, most: int) -> Iterator[None]:
+    """This process has such a limit (`resource.RLIMIT_FSIZE`)."""
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))

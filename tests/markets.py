@@ -7,6 +7,6 @@ from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
 
 
-def planted_store(place: Path, users: int = 60, items: int = 40, events_per_user: float = 8) -> Store:
+def planted_store(place: Path, *settings: str, users: int = 60, items: int = 40, events_per_user: float = 8) -> Store:
     tables = Planted(users=users, items=items, events_per_user=events_per_user).read()
-    return prepare(tables.events, place, items=tables.items)
+    return prepare(tables.events, place, items=tables.items, set=settings)

@@ -62,6 +62,13 @@ def as_format_2(run: Path) -> Path:
     return _write(run / "manifest.json", tree | {"format_version": 2})
 
 
+def flip(path: Path) -> None:
+    """One bit in the middle of a file is another."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
 def store_moved(run: Path, to: Path) -> None:
     """Make the manifest of a run name another place of its store."""
     path = run / "manifest.json"

@@ -12,7 +12,7 @@ import fullrank as fr
 from coded import catalog, matrix, settings
 from fullrank.training.fit import fit
 from refusals import refused
-from seals import as_format_2, reseal, unsealed
+from seals import as_format_2, flip, reseal, unsealed
 from tests.training.clicks import shop
 from tests.training.conftest import tiny
 
@@ -62,9 +62,7 @@ def test_one_flipped_bit_in_any_file_is_found(name: str, folders: dict[str, Path
     assert len(files) >= 2
     for file in files:
         folder = copied(name, file)
-        data = bytearray((folder / file).read_bytes())
-        data[len(data) // 2] ^= 1
-        (folder / file).write_bytes(bytes(data))
+        flip(folder / file)
         found = fr.verify(folder)
         assert {one.name: one.state for one in found.files if one.state != "ok"} == {file: "differs"}
         with refused("file-damaged", file):
@@ -96,9 +94,7 @@ def test_what_the_readers_refuse_is_told_though_the_hashes_agree(copied: Copied)
 def test_a_checkpoint_is_read(copied: Copied) -> None:
     folder = copied("run", "run")
     state = next((folder / "checkpoints").glob("step-*/optimizer.safetensors"))
-    data = bytearray(state.read_bytes())
-    data[-1] ^= 1
-    state.write_bytes(bytes(data))
+    flip(state)
     assert {one.name: one.state for one in fr.verify(folder).files}["checkpoints"] == "differs"
 
 

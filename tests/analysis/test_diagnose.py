@@ -12,7 +12,7 @@ import torch
 
 import fullrank as fr
 from discover import everything, name
-from fullrank.analysis.activations import ranking_activations, sample_impressions
+from fullrank.analysis.activations import sample_impressions
 from fullrank.analysis.diagnose import diagnose_ranking, diagnose_retrieval
 from fullrank.analysis.diagnosis import KEYS, NAME, Diagnosis
 from fullrank.core.tensor_files import read_tensors
@@ -175,16 +175,6 @@ def test_rows_are_those_of_the_whole_split_in_any_batches(run, store, tmp_path, 
 def _smooth(found) -> list:
     """The figures that rounding moves a little, and does not make jump."""
     return [one for one in found.rows if one["value"] is not None and not one["name"].endswith(("_bin", "_rose"))]
-
-
-def test_reading_leaves_the_model_as_it_was(run, store) -> None:
-    model = run.model().train()
-    hooks = [module._forward_pre_hooks for module in model.modules()]
-    for one in ranking_activations(model, store, sample_impressions(store, "test", 9)):
-        assert list(one.feed_forward_inputs) == ["ffn_0", "ffn_1"] and not any(
-            tap.requires_grad for tap in one.layers.values()
-        )
-    assert model.training and not any(hooks)
 
 
 def test_what_is_refused(run, store, tmp_path) -> None:

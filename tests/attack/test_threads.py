@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 import fullrank as fr
 from fullrank.inference.predictor import Predictor
@@ -29,8 +28,9 @@ from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.models.sequential.reasoning.plr import PLR
+from predictors import predictor_of
 from tests.attack.worlds import impressions, world
-from tiny import ITEMS, catalog, shaken, store
+from tiny import ITEMS, catalog
 
 pytestmark = pytest.mark.attack
 
@@ -51,14 +51,7 @@ SEARCHES = [{"kind": "exact"}, {"kind": "pruned", "codes": 2}, {"kind": "graph",
 
 
 def predictor(kind: str) -> Predictor:
-    known = catalog()
-    torch.manual_seed(0)
-    model = MODELS[kind].build(known)
-    if hasattr(model, "fit"):
-        model.fit(store([[IDS.index(item) for item in items] for items in HISTORIES.values() if len(items) > 2] * 3))
-    else:
-        shaken(model)
-    return Predictor(model, known, device="cpu")
+    return predictor_of(MODELS[kind], [[IDS.index(item) for item in own] for own in HISTORIES.values() if len(own) > 2])
 
 
 def plain(found: Any) -> Any:

@@ -9,7 +9,6 @@ import fullrank as fr
 from fullrank.analysis.diagnose import Diagnosis
 from fullrank.data.events.store import Store
 from fullrank.run import Run
-from seals import store_moved
 from tests.cli.conftest import Ask, Call, Refuses
 
 
@@ -42,12 +41,6 @@ def test_a_baseline_leaves_out_what_it_has_not(name: str, shop: Path, tmp_path: 
     assert said.code == 0 and "left out: layers (it has no layers)" in said.out
     assert not (shop / name / "diagnosis.jsonl").exists()
     assert Diagnosis.load(tmp_path / "rows.jsonl").left_out()["bound"] == "it has no transformer blocks"
-
-
-def test_the_store_may_have_moved(run: Path, tmp_path: Path, call: Call, refuses: Refuses) -> None:
-    store_moved(run, tmp_path / "gone")
-    refuses("missing-store", "diagnose sasrec", tmp_path / "gone", "--data")
-    assert call("diagnose sasrec --data @data --users 20").code == 0
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,6 @@ def test_predict_says_what_is_wrong(refuses: Refuses, shop: Path, tmp_path: Path
     refuses("unknown-suffix", "predict lr bad.parquet --out x.xls", "'.xls'", ".parquet")
 
 
-def test_the_wrong_store(refuses: Refuses, shop: Path) -> None:
-    refuses("store-of-other-problem", "train sasrec --data impressions --out a", "sasrec", "impressions")
-    refuses("store-of-other-problem", "train lr --data @data --out b", "lr", shop / "data")
-    refuses("not-a-recommender", "recommend lr --history 1", "lr", "`predict`")
-
-
 def test_diagnose(ask: Ask, call: Call, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     found = ask("diagnose rankelastor --impressions 60 --seed 1 --out rows.jsonl")
     assert found["impressions"] == 60 and found["seed"] == 1

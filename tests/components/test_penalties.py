@@ -13,7 +13,6 @@ from fullrank.testing.regularizers import (
     check_falls,
     check_finite,
     check_optimum,
-    nudged,
     small_recommender,
 )
 from tests.components.cases import every_kind
@@ -103,17 +102,6 @@ def test_least_at_its_optimum(pair) -> None:
         return
     assert pair[1] in OPTIMA, f"state where {pair[1]!r} is least: add it to OPTIMA in {__file__}"
     check_optimum(plain(pair).build(), OPTIMA[pair[1]])  # type: ignore[attr-defined]
-
-
-@ALL
-def test_weight_is_a_factor_elsewhere_too(pair) -> None:
-    """At the steps in which a kind is least, a little aside."""
-    spec = plain(pair)
-    if hasattr(spec, "weight") and pair[1] in OPTIMA:
-        at, best = OPTIMA[pair[1]]()
-        step = at(nudged(best, 0.3, 0))
-        heavier = spec.override(f"weight={3 * spec.weight}")
-        torch.testing.assert_close(heavier.build()(step), 3 * spec.build()(step))  # type: ignore[attr-defined]
 
 
 def test_planted_faults_are_caught() -> None:

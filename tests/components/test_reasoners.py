@@ -24,12 +24,6 @@ def test_reasoners(pair) -> None:
     run_checks(pair)
 
 
-@pytest.mark.parametrize("wrong", [{"steps": -1}, {"streams": 0}])
-def test_budgets_below_the_least_are_refused(wrong) -> None:
-    with refused("invalid-setting", *wrong):
-        Budget.parse(wrong)
-
-
 def test_one_step_of_one_stream() -> None:
     """PLR's z is h_1 under a gate of 1; ERL answers with the mean of two states, PRL with the second."""
     x, batch = sequences(DIM, extra=2)

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import polars as pl
 import pytest
 import torch
 
-from folders import left
+from folders import full, left, limited
 from fullrank.core import files
 from fullrank.core.errors import UserError
 from fullrank.core.files import (
@@ -60,10 +61,6 @@ WRITERS = {
     "x.safetensors": lambda path: write_tensors(path, {"a": torch.ones(3)}),
 }
 each = pytest.mark.parametrize("name", WRITERS)
-
-
-def full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @each
@@ -152,14 +149,10 @@ def test_a_folder_is_removed_with_one_file_open_at_a_time(tmp_path: Path) -> Non
     deep.mkdir(parents=True)
     (deep / "file").touch()
     (deep / "link").symlink_to(tmp_path / "kept")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open(os.devnull, os.O_RDONLY)
     os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
-    try:
+    with limited(resource.RLIMIT_NOFILE, free + 1):
         remove_tree(tmp_path / "part")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["kept", "file"]
 
 
@@ -285,16 +278,9 @@ def test_any_result_is_what_json_can_hold() -> None:
 def test_an_array_is_whole_or_refused_where_its_end_finds_no_room(tmp_path: Path, values: int) -> None:
     """`np.save` leaves out the last values without an error."""
     array = np.arange(values, dtype=np.int32)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_400, before[1]))
-    try:
-        if values * 4 + 128 <= 2_400:
-            files.write_array(tmp_path / "a.npy", array)
-        else:
-            with refused("not-written", "a.npy"):
-                files.write_array(tmp_path / "a.npy", array)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    fits = values * 4 + 128 <= 2_400
+    with limited(resource.RLIMIT_FSIZE, 2_400), nullcontext() if fits else refused("not-written", "a.npy"):
+        files.write_array(tmp_path / "a.npy", array)
     if (tmp_path / "a.npy").exists():
         assert np.array_equal(np.load(tmp_path / "a.npy"), array)
 

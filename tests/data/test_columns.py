@@ -151,16 +151,6 @@ def test_impressions_by_keywords(tmp_path: Path) -> None:
     assert len(fr.prepare_impressions(tmp_path / "t.csv", tmp_path / "h", label="liked")) == 300
 
 
-def test_pandas_text_and_dates_and_duckdb(tmp_path: Path) -> None:
-    import duckdb
-
-    dated = LOG.with_columns(when=pl.from_epoch("when"))
-    want = fr.prepare(dated, tmp_path / "polars", **NAMES).fingerprint
-    assert fr.prepare(dated.to_pandas(), tmp_path / "pandas", **NAMES).fingerprint == want
-    shop = dated.to_arrow()  # noqa: F841  (DuckDB finds it by its name)
-    assert fr.prepare(duckdb.sql("select * from shop"), tmp_path / "duckdb", **NAMES).fingerprint == want
-
-
 def test_a_package_that_is_not_there_is_named() -> None:
     """pandas and polars say it in a sentence of their own, with or without the package's name beside it."""
     source = InputTable(LOG, "events")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from folders import left
+from folders import left, limited
 from fullrank.data import download as downloads
 from fullrank.data.download import download
 from fullrank.data.sources import RemoteFile, Tables
@@ -346,13 +346,8 @@ def test_a_full_disk_is_seen_before_the_transfer(fetch: Fetch, tmp_path: Path, m
 
 
 def test_a_disk_that_fills_up_on_the_way(fetch: Fetch, tmp_path: Path, waits: list) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
-    try:
-        with refused("not-written", tmp_path / "a.bin.part"):
-            fetch()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with limited(resource.RLIMIT_FSIZE, 300_000), refused("not-written", tmp_path / "a.bin.part"):
+        fetch()
     assert waits == [] and not (tmp_path / "a.bin").exists()
     assert fetch() == DATA
 

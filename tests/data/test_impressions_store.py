@@ -1,16 +1,12 @@
 """A store of impressions is complete or not there, and no damaged or hostile folder gets past it."""
 
-import errno
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from fullrank.data.impressions import write as impression_write
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.manifest import describe_files
 from refusals import refused
@@ -160,19 +156,6 @@ def test_other_files_are_not_replaced(folder: Path, tmp_path: Path) -> None:
             prepared(FRAME, place, SCHEMA)
     with refused("not-a-folder"):
         prepared(FRAME, tmp_path / "events" / "mine.txt", SCHEMA)
-
-
-@pytest.mark.parametrize("where", ["append", "close"])
-def test_a_full_disk_leaves_the_old_store(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    before = describe_files(folder)
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(impression_write._Array, where, full)
-    with refused("not-written", os.strerror(errno.ENOSPC), folder):
-        prepared(FRAME.head(30), folder, SCHEMA, overwrite=True)
-    assert describe_files(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
 
 
 def test_an_error_in_the_second_pass_leaves_the_old_store(folder: Path) -> None:

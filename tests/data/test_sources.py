@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fullrank.core.registry import find, kinds
+from fullrank.core.registry import find
 from fullrank.core.spec import Spec
 from fullrank.data.sources import EventSource, ImpressionSource, Tables
 from fullrank.data.sources.gowalla import Gowalla
@@ -44,10 +44,6 @@ def checked(source: EventSource, folder: Path, *rows: tuple) -> Tables:
             assert frame[key].dtype == events[key].dtype
             assert set(frame[key]) <= set(events[key])
     return tables
-
-
-def test_the_room_holds_these_sources() -> None:
-    assert sorted(kinds("data.sources")) == KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,7 +4,6 @@ import itertools
 import json
 import shutil
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -13,10 +12,9 @@ import pytest
 import fullrank as fr
 from fakes import Kept, Whole
 from fullrank.core import files
-from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
+from markets import planted_store
 from refusals import refused
 from seals import reseal
 
@@ -124,15 +122,6 @@ def test_rows_of_another_type_are_refused(column: str, saved: Path) -> None:
         EvaluationResult.load(saved.parent)
 
 
-def test_a_save_that_fails_leaves_the_old_json(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = saved.read_text()
-    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
-    with refused("not-written", saved.parent, "No space left"):
-        EvaluationResult.load(saved.parent).save(saved.parent)
-    assert saved.read_text() == before
-    assert {file.name for file in saved.parent.iterdir()} == {"evaluation.json", "per_user.parquet"}
-
-
 def shards(world: int, spec: Evaluation) -> list:
     return [measure(Whole(40), STORE, "test", spec, shard=(rank, world)) for rank in range(world)]
 
@@ -168,7 +157,7 @@ def test_an_impossible_shard_is_refused(shard: tuple[int, int]) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return prepare(Planted(users=60, items=40, events_per_user=8).read().events, tmp_path_factory.mktemp("s") / "shop")
+    return planted_store(tmp_path_factory.mktemp("s") / "shop")
 
 
 @pytest.fixture(scope="module")

@@ -195,7 +195,6 @@ def test_mistakes_are_told_before_anything_is_written(folder: Path, tmp_path: Pa
         ("not-item-lists", {"allow": [["i1"], ["i2"]]}),
         ("not-item-lists", {"filters": [{"price": 1}]}),
         ("nothing-allowed", {"allow": ["nothing"]}),
-        ("no-reasoner", {"budget": {"steps": 1}}),
         ("invalid-list-length", {"k": 0}),
         ("unknown-choice", {"unknown": "maybe"}),
         ("missing-column", {"data": None, "histories": folder / "events", "item_col": "sku"}),
@@ -207,13 +206,6 @@ def test_mistakes_are_told_before_anything_is_written(folder: Path, tmp_path: Pa
     monkey.setitem(sys.modules, "pyspark.sql", None)
     refusal("missing-package", recommend, folder, out, engine="spark", master="local[2]")
     monkey.undo()
-
-
-def test_a_refusal_of_a_part_is_the_callers(folder: Path, tmp_path: Path) -> None:
-    strange = pl.DataFrame({"user_id": ["new"], "item_id": ["nothing"], "timestamp": [5]})
-    assert "not know" in refusal(
-        "unknown-item", recommend, folder, tmp_path / "lists", strange, data=None, unknown="error"
-    )
 
 
 def test_a_worker_opens_the_files_that_it_is_sent(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Predicting tables of any size: the same as evaluation, whatever the chunks; the file appears whole or not at all."""
 
-import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.core import files
 from fullrank.data import frames
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.ranking import evaluate_ranking
@@ -143,15 +141,6 @@ def test_an_error_leaves_the_old_file(
             predict_file(model, store.encoder, bad, out)
         assert out.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 3, "no piece is left"
-
-
-def test_a_full_disk_is_a_sentence(
-    store: ImpressionStore, model: RankingModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files.os, "fsync", Mock(side_effect=OSError(28, os.strerror(28))))
-    with refused("not-written", tmp_path / "out.parquet", os.strerror(28)):
-        predict_file(model, store.encoder, table(9), tmp_path / "out.parquet")
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written_is_said_at_once(store: ImpressionStore, model: RankingModule, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from fullrank.core.device import resolve_device
 from fullrank.inference.list_options import ListOptions
@@ -16,8 +15,9 @@ from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.reasoning import Budget
+from predictors import predictor_of
 from refusals import refused
-from tiny import ITEMS, catalog, shaken, store
+from tiny import ITEMS, catalog, shaken
 
 IDS = [f"i{n}" for n in range(ITEMS)]
 DRAW = np.random.default_rng(5)
@@ -49,34 +49,11 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def predictor(kind: str) -> Predictor:
-    known = catalog()
-    torch.manual_seed(0)
-    model = SPECS[kind].build(known)
-    if hasattr(model, "fit"):
-        events = [[IDS.index(item) for item in items] for items in HISTORIES.values() if len(items) > 2]
-        model.fit(store(events * 3))
-    else:
-        shaken(model)
-    return Predictor(model, known, device="cpu")
+    return predictor_of(SPECS[kind], [[IDS.index(item) for item in own] for own in HISTORIES.values() if len(own) > 2])
 
 
 def lists(found: pl.DataFrame) -> dict[Any, list[Any]]:
     return {user: part["item"].to_list() for (user,), part in found.group_by("user", maintain_order=True)}
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_threads_answer_as_one_does_on_every_path(path: str) -> None:
-    kind, how = PATHS[path]
-    shared = predictor(kind)
-    asked = [({user: items}, {"exclude": IDS[:5]} if n % 2 else {"allow": IDS[3:]}) for n, (user, items) in
-             enumerate(list(HISTORIES.items()) * 2)]  # fmt: skip
-
-    def ask(one: tuple[dict[str, list[str]], dict[str, list[str]]]) -> list[tuple[Any, ...]]:
-        return shared.recommend(one[0], k=5, **one[1], **how).rows()
-
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(ask, asked))  # before anything is made
-    assert together == [ask(one) for one in asked]
 
 
 def test_a_graph_that_reaches_too_little_gives_the_exact_list() -> None:
@@ -151,7 +128,6 @@ def test_lists_that_are_no_lists_are_refused() -> None:
         ({"exclude": {"i1"}}, ("not-item-lists", "exclude={'i1'}")),
         ({"decoding": "grap"}, ("invalid-setting", "'grap'", "'graph'")),
         ({"exclude": [3]}, ("wrong-id-type", "'i0'", "Int64 (3)")),
-        ({"budget": {"steps": 1}}, ("no-reasoner", "reasoning.steps=1")),
         ({"decoding": {"kind": "graph"}}, ("decoding-needs-codes", "decoding.kind=graph")),
     ):
         with refused(*said):

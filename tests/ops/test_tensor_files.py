@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fullrank.core import files
+from folders import limited
 from fullrank.core.files import write_text
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -33,23 +33,6 @@ def test_tied_tensors(tmp_path: Path) -> None:
     write_tensors(tmp_path / "x.safetensors", {"whole": base, "again": base, "part": base[2:4]})
     back = read_tensors(tmp_path / "x.safetensors")
     assert torch.equal(back["again"], base) and torch.equal(back["part"], base[2:4])
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_text(tmp_path / "x.json", '{"old": 1}')
-    write_tensors(tmp_path / "x.safetensors", {"old": torch.ones(2)})
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files.os, "replace", full)
-    with refused("not-written", tmp_path / "x.json", "No space left"):
-        write_text(tmp_path / "x.json", "{}")
-    with refused("not-written", tmp_path / "x.safetensors", "No space left"):
-        write_tensors(tmp_path / "x.safetensors", {"new": torch.ones(2)})
-    assert read_json(tmp_path / "x.json") == {"old": 1}
-    assert "old" in read_tensors(tmp_path / "x.safetensors")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.json", "x.safetensors"]
 
 
 def test_what_is_missing_or_damaged(tmp_path: Path) -> None:
@@ -81,19 +64,17 @@ def test_a_process_with_too_many_open_files_is_told(tmp_path: Path) -> None:
     """Reading takes two handles at a time, and the file is neither missing nor damaged where there is one or none."""
     write_tensors(tmp_path / "x.safetensors", {"a": torch.ones(3)})
     read_tensors(tmp_path / "x.safetensors")  # imports what it needs while it can
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
     handles = []
-    try:
-        with pytest.raises(OSError, match="Too many"):
-            while True:
-                handles.append(os.open(os.devnull, os.O_RDONLY))
-        for _ in range(2):
-            with refused("file-unreadable", tmp_path / "x.safetensors", "Too many open files"):
-                read_tensors(tmp_path / "x.safetensors")
-            os.close(handles.pop())
-        assert read_tensors(tmp_path / "x.safetensors").keys() == {"a"}
-    finally:
-        for handle in handles:
-            os.close(handle)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with limited(resource.RLIMIT_NOFILE, 256):
+        try:
+            with pytest.raises(OSError, match="Too many"):
+                while True:
+                    handles.append(os.open(os.devnull, os.O_RDONLY))
+            for _ in range(2):
+                with refused("file-unreadable", tmp_path / "x.safetensors", "Too many open files"):
+                    read_tensors(tmp_path / "x.safetensors")
+                os.close(handles.pop())
+            assert read_tensors(tmp_path / "x.safetensors").keys() == {"a"}
+        finally:
+            for handle in handles:
+                os.close(handle)

@@ -6,16 +6,14 @@ from typing import Any
 import pytest
 
 import fullrank as fr
-from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.sources.planted import Planted
 from fullrank.experiment import Experiment, find_experiment
+from markets import planted_store
 
 
 @pytest.fixture(scope="session")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    tables = Planted(users=400, items=100, events_per_user=12).read()
-    return prepare(tables.events, tmp_path_factory.mktemp("market") / "store")
+    return planted_store(tmp_path_factory.mktemp("market") / "store", users=400, items=100, events_per_user=12)
 
 
 def model(made: Experiment | str) -> Any:

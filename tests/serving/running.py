@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -46,3 +46,11 @@ def serving(app, **options) -> Iterator:
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the service did not stop"
+
+
+def until(holds: Callable, seconds: float = 5.0) -> bool:
+    """Whether something holds before the time is over."""
+    end = time.monotonic() + seconds
+    while not (found := holds()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(found)

@@ -14,6 +14,7 @@ import pytest
 from fullrank.core.errors import UserError
 from fullrank.serving import answers
 from fullrank.serving.answers import SCHEMA, AnswerLog, LoggedAnswer
+from serving.running import until
 
 
 def row(n: int, user: str | None = "ada", at: float | None = None, k: int = 3) -> LoggedAnswer:
@@ -41,11 +42,11 @@ def test_what_is_added_is_a_part_when_the_log_is_closed(tmp_path: Path) -> None:
 def test_parts_are_written_by_count_and_by_time(tmp_path: Path) -> None:
     with AnswerLog(tmp_path, rows=5, seconds=60) as log:
         log.add(row(n) for n in range(7))
-        _until(lambda: log.written == 7)
+        assert until(lambda: log.written == 7)
     with AnswerLog(tmp_path, rows=500, seconds=0.1) as log:
         log.add([row(8)])
-        _until(lambda: log.written == 1)
-        _until(lambda: len(log.parts()) == 2)
+        assert until(lambda: log.written == 1)
+        assert until(lambda: len(log.parts()) == 2)
     assert len(AnswerLog(tmp_path).parts()) == 2, "an empty buffer is no part"
 
 
@@ -153,10 +154,3 @@ def test_a_kill_loses_the_buffer_alone(tmp_path: Path) -> None:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGKILL)
     assert read(tmp_path)["request_id"].to_list() == [f"r{n}" for n in range(100)]
-
-
-def _until(holds: object, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

@@ -158,19 +158,6 @@ def test_a_caller_that_left_is_skipped() -> None:
     assert run(work) == 0 and model.batches == [[0], [1]]
 
 
-def test_many_callers_get_their_own_answers() -> None:
-    model = Model()
-
-    async def work(batcher: Batcher) -> list:
-        async def caller(ask: int) -> int:
-            await asyncio.sleep((ask % 7) / 1000)
-            return await batcher.submit(model, 1000 + ask)
-
-        return await asyncio.gather(*map(caller, range(200)))
-
-    assert run(work, most=16) == [2 * (1000 + ask) for ask in range(200)]
-
-
 def test_the_thread_outlives_whoever_counts() -> None:
     def broken(size: int, waited: float, took: float) -> None:
         raise ZeroDivisionError

@@ -32,7 +32,7 @@ from fullrank.models.sequential.objectives.tasks.semantic_tokens import Semantic
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.serving.explain import alike_events, explain_lists
 from fullrank.serving.titles import LEAST_SIMILARITY, SimilarTitles, TitleSearch, words_of
-from tiny import catalog, shaken, store
+from predictors import predictor_of
 
 TWO = Transformer(layers=2, attention=Softmax(heads=2))
 MASKED = Transformer(layers=2, attention=Softmax(heads=2, causal=False))
@@ -55,14 +55,8 @@ ANSWERS = [[2, 7], [1], [5, 4, 3], [0]]
 
 
 def predictor(kind: str) -> Predictor:
-    torch.manual_seed(0)
-    known = catalog()
-    if kind in BASELINES:
-        model = BASELINES[kind].build(known)
-        model.fit(store([[1, 2, 3, 4], [2, 3, 4, 5]] * 3))
-    else:
-        model = shaken(Recommender(dim=8, max_length=6, **SPECS[kind]).build(known))
-    return Predictor(model, known, device="cpu")
+    spec = BASELINES[kind] if kind in BASELINES else Recommender(dim=8, max_length=6, **SPECS[kind])
+    return predictor_of(spec, [[1, 2, 3, 4], [2, 3, 4, 5]])
 
 
 def histories(rows: list) -> Histories:

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from folders import limited
 from fullrank.core.errors import UserError
 from fullrank.run import Run, write_copy
 from fullrank.serving.client import Client
@@ -22,6 +23,7 @@ from fullrank.serving.keys import add_key
 from fullrank.serving.stores import sqlite
 from redis_servers import BINARIES, Server, missing
 from refusals import refused
+from seals import flip
 from serving.conftest import SMALL, Shop
 from serving.running import items_of, running, scores_of
 
@@ -140,9 +142,7 @@ def test_a_corrupt_and_a_worse_model_are_refused(shop: Shop, tmp_path: Path) -> 
         before = client.recommend(history=["i7", "i13"], k=5)
         put(good, folder, "worse", damage=True)
         put(good, folder, "corrupt")
-        weights = folder / "corrupt" / "weights.safetensors"
-        data = weights.read_bytes()
-        weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        flip(folder / "corrupt" / "weights.safetensors")
         for name in ("worse", "corrupt"):
             becomes(name, "refused")
             with refused("version-refused"):
@@ -201,11 +201,9 @@ def test_redis_stopped_and_back(shop: Shop, tmp_path: Path) -> None:
 def test_a_service_whose_disk_is_full_is_not_ready(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit on the size of a file stands for a full disk: what refuses every event says so, until it takes them."""
     monkeypatch.setattr(sqlite, "PROBE", 0.0)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with running(run=str(shop.run.path), store=str(tmp_path / "store.sqlite")) as client:
         assert client.call("GET", "/readyz")["status"] == "ok"
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
-        try:
+        with limited(resource.RLIMIT_FSIZE, 300_000):
             for events in ([{"user": "gus", "item": "x" * 400}] * 20, [{"user": "gus", "item": "x"}]):
                 with refused("store-unavailable"):  # a page that is begun may still take a short event
                     for _ in range(1000):
@@ -215,8 +213,6 @@ def test_a_service_whose_disk_is_full_is_not_ready(shop: Shop, tmp_path: Path, m
                 assert found["status"] == "degraded" and "takes no events" in found["problems"][0]
                 assert str(tmp_path) not in str(found)
             assert client.recommend(history=["i7"], k=3)["source"] == "model", "what needs no store is answered"
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert client.call("GET", "/readyz")["status"] == "ok"
         assert client.add_events([{"user": "gus", "item": "i7"}])["stored"] == 1
 

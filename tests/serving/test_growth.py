@@ -9,8 +9,6 @@ from fullrank.core.registry import kinds
 from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import find_experiment
 from fullrank.serving.catalogue import LiveItems
-from fullrank.serving.growth import ItemGrowth, Origin
-from fullrank.serving.item_documents import Newcomer
 from fullrank.testing.inputs import ITEMS
 from fullrank.training.grow import outline
 from refusals import refused
@@ -110,10 +108,10 @@ def test_items_of_text_vectors_copy_the_nearest(transductive: str) -> None:
 
 
 def test_an_added_item_stands_for_its_neighbours() -> None:
-    documents = {"b": {"like": ["a", "i0"]}, "a": {"like": ["i1", "i2"]}}
+    documents = {"b": {"like": ["a", "i0"]}, "a": {"like": ["i1", "i1", "i2"]}}
     before, after, live = grown("sasrec", **documents)
     table, new = before.model.items.all(), after.model.items.all()
-    torch.testing.assert_close(new[ITEMS], table[0] / 2 + (table[1] + table[2]) / 4)
+    torch.testing.assert_close(new[ITEMS], table[0] / 2 + (2 * table[1] + table[2]) / 6)
     assert live.ids[ITEMS:] == ["b", "a"]
 
 
@@ -206,16 +204,6 @@ def test_whole_numbers_and_their_texts_are_one_id() -> None:
     assert live.origin(70000)["neighbours"] == [101, 102] == live.origin("70000")["neighbours"]
     assert list(live.refused) == ["x"] and live.ids[-1] == 70000
     assert after.catalog.lookup([70000]).tolist() == [ITEMS]
-
-
-def test_growth_alone() -> None:
-    run, predictor = opened(None, *TINY)
-    growth = ItemGrowth(run.spec.model, predictor)
-    found = growth.origins({"n": Newcomer("n", like=("i1", "i1", "i2"))})["n"]
-    assert isinstance(found, Origin) and dict(zip(found.neighbours, found.weights, strict=True)) == pytest.approx(
-        {1: 2 / 3, 2: 1 / 3}
-    )
-    assert growth.grown(()) is predictor
 
 
 def test_tables_grow_in_place_and_older_snapshots_stay() -> None:

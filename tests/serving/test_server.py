@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +29,7 @@ from fullrank.serving.client import Client
 from fullrank.serving.server import build_app, tell_failure, told_failure
 from fullrank.serving.settings import ServeSettings
 from serving.conftest import Shop
-from serving.running import items_of
+from serving.running import items_of, until
 
 
 def test_whatever_is_refused_leaves_no_file_and_no_promise(
@@ -124,13 +124,6 @@ def is_ready(client: Client) -> bool:
         return bool(client.call("GET", "/readyz"))
     except UserError:
         return False
-
-
-def until(what: Callable, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not (holds := what()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return holds
 
 
 @pytest.mark.slow

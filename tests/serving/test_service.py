@@ -63,12 +63,6 @@ def test_a_least_score(service: Client, shop: Shop, capsys: pytest.CaptureFixtur
         assert items_of({"items": said.get("recommendations") or said["answers"][0]["items"]}) == kept
 
 
-def test_seen_items_may_be_kept(service: Client, shop: Shop) -> None:
-    everything = items_of(service.recommend(history=HISTORY, k=200, seen="keep"))
-    assert sorted(everything) == sorted(shop.ids)
-    assert set(everything) - set(items_of(service.recommend(history=HISTORY, k=200))) == set(HISTORY)
-
-
 def test_events_change_the_answer_and_are_stored_once(service: Client) -> None:
     before = items_of(service.recommend(user="ann", k=5))
     assert service.recommend(user="ann", k=5)["source"] == "popular"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from folders import limited
 from fullrank.core.file_system import network_file_system
 from fullrank.serving.stores import Event, HistoryStore, StoreUnavailable, open_history_store, sqlite_file
 from refusals import refused
@@ -92,12 +93,10 @@ async def not_ready(store: HistoryStore) -> None:
 
 def test_a_full_disk_loses_nothing_and_the_store_goes_on(tmp_path: Path) -> None:
     """A limit on the size of a file stands for a full disk, in the log and in the file itself."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     async def work(store: HistoryStore) -> None:
         await store.add_events(call("before"))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
-        try:
+        with limited(resource.RLIMIT_FSIZE, 400_000):
             acked = await fill(store)
             for _ in range(3):
                 with refused("store-unavailable"):
@@ -105,8 +104,6 @@ def test_a_full_disk_loses_nothing_and_the_store_goes_on(tmp_path: Path) -> None
                 await check(store, acked)
             await not_ready(store)
             assert len(await store.history("u", 5)) == 3
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         await store.ping()
         assert acked and await store.add_events(call("after")) == [True] * 3
         await check(store, acked)

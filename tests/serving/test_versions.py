@@ -24,6 +24,7 @@ from fullrank.serving.stores import HistoryStore, open_history_store
 from fullrank.serving.version_checks import CanarySettings, examine, list_versions, read_body
 from fullrank.serving.versions import ActiveVersions, Split, Versions, Watched
 from refusals import refused
+from seals import flip
 from serving.served import with_store
 from tests.serving.served import Served, Version, copied, fill, first_run, here, histories, items_of, shuffled
 
@@ -48,12 +49,6 @@ def watched(run: Run, tmp_path: Path) -> Path:
     """A folder with one version, `may`."""
     (tmp_path / "runs").mkdir()
     return copied(run, tmp_path / "runs" / "may").parent
-
-
-def flip(folder: Path) -> None:
-    """One bit of the weights is another."""
-    data = (folder / "weights.safetensors").read_bytes()
-    (folder / "weights.safetensors").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 class Fake(Version):
@@ -117,7 +112,7 @@ def test_worse_and_damaged_runs_are_refused_and_a_good_one_answers(run: Run, wat
             await until(lambda: state_of(versions, "worse") == "refused")
             assert "hit@10" in versions.describe()["versions"][1]["reason"] and versions.active.name == "may"
             copied(run, watched / ".flipped")
-            flip(watched / ".flipped")
+            flip(watched / ".flipped" / "weights.safetensors")
             (watched / ".flipped").rename(watched / "flipped")
             await until(lambda: state_of(versions, "flipped") == "refused")
             with refused("unknown-version", "flipped"):
@@ -249,7 +244,7 @@ def test_the_newest_that_opens_answers_first(run: Run, watched: Path) -> None:
     for name in ("may", "june"):
         time.sleep(0.02)
         copied(run, watched / name)
-    flip(watched / "june")
+    flip(watched / "june" / "weights.safetensors")
 
     async def work(store: HistoryStore) -> None:
         async with serving(store, watched, Served, base=watched / "gone") as versions:

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.sources.planted import Planted
 from fullrank.sweeps import schedule
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Cell
 from fullrank.sweeps.records import Row
 from fullrank.sweeps.sweep import Grid, Outcome, run_sweep, sweep
+from markets import planted_store
 
 TINY: dict[str, Any] = {
     "model.dim": 8,
@@ -32,9 +31,8 @@ TINY: dict[str, Any] = {
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     torch.set_num_threads(1)
-    tables = Planted(users=150, items=60, events_per_user=8).read()
     # no repeats, so that validation is evaluated as it chose: `tests/training/test_settled.py` has the others
-    return prepare(tables.events, tmp_path_factory.mktemp("scaling") / "shop", set=["duplicates=first"])
+    return planted_store(tmp_path_factory.mktemp("scaling") / "shop", "duplicates=first", users=150, items=60)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A small prepared marketplace, experiments that train on it in seconds, and how runs are compared."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,21 @@ from torch import Tensor
 
 from fullrank.api import train
 from fullrank.core.tensor_files import read_tensors
-from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.sources.planted import Planted
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.run import Run
 from fullrank.training import TrainState
+from markets import planted_store
 
 
 @pytest.fixture(scope="session")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    tables = Planted(users=300, items=80, events_per_user=12).read()
     place = tmp_path_factory.mktemp("market") / "store"
-    return prepare(tables.events, place, items=tables.items, set=["duplicates=first"])  # no repeats: `test_settled.py`
+    # no repeats: `test_settled.py`
+    return planted_store(place, "duplicates=first", users=300, items=80, events_per_user=12)
 
 
 def tiny(*settings: str, dropout: float = 0.2) -> Experiment:
@@ -53,13 +53,17 @@ class Stop:
 
 
 class Runs:
-    """``runs("whole", "seed=3")``: `tiny` with these settings, trained on the market in that folder of the test's."""
+    """``runs("whole", "seed=3")``: `tiny` with these settings, trained on the market in that folder of the test's.
 
-    def __init__(self, store: Store, home: Path) -> None:
-        self.store, self.home = store, home
+    Of another `made`, as the tiny ranker is, on its store.
+    """
 
-    def __call__(self, folder: str | Path, *settings: str, dropout: float = 0.2, **how: Any) -> Run:
-        return train(tiny(*settings, dropout=dropout), self.store, self.home / folder, progress=False, **how)
+    def __init__(self, store: Any, home: Path, made: Callable[..., Experiment] = tiny) -> None:
+        self.store, self.home, self.made = store, home, made
+
+    def __call__(self, folder: str | Path, *settings: str, dropout: float | None = None, **how: Any) -> Run:
+        spec = self.made(*settings) if dropout is None else self.made(*settings, dropout=dropout)
+        return train(spec, self.store, self.home / folder, progress=False, **how)
 
 
 @pytest.fixture

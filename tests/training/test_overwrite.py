@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 import torch
 
+from folders import full, left
 from fullrank.api import train
 from fullrank.core import files
 from fullrank.core.errors import UserError
@@ -42,10 +43,6 @@ def old(run: Run, tmp_path: Path) -> Path:
     (tmp_path / "run" / "notes").mkdir()
     (tmp_path / "run" / "notes" / "a.txt").write_text("mine too")
     return tmp_path / "run"
-
-
-def left(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @contextmanager
@@ -193,9 +190,6 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk(
 def test_an_exchange_that_the_disk_refuses(
     old: Path, replace: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(files, "_swap", full)
     with unchanged(old), refused("not-written", old, "No space left on device"):
         replace()

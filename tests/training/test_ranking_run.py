@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,17 +96,6 @@ def test_predictions_need_no_store(trained: Trained, tmp_path: Path, capfd: pyte
     words = ["predict", trained.path, tmp_path / "today.parquet", "--out", tmp_path / "cli.parquet"]
     assert main([str(word) for word in words]) == 0, capfd.readouterr().err
     assert pl.read_parquet(tmp_path / "cli.parquet").equals(trained.before)
-
-
-def test_threads_share_one_predictor(trained: Trained) -> None:
-    predictor = fr.load(trained.path, device="cpu")
-    tables = [shown().slice(n * 9, 40) for n in range(32)]
-    alone = [predictor.predict(table)["probability"].to_list() for table in tables]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda table: predictor.predict(table)["probability"].to_list(), tables))
-    assert together == alone
-    with refused("not-a-recommender"):
-        predictor.recommend([[1]])
 
 
 def test_every_field_is_encoded_as_by_the_store(trained: Trained) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fullrank as fr
+from folders import full
 from fullrank.data.events.store import Store
 from fullrank.data.manifest import sealed
 from fullrank.run import Run, write_run, write_weights
@@ -21,7 +22,7 @@ from fullrank.semantic_ids.encode import open_items
 from fullrank.training import TrainState, fit
 from fullrank.training.data_module import RetrievalData
 from refusals import refused
-from seals import as_format_2
+from seals import as_format_2, flip
 from tests.training.clicks import shop
 from tests.training.clicks import tiny as tiny_clicks
 from tests.training.conftest import change_json, tiny
@@ -55,10 +56,8 @@ def notes(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture
         yield caplog
 
 
-def flip(path: Path, other: Path) -> None:
-    whole = bytearray(path.read_bytes())
-    whole[len(whole) // 2] ^= 1
-    path.write_bytes(bytes(whole))
+def turn(path: Path, other: Path) -> None:
+    flip(path)
 
 
 def cut(path: Path, other: Path) -> None:
@@ -87,7 +86,7 @@ def read(folder: Path) -> None:
     run.rows()
 
 
-@pytest.mark.parametrize("harm", [flip, cut, swap, gone])
+@pytest.mark.parametrize("harm", [turn, cut, swap, gone])
 @pytest.mark.parametrize(("kind", "name"), [*(("lists", f) for f in FILES), *(("clicks", f) for f in CLICK_FILES)])
 def test_every_change_of_every_file_is_found(
     harm: Callable[[Path, Path], None], kind: str, name: str, runs: Path, tmp_path: Path
@@ -125,7 +124,7 @@ def test_a_hash_is_compared_by_every_reader(runs: Path, tmp_path: Path, market: 
 def test_a_change_after_opening_is_found_when_the_file_is_read(folder: Path) -> None:
     run = Run.open(folder)
     run.model()
-    flip(folder / "weights.safetensors", folder)
+    flip(folder / "weights.safetensors")
     with refused("file-damaged", "weights.safetensors"):
         run.model()
 
@@ -218,7 +217,7 @@ def test_best_weights_that_were_damaged_before_a_resume_are_never_sealed(
         fr.train(spec, market, tmp_path / "run", progress=False, callbacks=[Stop()])
     monkeypatch.undo()
     monkeypatch.setattr(RetrievalData, "score", lambda *_: 0.1)
-    flip(tmp_path / "run" / "weights.safetensors", tmp_path)
+    flip(tmp_path / "run" / "weights.safetensors")
     with refused("file-damaged", "weights.safetensors", tmp_path / "run" / "checkpoints"):
         fr.train(spec, market, tmp_path / "run", resume=True, progress=False)
     assert not Run.open(tmp_path / "run").manifest["finished"]
@@ -229,7 +228,7 @@ def test_a_sealed_run_is_open_while_its_weights_change(runs: Path, folder: Path)
     reopen_run(folder)
     write_weights(folder, Run.open(runs / "lists_other").model())
     assert not Run.open(folder).manifest["finished"]
-    flip(folder / "items.parquet", folder)
+    flip(folder / "items.parquet")
     with refused("file-damaged", "items.parquet"):
         reopen_run(folder)
 
@@ -253,10 +252,7 @@ def test_a_grown_and_a_filled_run_are_sealed_for_themselves(
         assert grown.manifest["files"][name] != run.manifest["files"][name]
     read(grown.path)
 
-    def broken(*given: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("fullrank.run.write_tensors", broken)
+    monkeypatch.setattr("fullrank.run.write_tensors", full)
     with refused("not-written", "gone"):
         fr.grow_catalog(run, pl.DataFrame({"item_id": [999_999]}), tmp_path / "gone", start="mean")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["grown"], "whole or not at all"

@@ -47,15 +47,6 @@ def test_caser_equals_its_equations() -> None:
         same(tokens[row, :length], slow, x)
 
 
-def test_caser_reads_no_further_than_its_window() -> None:
-    model = shaken(Caser(window=3).build(4, 10)).eval()
-    x, batch = torch.randn(1, 8, 4), padded(histories([8]))
-    other = x.clone()
-    other[:, 2] += 1
-    moved = (model(x, batch).tokens != model(other, batch).tokens).any(-1)[0]
-    assert moved.tolist() == [False, False, True, True, True, False, False, False]
-
-
 @pytest.mark.parametrize("products", [True, False])
 @pytest.mark.parametrize("projection", [True, False])
 def test_hgn_equals_its_equations(products, projection) -> None:

@@ -67,11 +67,6 @@ def test_gbce_equals_its_twin(count, t) -> None:
         assert abs(loss + (beta * own + sum(against)) / (count + 1)) < 1e-4
 
 
-def test_published_defaults() -> None:
-    assert (BCE().negatives.count, BCE().negatives.share, BCE().negatives.exclude) == (1, "query", "history")
-    assert (GBCE().negatives.count, GBCE().calibration) == (256, 0.75)
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("chunk", [1, 16 * ITEMS, 17 * ITEMS + 3, 10**8])
 @pytest.mark.parametrize("weighted", [False, True])

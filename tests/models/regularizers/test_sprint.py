@@ -1,6 +1,7 @@
 """SPRINT by hand: each term against its formula from whole attention matrices and exact norms, and every switch."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -49,16 +50,17 @@ def _followed(penalty, model) -> list:
     return found
 
 
-def column_norms(model, step, t=1.0) -> list:
-    """n_h of every layer from the whole matrices of weights (the slow twin)."""
+def shown(model, step) -> Iterator:
+    """Of every layer the whole matrices of weights, those of the padding's queries zero, and which events are valid."""
     _, inputs = model.task.training_inputs(model.items, BATCH)
-    norms = []
     for block, x in zip(step.states.blocks, step.states.layers, strict=False):
         weights = block.attention.weights(block.attention_norm(x), inputs)
-        columns = (weights * inputs.valid[:, None, :, None]).sum(2)
-        chosen = columns.transpose(0, 1)[:, inputs.valid]
-        norms.append((t * chosen).exp().sum(1).log() / t)
-    return norms
+        yield weights * inputs.valid[:, None, :, None], inputs.valid
+
+
+def column_norms(model, step, t=1.0) -> list:
+    """n_h of every layer from the whole matrices of weights (the slow twin)."""
+    return [(t * seen.sum(2).transpose(0, 1)[:, valid]).exp().sum(1).log() / t for seen, valid in shown(model, step)]
 
 
 def layer_norms(model, layer) -> tuple:
@@ -165,11 +167,9 @@ def test_column_mean_divides_by_the_queries_that_may_see_a_key() -> None:
     spec = Sprint(**PRINTED, attention=1, feed_forward=0, value_norms="none", column_mean=True, temperature=20)
     found, model, step = term(spec, heads=2)
     wanted = 0.0
-    _, inputs = model.task.training_inputs(model.items, BATCH)
-    for block, x in zip(step.states.blocks, step.states.layers, strict=False):
-        weights = block.attention.weights(block.attention_norm(x), inputs) * inputs.valid[:, None, :, None]
-        may_see = torch.ones(weights.shape[-2:]).tril() * inputs.valid[:, None, :, None]
-        means = (weights.sum(2) / may_see.sum(2).clamp_min(1)).transpose(0, 1)[:, inputs.valid]
+    for weights, valid in shown(model, step):
+        may_see = torch.ones(weights.shape[-2:]).tril() * valid[:, None, :, None]
+        means = (weights.sum(2) / may_see.sum(2).clamp_min(1)).transpose(0, 1)[:, valid]
         wanted = wanted + ((20 * means).exp().sum(1).log() / 20).sum().log()
     close(found, wanted)
 
@@ -243,12 +243,9 @@ def test_exact_bound_multiplies_by_the_row_sums_of_hstu(exact) -> None:
     encoder = Transformer(layers=1, attention=attention, feed_forward="none", dropout=0.0)
     model = build(spec, encoder)
     step = model.step(BATCH)
-    _, inputs = model.task.training_inputs(model.items, BATCH)
-    block = model.encoder.blocks[0]
-    weights = block.attention.weights(block.attention_norm(step.states.layers[0]), inputs).abs()
-    weights = weights * inputs.valid[:, None, :, None]
+    ((weights, valid),) = shown(model, step)
     columns, rows = (
-        (2 * weights.sum(dim).transpose(0, 1)[:, inputs.valid]).exp().sum(1).log() / 2 for dim in (2, 3)
+        (2 * weights.abs().sum(dim).transpose(0, 1)[:, valid]).exp().sum(1).log() / 2 for dim in (2, 3)
     )  # fmt: skip
     close(model.penalties["sprint"](step), (columns * rows if exact else columns).sum().log())
 
