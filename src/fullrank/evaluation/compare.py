@@ -120,7 +120,7 @@ def compare(
 
     Raises `UserError` where the protocols differ, naming how, or where a metric was not computed.
     """
-    ours, theirs = ([*side] if isinstance(side, list | tuple) else [side] for side in (a, b))
+    ours, theirs = (list(side if isinstance(side, list | tuple) else (side,)) for side in (a, b))
     for name, one in (*(("a", one) for one in ours), *(("b", one) for one in theirs)):
         check_type(name, one, EvaluationResult, "an evaluation (what fr.evaluate gives), or a list of them")
     if not ours or not theirs:
