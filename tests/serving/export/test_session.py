@@ -75,6 +75,11 @@ def test_what_is_asked_wrongly(made: tuple, code: str, change: dict) -> None:
         ExportedModel.open(made[1]).answer(**(asked(2, 3) | change))
 
 
+def test_it_is_no_ranking_model(made: tuple) -> None:
+    with refused("not-a-ranking-model"):
+        ExportedModel.open(made[1]).probabilities()
+
+
 def test_a_damaged_or_foreign_folder(made: tuple, tmp_path: Path) -> None:
     run, folder = made
     whole = (folder / "model.onnx").read_bytes()

@@ -17,6 +17,7 @@ from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
 from fullrank.core.files import copy_file, jsonable, require_replaceable, whole_folder, write_json
 from fullrank.core.parquet import read_parquet
+from fullrank.core.registry import Problem
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
@@ -73,7 +74,7 @@ class Exported:
     @property
     def item_ids(self) -> pl.Series:
         """The external id of each item number. Raises `UserError` for a ranking model, which ranks no catalogue."""
-        self.require_recommender()
+        self.require_problem("retrieval")
         try:
             frame = read_parquet(self.path / ITEMS, "the item table")
         except FileNotFoundError:
@@ -82,14 +83,16 @@ class Exported:
             raise damaged_file(self.path / ITEMS, "it has no column item_id of an id for each item", AGAIN)
         return frame["item_id"]
 
-    def require_recommender(self) -> None:
-        """Raise `UserError` for the export of a ranking model."""
-        if self.manifest["problem"] != "retrieval":
-            raise UserError(
-                f"{self.path} gives probabilities of clicks and ranks no catalogue: give its graph what its encode.py "
-                "makes of rows",
-                code="not-a-recommender",
-            )
+    def require_problem(self, problem: Problem) -> None:
+        """Raise `UserError` for what a model of the other problem alone can answer."""
+        if self.manifest["problem"] != problem:
+            own, code = {
+                "ranking": ("recommends items: use `answer`", "not-a-ranking-model"),
+                "retrieval": (
+                    "gives probabilities of clicks and ranks no catalogue: use `probabilities`", "not-a-recommender"
+                ),
+            }[problem]  # fmt: skip
+            raise UserError(f"{self.path} {own}", code=code)
 
     def require_run(self, run: Run) -> None:
         """Raise `UserError` unless this was exported from `run` as it is now."""

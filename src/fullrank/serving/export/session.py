@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ class ExportedModel:
     def __init__(self, exported: Exported, graph: OnnxGraph):
         self.exported, self.graph = exported, graph
         manifest = exported.manifest
-        if manifest["problem"] == "retrieval":
+        self.problem: str = manifest["problem"]
+        if self.problem == "retrieval":
             self.k, self.num_items, self.max_length = manifest["k"], manifest["items"], manifest["max_length"]
             self.seen: str = manifest["seen"]
             self.reads_times: bool = manifest["reads_times"]
@@ -67,7 +69,7 @@ class ExportedModel:
         whose places are -1 where there is none. `times` (seconds) are for a model that reads them. Raises `UserError`
         for other shapes and for numbers outside the catalogue.
         """
-        self.exported.require_recommender()
+        self.exported.require_problem("retrieval")
         excluded = np.full((len(items), 1), -1) if excluded is None or excluded.shape[1] == 0 else excluded
         self._check(items, lengths, times, excluded)
         given = {"items": self._padded(items), "lengths": _whole(lengths), "excluded": _whole(excluded)}
@@ -75,6 +77,30 @@ class ExportedModel:
             given["times"] = self._padded(times)
         scores, ids = self.graph(given)
         return scores, ids
+
+    def probabilities(
+        self,
+        categorical: Int[np.ndarray, "B F"] | None = None,
+        numeric: Float[np.ndarray, "B X"] | None = None,
+        bags: Sequence[tuple[Int[np.ndarray, "B L"], Int[np.ndarray, "B"]]] = (),
+    ) -> tuple[Float[np.ndarray, "B"], Float[np.ndarray, "B"]]:
+        """Probability and logit of each impression, encoded as `FieldEncoder.encode` does; NaN is a missing number.
+
+        `bags` are padded ids and lengths, in the order of the schema. Raises `UserError` for a recommender, and where
+        an input that the graph reads is missing or has other columns.
+        """
+        self.exported.require_problem("ranking")
+        given: dict[str, np.ndarray] = {}
+        if categorical is not None:
+            given["categorical"] = _whole(categorical)
+        if numeric is not None:
+            given["numeric"] = np.ascontiguousarray(numeric, np.float32)
+        for number, (ids, lengths) in enumerate(bags):
+            given[f"bag_{number}"] = _whole(ids) if ids.shape[1] else np.zeros((len(ids), 1), np.int64)
+            given[f"bag_lengths_{number}"] = _whole(lengths)
+        self._check_columns(given)
+        probability, logit = self.graph(given)
+        return probability, logit
 
     def _check(self, items: np.ndarray, lengths: np.ndarray, times: Any, excluded: np.ndarray) -> None:
         rows, width = items.shape
@@ -99,6 +125,18 @@ class ExportedModel:
                 f"an item number is outside of the catalogue of {self.num_items} items (0 to {self.num_items - 1})",
                 code="item-out-of-range",
             )
+
+    def _check_columns(self, given: Mapping[str, np.ndarray]) -> None:
+        for port in self.exported.manifest["inputs"]:
+            name, shape = port["name"], port["shape"]
+            if name not in self.graph.inputs:
+                continue
+            read = check_given(name, given.get(name), f"this model reads it ({port['meaning']})", code="missing-input")
+            fits = len(shape) == read.ndim and all(
+                not isinstance(size, int) or size == own for size, own in zip(shape, read.shape, strict=True)
+            )
+            if not fits:
+                raise UserError(f"{name} has the shape {read.shape}, not {shape}", code="shapes-differ")
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
         """Rows of the length that the graph takes. Padding is never read, but must be a number of an item."""
