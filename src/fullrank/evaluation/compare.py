@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -120,7 +120,8 @@ def compare(
 
     Raises `UserError` where the protocols differ, naming how, or where a metric was not computed.
     """
-    ours, theirs = ([*side] if isinstance(side, list | tuple) else [side] for side in (a, b))
+    sides: list[Any] = [[*side] if isinstance(side, list | tuple) else [side] for side in (a, b)]
+    ours, theirs = sides
     for name, one in (*(("a", one) for one in ours), *(("b", one) for one in theirs)):
         check_type(name, one, EvaluationResult, "an evaluation (what fr.evaluate gives), or a list of them")
     if not ours or not theirs:

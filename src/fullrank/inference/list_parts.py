@@ -212,8 +212,8 @@ def _begun(out: Path, asked: JsonObject, overwrite: bool) -> JsonObject:
             return manifest
         if not overwrite:
             flat = [{**one, **one["settings"]} for one in (manifest["asked"], asked)]
-            names = [name for name in flat[1] if name != "settings" and flat[0].get(name) != flat[1][name]]
-            shown = (f"{name} ({brief(flat[0].get(name), 60)} and {brief(flat[1][name], 60)})" for name in names)
+            other = [name for name in flat[1] if name != "settings" and flat[0].get(name) != flat[1][name]]
+            shown = (f"{name} ({brief(flat[0].get(name), 60)} and {brief(flat[1][name], 60)})" for name in other)
             raise UserError(
                 f"{str(out)!r} holds lists of another call, with another {', '.join(shown)}: name another folder, or "
                 "replace them with overwrite=True",

@@ -55,8 +55,9 @@ def read_users(
     The store may be another one than the model was trained on: its items are found by their external ids. Nothing here
     goes through users one by one.
     """
-    where = check_given("the store of the users", data, "name it by data=", code="missing-store")
-    store = where if isinstance(where, Store) else Store.open(where)
+    check_given("the store of the users", data, "name it by data=", code="missing-store")
+    assert data is not None
+    store = data if isinstance(data, Store) else Store.open(data)
     given = _ids(users, store)
     rows = store.rows_of(given)
     if bool((rows < 0).any()) and unknown_users != "popular":
