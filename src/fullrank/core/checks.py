@@ -282,7 +282,7 @@ def check_once(
     before = dict[Hashable, str]()
     for name in names:
         if same(name) in before:
-            told = f"{brief(name)} twice, after {', '.join(map(repr, before.values()))}"
+            told = f"{brief(name)} twice among {', '.join(map(repr, [*before.values(), name]))}"
             raise UserError(f"{what}: {told}; {remedy}", code=code)
         before[same(name)] = name
 
