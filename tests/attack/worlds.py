@@ -164,6 +164,8 @@ LINES: dict[str, str] = {
     "shown_twin": "prepare-impressions @shown_twin.parquet --schema @shown.yaml",
     "popularity": "train popularity --data @store",
     "sasrec": f"train sasrec --data @store {QUICK}",
+    "thinker": f"train sasrec --data @store {QUICK} --set model.task=last_item --set model.reasoner=plr"
+    " --set model.reasoner.steps=2",
     "lr": "train lr --data @clicks --set training.max_epochs=1 --set training.batch_size=64 --set model.embedding.l2=0",
     "run": f"train sasrec --data @shop {SMALL}; diagnose ~out --users 20",
     "run_twin": f"train sasrec --data @shop {SMALL} --set seed=1",
