@@ -49,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def run(*words: str) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code of pytest, and what came of each test."""
+def run(*words: str, source: Path = ROOT / "src") -> tuple[int, list[dict[str, Any]]]:
+    """The exit code of pytest on the package at `source`, and what came of each test."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = ["-o", "pythonpath=. src tests", f"--junitxml={folder}/junit.xml"]
-        threads = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+        paths = ["-o", f"pythonpath=. {source} tests", f"--junitxml={folder}/junit.xml"]
+        threads = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONPATH": str(source)}
         command = [sys.executable, "-m", "pytest", *PYTEST, *paths, *words]
         code = subprocess.run(command, cwd=ROOT, env={**os.environ, **threads}).returncode
         return code, read(Path(folder) / "junit.xml")
