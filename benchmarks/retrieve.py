@@ -50,7 +50,7 @@ def check(ranked: Rank = rank, top: TopK = top_k) -> None:
     store = tiny()
     model = model_of(store, dim=16)
     histories = store.eval_set("test").histories
-    found = ranked(model, histories, k=K, block=64, batch_size=13)
+    found = ranked(model, histories, k=K, how=Batching(batch_size=13, block=64))
     scores = np.empty((len(histories), store.num_items), dtype=np.float32)
     for at, answer in score_batches(model, histories, Batching(block=store.num_items)):
         with torch.inference_mode():

@@ -76,8 +76,10 @@ def test_rows_that_are_lost_in_parts_are_noticed() -> None:
 
 
 def test_a_lost_event_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    add = SqliteStore._add
-    monkeypatch.setattr(SqliteStore, "_add", lambda self, connection, rows: [*add(self, connection, rows[:-1]), True])
+    insert = SqliteStore._insert
+    monkeypatch.setattr(
+        SqliteStore, "_insert", lambda self, connection, rows: [*insert(self, connection, rows[:-1]), True]
+    )
     with pytest.raises(Wrong, match="the store is wrong"):
         stores.check()
 

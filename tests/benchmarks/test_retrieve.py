@@ -17,17 +17,17 @@ from fullrank.inference.recommend import rank
 from fullrank.metrics import RankedLists
 
 
-def keeps_seen(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
-    return rank(*given, k=k, how=Batching(batch_size, block), seen="keep")
+def keeps_seen(*given: Any, k: int, how: Batching) -> RankedLists:
+    return rank(*given, k=k, how=how, seen="keep")
 
 
-def misses_a_block(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
-    found = rank(*given, k=k, how=Batching(batch_size, block))
-    return RankedLists(np.where(found.ids < block, found.ids, 0), found.scores, found.seen)
+def misses_a_block(*given: Any, k: int, how: Batching) -> RankedLists:
+    found = rank(*given, k=k, how=how)
+    return RankedLists(np.where(found.ids < how.block, found.ids, 0), found.scores, found.seen)
 
 
-def swaps_users(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
-    found = rank(*given, k=k, how=Batching(batch_size, block))
+def swaps_users(*given: Any, k: int, how: Batching) -> RankedLists:
+    found = rank(*given, k=k, how=how)
     return RankedLists(found.ids[::-1], found.scores[::-1], found.seen)
 
 

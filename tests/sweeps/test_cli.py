@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from fullrank.cli import sweep as verbs
-from fullrank.cli.errors import guarded
+from fullrank.cli import main
 from fullrank.data.events.store import Store
 from fullrank.sweeps import work
 
@@ -19,12 +17,7 @@ SETTINGS = [word for path, value in TINY.items() for word in ("--set", f"{path}=
 
 
 def call(*words: object) -> int:
-    def build() -> typer.Typer:
-        app = typer.Typer(name="fullrank", rich_markup_mode=None, pretty_exceptions_enable=False)
-        verbs.add(app)
-        return app
-
-    return guarded(build, [str(word) for word in words])
+    return main([str(word) for word in words])
 
 
 def last(capsys: pytest.CaptureFixture[str]) -> Any:

@@ -52,7 +52,7 @@ def open_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
     store = manifests.is_store(folder)
     if store or not (folder / manifests.NAME).is_file():
         what = "is a prepared store" if store else "has no manifest.json"
-        raise UserError(f"{folder} is not a run folder, it {what}; `fullrank train` makes runs", code="not-a-run")
+        raise UserError(f"{folder} is not a run folder (it {what}); `fullrank train` makes one", code="not-a-run")
     manifest = read_json(folder / manifests.NAME)
     version = manifest.get("format_version")
     if type(version) is not int or not 1 <= version <= FORMAT:
