@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
-from fullrank.core.files import foreign_files
+from fullrank.core.files import JsonObject, foreign_files
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
 from fullrank.data.impressions.store import open_store
@@ -115,7 +115,7 @@ def manifest_of(folder: str | Path) -> tuple[Path, dict[str, Any], str]:
     return path, manifest, kind
 
 
-def _manifest_check(path: Path, manifest: manifests.Facts) -> FileCheck:
+def _manifest_check(path: Path, manifest: JsonObject) -> FileCheck:
     size = (path / manifests.NAME).stat().st_size
     if manifests.SEAL not in manifest:
         return FileCheck(manifests.NAME, "not hashed", size)
@@ -126,7 +126,7 @@ def _manifest_check(path: Path, manifest: manifests.Facts) -> FileCheck:
     return FileCheck(manifests.NAME, "ok", size)
 
 
-def _listed(path: Path, manifest: manifests.Facts) -> Iterator[FileCheck]:
+def _listed(path: Path, manifest: JsonObject) -> Iterator[FileCheck]:
     """Files whose hashes the manifest holds; in run format 2 those of the encoder alone."""
     listed = manifest.get("files")
     if isinstance(listed, dict):
@@ -141,7 +141,7 @@ def _listed(path: Path, manifest: manifests.Facts) -> Iterator[FileCheck]:
             yield FileCheck(name, "differs")
 
 
-def _of_parts(path: Path, manifest: manifests.Facts) -> Iterator[FileCheck]:
+def _of_parts(path: Path, manifest: JsonObject) -> Iterator[FileCheck]:
     """The files of each part of a store in parts."""
     if not parts.is_parts(manifest):
         return
@@ -165,7 +165,7 @@ def _compared(path: Path, name: str, expected: Any) -> FileCheck:
     return FileCheck(name, "ok" if same else "differs", file.stat().st_size)
 
 
-def _notes_of_run(manifest: manifests.Facts) -> list[str]:
+def _notes_of_run(manifest: JsonObject) -> list[str]:
     if manifest.get("format_version") not in (HASHED, FORMAT):
         return [f"run format {manifest.get('format_version')!r} holds no hashes of weights, items and spec"]
     if manifest.get("finished") is False:

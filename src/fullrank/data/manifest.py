@@ -23,7 +23,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fullrank import __version__
 from fullrank.core.errors import UserError, reason_line
-from fullrank.core.files import write_json
+from fullrank.core.files import JsonObject, write_json
 from fullrank.core.readers import cannot_open, cannot_read, missing_file, read_json, read_json_text
 from fullrank.core.registry import PROBLEMS, Problem
 from fullrank.core.spec import error_sentence
@@ -52,13 +52,11 @@ SETTLED = 2.0
 """Seconds after which the times of a file tell of every further write: file systems count time in steps."""
 
 
-Facts = dict[str, Any]
-"""What a manifest says, or a part of it, as JSON has it."""
 Count = Annotated[int, Field(ge=0, strict=True)]
 """A number of things, as a manifest has it."""
 
 
-def describe_files(folder: Path) -> dict[str, Facts]:
+def describe_files(folder: Path) -> dict[str, JsonObject]:
     """Size, hash, dtype and shape of each file of a store that is being written."""
     files = hash_files(folder, sorted(path.name for path in folder.iterdir()))
     for path in (folder / name for name in files):
@@ -68,12 +66,12 @@ def describe_files(folder: Path) -> dict[str, Facts]:
     return files
 
 
-def hash_files(folder: Path, names: Iterable[str]) -> dict[str, Facts]:
+def hash_files(folder: Path, names: Iterable[str]) -> dict[str, JsonObject]:
     """Size and hash of some files of a folder that is being written."""
     return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)} for name in names}
 
 
-def content(files: Mapping[str, Facts]) -> str:
+def content(files: Mapping[str, JsonObject]) -> str:
     """One hash for all files of a store."""
     lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
     return hashlib.sha256(lines.encode()).hexdigest()
@@ -104,7 +102,7 @@ def _hash_of(path: str, *state: int) -> str:
     return sha256_file(Path(path))
 
 
-def sealed(tree: Facts) -> Facts:
+def sealed(tree: JsonObject) -> JsonObject:
     """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and without spaces."""
     own = {key: value for key, value in tree.items() if key != SEAL}
     as_read = read_json_text(json.dumps(own))  # keys that are numbers become text
@@ -112,14 +110,14 @@ def sealed(tree: Facts) -> Facts:
     return own | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
 
 
-def write_manifest(folder: Path, form: FolderFormat, facts: Facts, files: dict[str, Facts]) -> None:
+def write_manifest(folder: Path, form: FolderFormat, facts: JsonObject, files: dict[str, JsonObject]) -> None:
     """The manifest of a folder of this form that holds all else."""
     header = {"format": form.name, "format_version": form.version, "library_version": __version__}
     tree = header | facts | {"content": content(files), "files": files}
     write_json(folder / NAME, sealed(tree), indent=1, ensure_ascii=False)
 
 
-def check_seal(tree: Facts, path: Path, again: str = AGAIN) -> None:
+def check_seal(tree: JsonObject, path: Path, again: str = AGAIN) -> None:
     """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older ones have none."""
     if SEAL in tree and tree[SEAL] != sealed(tree)[SEAL]:
         raise damaged_file(path, "it is not as it was written (its seal differs)", again)
@@ -183,7 +181,7 @@ class FolderFormat:
     """What to do where one is damaged or of another version."""
 
 
-def read_header(folder: Path, *forms: FolderFormat) -> Facts:
+def read_header(folder: Path, *forms: FolderFormat) -> JsonObject:
     """The manifest of a folder of one of these forms. Raises `UserError` for another folder, form or version."""
     form = forms[0]
     if not folder.exists():
@@ -222,7 +220,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return found
 
 
-def verify_hashes(folder: Path, manifest: Facts, again: str = AGAIN, *, verify: bool | None = True) -> None:
+def verify_hashes(folder: Path, manifest: JsonObject, again: str = AGAIN, *, verify: bool | None = True) -> None:
     """Read the files and compare their hashes. Raises `UserError` for the first that differs.
 
     `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this process.
@@ -237,7 +235,7 @@ def verify_hashes(folder: Path, manifest: Facts, again: str = AGAIN, *, verify: 
 
 
 def check_hash(
-    folder: Path, name: str, entry: Facts, again: str = AGAIN, read: Callable[[Path], str] = file_hash
+    folder: Path, name: str, entry: JsonObject, again: str = AGAIN, read: Callable[[Path], str] = file_hash
 ) -> None:
     """Raise `UserError` unless a file has the hash that the manifest's entry of it says."""
     if read(folder / name) != entry["sha256"]:
@@ -266,7 +264,7 @@ def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserErro
     return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
 
 
-def require_keys(folder: Path, tree: Facts, kinds: Mapping[str, Any], again: str = AGAIN) -> None:
+def require_keys(folder: Path, tree: JsonObject, kinds: Mapping[str, Any], again: str = AGAIN) -> None:
     """Raise `UserError` unless a manifest has these keys, each as its annotation says (as pydantic reads it)."""
     for key, kind in kinds.items():
         try:
@@ -279,12 +277,12 @@ def require_keys(folder: Path, tree: Facts, kinds: Mapping[str, Any], again: str
 _adapter = lru_cache(maxsize=64)(TypeAdapter)
 
 
-def load_manifest(folder: Path) -> Facts:
+def load_manifest(folder: Path) -> JsonObject:
     """The manifest of any store as JSON; nothing of it is checked."""
     return read_json(folder / NAME)
 
 
-def check_files(folder: Path, files: Facts, allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
+def check_files(folder: Path, files: JsonObject, allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
     """Raise `UserError` unless all files listed are allowed and there, of the stated size, and none needed lacks."""
     for name, entry in files.items():
         # Names are ours or refused: a manifest cannot point out of its folder.

@@ -12,10 +12,10 @@ from pydantic import Field, field_validator
 from fullrank.core.checks import check_whole
 from fullrank.core.constraints import MOST_COUNT, CountFromZero, Value, needs
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import JsonObject
 from fullrank.core.spec import Spec, later
 from fullrank.data.events import splits
 from fullrank.data.events.table import Columns, Events
-from fullrank.data.manifest import Facts
 
 Missing = Literal["error", "drop"]
 Duplicates = Literal["keep", "first", "last"]
@@ -64,9 +64,9 @@ class Prepare(Spec):
         return (self.k_core, self.k_core) if isinstance(self.k_core, int) else self.k_core
 
 
-Say = Callable[[str, Facts], None]
+Say = Callable[[str, JsonObject], None]
 """Whoever is told of a step, and of the counts after it."""
-Filter = tuple[str, Facts, Callable[[Events], Events]]
+Filter = tuple[str, JsonObject, Callable[[Events], Events]]
 """Name, facts for the manifest, function."""
 
 
@@ -90,7 +90,7 @@ def filters(spec: Prepare, until: int | None) -> list[Filter]:
     return chosen
 
 
-def note_filter(steps: list[Facts], say: Say, name: str, facts: Facts, counts: dict[str, int]) -> None:
+def note_filter(steps: list[JsonObject], say: Say, name: str, facts: JsonObject, counts: dict[str, int]) -> None:
     """Add a filter to the steps for the manifest, with what it left. Raises `UserError` where that is nothing."""
     steps.append({"filter": name, **facts, **counts})
     say(name, steps[-1])

@@ -22,10 +22,9 @@ import polars as pl
 from jaxtyping import Int32, Int64
 from pydantic import BaseModel, Field
 
-from fullrank.core.files import foreign_files, require_replaceable
+from fullrank.core.files import JsonObject, foreign_files, require_replaceable
 from fullrank.core.jagged import offsets_of
 from fullrank.data import manifest as manifests
-from fullrank.data.manifest import Facts
 from fullrank.data.values import hash_ids, joined
 
 BUCKETS = 4096
@@ -113,7 +112,7 @@ def bucket_lines(hashes: Mapping[int, str]) -> str:
     return "".join(f"{bucket}:{hashes[bucket]}\n" for bucket in sorted(hashes))
 
 
-def is_parts(manifest: Facts) -> bool:
+def is_parts(manifest: JsonObject) -> bool:
     """Whether a manifest is that of a store in parts, of events or of impressions."""
     return manifest.get("format") in (manifests.PARTS, manifests.IMPRESSION_PARTS)
 
@@ -127,7 +126,7 @@ class _Part(BaseModel):
 _Parts = Annotated[list[_Part], Field(min_length=1, max_length=MOST_PARTS)]
 
 
-def part_folders(folder: Path, manifest: Facts) -> list[Path]:
+def part_folders(folder: Path, manifest: JsonObject) -> list[Path]:
     """The folders of the parts, in order. Raises `UserError` where the manifest does not name them as they are."""
     manifests.require_keys(folder, manifest, {"parts": _Parts})
     names = [part["folder"] for part in manifest["parts"]]
@@ -136,13 +135,13 @@ def part_folders(folder: Path, manifest: Facts) -> list[Path]:
     return [folder / name for name in names]
 
 
-def written_parts(folder: Path, count: int, hashed: str) -> tuple[list[Facts], dict[int, str]]:
+def written_parts(folder: Path, count: int, hashed: str) -> tuple[list[JsonObject], dict[int, str]]:
     """The manifests of so many parts in a folder, in order, and the hashes that they hold under the key `hashed`."""
     own = [manifests.load_manifest(folder / part_folder(number)) for number in range(count)]
     return own, {int(place): digest for part in own for place, digest in part[hashed].items()}
 
 
-def described(found: Iterable[Facts]) -> list[Facts]:
+def described(found: Iterable[JsonObject]) -> list[JsonObject]:
     """The parts with these manifests, in order, as the manifest of all names them."""
     return [
         {"folder": part_folder(number), "content": part["content"], "counts": part["counts"]}
@@ -150,7 +149,9 @@ def described(found: Iterable[Facts]) -> list[Facts]:
     ]
 
 
-def opened_parts(folder: Path, manifest: Facts, read: Callable[[Path], tuple[Facts, T]]) -> dict[Path, tuple[Facts, T]]:
+def opened_parts(
+    folder: Path, manifest: JsonObject, read: Callable[[Path], tuple[JsonObject, T]]
+) -> dict[Path, tuple[JsonObject, T]]:
     """What `read` gives of each part, its manifest first, by folder, in order.
 
     Raises `UserError` for a part that is in parts itself, as in a loop of links, and for one that is not the part which

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from fullrank.core.checks import public, takes, with_defaults
 from fullrank.core.errors import UserError, no_effect
-from fullrank.core.files import without_dots
+from fullrank.core.files import JsonObject, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.memory import available_bytes, gibibytes
@@ -36,7 +36,6 @@ from fullrank.data.events.stream import Beside, identity_of, make_parts, read_pi
 from fullrank.data.events.table import Columns, join_table, read_events, require_columns
 from fullrank.data.events.write import write_store
 from fullrank.data.frames import InputTable, input_name
-from fullrank.data.manifest import Facts
 from fullrank.data.values import Unit
 from fullrank.parallel.folder import unfinished
 
@@ -137,7 +136,7 @@ def prepare(
         require_replaceable_store(place, overwrite=asked["overwrite"])
         level = shown_at(asked["progress"])
 
-        def say(step: str, facts: Facts) -> None:
+        def say(step: str, facts: JsonObject) -> None:
             counts = ", ".join(f"{facts[name]:,} {name}" for name in ("events", "users", "items") if name in facts)
             log.log(level, f"{step}: {counts}" if counts else step)
 
@@ -154,7 +153,7 @@ def prepare(
         else:
             if users is not None:
                 raise no_effect("users", "on a store in parts, which keeps no table of users")
-            read: Callable[[Path], Facts] = partial(read_pieces, source, spec, parts)
+            read: Callable[[Path], JsonObject] = partial(read_pieces, source, spec, parts)
             runner = spark.runner_on_spark(source, asked["master"]) if asked["engine"] == "spark" else None
             if runner is not None:
                 read = partial(spark.read_on_spark, runner.session, source.table, spec, parts)
@@ -187,7 +186,7 @@ def check_engine(asked: TableKeywords) -> None:
 
 def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Beside, users: Any, say: Say) -> None:
     events = read_events(source, spec.columns_read, missing=spec.missing)
-    split, until, steps = spec.split, None, list[Facts]()
+    split, until, steps = spec.split, None, list[JsonObject]()
     if isinstance(split, splits.RollingTime):
         split, until = split.at(events.time)
     for name, facts, keep in filters(spec, until):

@@ -17,10 +17,10 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from fullrank.core.constraints import Seconds
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.spec import Spec
 from fullrank.data.histories import MANY_REPEATS, EvalSet, Histories
-from fullrank.data.manifest import Facts
 from fullrank.data.values import iso_seconds, with_date
 
 Offsets = Int64[np.ndarray, "U1"]
@@ -36,12 +36,12 @@ class LeaveOneOut(Spec):
 
     kind: Literal["leave_one_out"] = "leave_one_out"
 
-    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, Facts]:
+    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, JsonObject]:
         """Bounds, and facts for the manifest. Users with fewer than three events are trained on and not tested."""
         ends = offsets[1:]
         tested = np.diff(offsets) >= 3
         bounds = np.stack([ends - 2 * tested, ends - tested], axis=1)
-        facts: Facts = {
+        facts: JsonObject = {
             "leak": "leave_one_out trains on events that happened after other users' test events; "
             "split=global_time has no such leak",
         }
@@ -140,7 +140,7 @@ class GlobalMoments:
     second: int
     kind: ClassVar[str] = "global_time"
 
-    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, Facts]:
+    def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, JsonObject]:
         """Bounds, and facts for the manifest."""
         assert times is not None
         bounds = np.stack([offsets[:-1] + _before(offsets, times, one) for one in (self.first, self.second)], axis=1)
@@ -222,12 +222,12 @@ Rule = LeaveOneOut | GlobalMoments
 """A rule that gives bounds."""
 
 
-def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items: int) -> Facts:
+def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items: int) -> JsonObject:
     """Counts of a split for the manifest: events and users by part, and what a trained model cannot know there."""
     starts, ends = offsets[:-1], offsets[1:]
     part = event_parts(offsets, bounds)
     seen = np.bincount(items[part == 0], minlength=num_items) > 0
-    result: Facts = {"train": {"events": int((part == 0).sum()), "users": int((bounds[:, 0] > starts).sum())}}
+    result: JsonObject = {"train": {"events": int((part == 0).sum()), "users": int((bounds[:, 0] > starts).sum())}}
     result["users_train_only"] = int(((bounds[:, 0] == ends) & (ends > starts)).sum())
     for number, (name, low, high) in enumerate(
         [("validation", bounds[:, 0], bounds[:, 1]), ("test", bounds[:, 1], ends)], start=1
@@ -245,13 +245,13 @@ def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items:
     return result
 
 
-def rule_of(split: Facts) -> Facts:
+def rule_of(split: JsonObject) -> JsonObject:
     """What a manifest says of a split, without what was counted of its events."""
     counted = ("train", "validation", "test", "users_train_only", "train_share_after_test")
     return {key: fact for key, fact in split.items() if key not in counted}
 
 
-def split_notes(split: Facts) -> list[str]:
+def split_notes(split: JsonObject) -> list[str]:
     """What to know before training on a split with these counts, as sentences."""
     parts = {part: split[part] for part in ("validation", "test")}
     empty = [part for part, counts in parts.items() if not counts["users"]]
@@ -267,7 +267,7 @@ def split_notes(split: Facts) -> list[str]:
     return notes
 
 
-def repeated_share(counts: Facts) -> float:
+def repeated_share(counts: JsonObject) -> float:
     """The share of targets in their own users' histories, from the counts of a part of a split (`split_counts`).
 
     0 where an earlier version did not count them.

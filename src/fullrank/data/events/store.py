@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import unknown
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import read_parquet
 from fullrank.core.parted import Flat, PartedArray, stretches
@@ -23,7 +24,6 @@ from fullrank.data.events import parts
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.splits import repeated_share
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
-from fullrank.data.manifest import Facts
 from fullrank.data.values import IdIndex
 
 MAKE = "make one with fullrank prepare"
@@ -54,7 +54,7 @@ class Store:
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
 
     path: Path
-    manifest: Facts
+    manifest: JsonObject
     items: Int32[np.ndarray, "E"]
     offsets: Int64[np.ndarray, "U1"]
     bounds: Int64[np.ndarray, "U 2"]
@@ -65,7 +65,7 @@ class Store:
     """Positions in `type_names`."""
     catalog: Catalog
 
-    def __init__(self, path: Path, manifest: Facts, arrays: Mapping[str, Flat | None], catalog: Catalog):
+    def __init__(self, path: Path, manifest: JsonObject, arrays: Mapping[str, Flat | None], catalog: Catalog):
         self.path, self.manifest, self.catalog = path, manifest, catalog
         items, offsets, bounds = arrays["items"], arrays["offsets"], arrays["bounds"]
         assert items is not None and offsets is not None and bounds is not None
@@ -259,7 +259,7 @@ def _in_range(codes: Flat, size: int, path: Path) -> None:
             raise manifests.damaged_file(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
 
 
-def _opened(folder: Path, verify: bool | None) -> tuple[Facts, dict[str, Flat | None]]:
+def _opened(folder: Path, verify: bool | None) -> tuple[JsonObject, dict[str, Flat | None]]:
     """The manifest of a store and its arrays, those of parts behind each other."""
     manifest = _read_manifest(folder)
     manifests.verify_hashes(folder, manifest, verify=verify)
@@ -318,7 +318,7 @@ class _JoinedStore(BaseModel):
     weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT, strict=True)]
 
 
-def _read_manifest(folder: Path) -> Facts:
+def _read_manifest(folder: Path) -> JsonObject:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
     manifest = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(manifest)
@@ -334,7 +334,7 @@ def _read_manifest(folder: Path) -> Facts:
     return manifest
 
 
-def _array(folder: Path, manifest: Facts, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+def _array(folder: Path, manifest: JsonObject, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
     dtype, needed = ARRAYS[name]
     path = folder / f"{name}.npy"

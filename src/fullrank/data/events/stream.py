@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
+from fullrank.core.files import JsonObject
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits
@@ -30,7 +31,6 @@ from fullrank.data.events.store import FORMS
 from fullrank.data.events.table import JoinedTable, join_table, unit_notes
 from fullrank.data.events.write import whole_table
 from fullrank.data.frames import InputTable
-from fullrank.data.manifest import Facts
 from fullrank.parallel import Runner, Threads
 from fullrank.parallel.folder import Unfinished
 
@@ -64,7 +64,7 @@ def identity_of(table: Any) -> Any:
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
-def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) -> Facts:
+def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) -> JsonObject:
     """Both passes over the table: the ids of items, then every event to the part of its user."""
     reading = EventPieces(source, spec, scratch)
     item_ids, type_names = reading.look()
@@ -82,12 +82,12 @@ def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) ->
 
 
 def make_parts(
-    work: Unfinished, spec: Prepare, count: int, beside: Beside, state: Facts, say: Say, runner: Runner | None
+    work: Unfinished, spec: Prepare, count: int, beside: Beside, state: JsonObject, say: Say, runner: Runner | None
 ) -> None:
     """The parts and the manifest of all from what was read: filters, k-core, split."""
     split: Any = spec.split
     until, numbers = None, range(count)
-    steps: list[Facts] = []
+    steps: list[JsonObject] = []
     if isinstance(split, splits.RollingTime):
         split, until = split.at(None if state["span"] is None else np.array(state["span"]))
     tasks = PartWork(work.path, work.scratch, spec, state, until)
@@ -115,7 +115,7 @@ def make_parts(
 
 
 def _write_whole(
-    folder: Path, count: int, catalogue: JoinedTable, beside: Beside, spec: Prepare, steps: list[Facts],
+    folder: Path, count: int, catalogue: JoinedTable, beside: Beside, spec: Prepare, steps: list[JsonObject],
     segments: Segments,
 ) -> None:  # fmt: skip
     """Finish a folder that holds `count` parts: the table of their items, and the manifest.
@@ -149,7 +149,7 @@ def _write_whole(
     manifests.write_manifest(folder, FORMS[1], tree, files)
 
 
-def _split(own: list[Facts], seen: Int64[np.ndarray, "3 V"]) -> Facts:
+def _split(own: list[JsonObject], seen: Int64[np.ndarray, "3 V"]) -> JsonObject:
     """The split of all parts: their counts together, and those of items that no part knows alone."""
     whole = splits.rule_of(own[0])
     whole["users_train_only"] = sum(one["users_train_only"] for one in own)

@@ -10,14 +10,13 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank.core.files import whole_folder, write_array
+from fullrank.core.files import JsonObject, whole_folder, write_array
 from fullrank.core.jagged import offsets_of, stable_order
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits
 from fullrank.data.events.store import ARRAYS, FORMS
 from fullrank.data.events.table import Events, JoinedTable
-from fullrank.data.manifest import Facts
 from fullrank.data.values import hash_ids
 
 
@@ -26,9 +25,9 @@ def write_store(
     events: Events,
     items: JoinedTable,
     users: JoinedTable,
-    spec: Facts,
+    spec: JsonObject,
     split: splits.Rule,
-    facts: Facts,
+    facts: JsonObject,
     *,
     keys: Int64[np.ndarray, "U"] | None = None,
 ) -> None:
@@ -58,7 +57,7 @@ def write_store(
 
 
 def save_store(
-    out: Path, arrays: Mapping[str, np.ndarray | None], items: pl.DataFrame, users: pl.DataFrame, facts: Facts
+    out: Path, arrays: Mapping[str, np.ndarray | None], items: pl.DataFrame, users: pl.DataFrame, facts: JsonObject
 ) -> None:
     """Write the folder: those of the arrays of `ARRAYS` that there are, the tables, the manifest with `facts`.
 

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from fullrank.core.errors import UserError, brief
+from fullrank.core.files import JsonObject
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
@@ -21,7 +22,7 @@ from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_
 from fullrank.data.impressions.numeric import Fitted
 from fullrank.data.impressions.schema import Numeric, Schema
 from fullrank.data.impressions.vocabulary import Hashed, Vocabulary
-from fullrank.data.manifest import AGAIN, Facts, damaged_file
+from fullrank.data.manifest import AGAIN, damaged_file
 
 NAME = "encoder.json"
 """The JSON of a run."""
@@ -33,7 +34,7 @@ _FITTED = {"standard": {"mean", "scale"}, "bucket": {"edges"}}
 """What is fitted for a transform of numbers; the others need nothing."""
 
 
-def encoder_state(encoder: FieldEncoder) -> Facts:
+def encoder_state(encoder: FieldEncoder) -> JsonObject:
     """Schema and fitted statistics as JSON holds them: what `restore_encoder` reads back."""
     return {"schema": encoder.schema.dump(), "fitted": encoder.fitted}
 
@@ -52,7 +53,7 @@ def vocabularies(encoder: FieldEncoder) -> dict[str, pl.DataFrame]:
     return {name: pl.DataFrame({"value": one.values}) for name, one in known if isinstance(one, Vocabulary)}
 
 
-def restore_encoder(path: Path, tree: Facts, again: str = AGAIN) -> FieldEncoder:
+def restore_encoder(path: Path, tree: JsonObject, again: str = AGAIN) -> FieldEncoder:
     """The fitted encoder of a folder: `tree` is its `encoder_state`, as read from the JSON file `path`, which the
     vocabulary lies beside.
 

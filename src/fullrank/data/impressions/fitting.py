@@ -11,12 +11,12 @@ import polars as pl
 from jaxtyping import Int8, Int64
 
 from fullrank.core.errors import UserError, no_effect
+from fullrank.core.files import JsonObject
 from fullrank.data import values
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
 from fullrank.data.impressions.schema import PARTS, AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
-from fullrank.data.manifest import Facts
 
 
 @dataclass
@@ -43,19 +43,19 @@ class RowCounts:
             self.rows + other.rows, self.positive + other.positive, self.lengths + other.lengths, missing
         )  # fmt: skip
 
-    def dump(self) -> Facts:
+    def dump(self) -> JsonObject:
         """Plain data, for JSON."""
         return {name: getattr(self, name).tolist() for name in ("rows", "positive", "lengths")} | {
             "missing": self.missing
         }  # fmt: skip
 
     @classmethod
-    def restore(cls, tree: Facts) -> RowCounts:
+    def restore(cls, tree: JsonObject) -> RowCounts:
         """What `dump` gave, as JSON has it."""
         rows, positive, lengths = (np.array(tree[name], np.int64) for name in ("rows", "positive", "lengths"))
         return cls(rows, positive, lengths.reshape(-1, len(PARTS)), tree["missing"])
 
-    def manifest(self, groups: int | None) -> Facts:
+    def manifest(self, groups: int | None) -> JsonObject:
         """What a manifest says about the rows; `groups` are those of the whole table."""
         return {
             "rows": int(self.rows.sum()),
@@ -176,7 +176,7 @@ class Fit:
         whole = as_whole_numbers(found) if self._groups.whole or not self.typed else None
         return (found if whole is None else whole).sort()
 
-    def counts(self) -> Facts:
+    def counts(self) -> JsonObject:
         """What the manifest says about the rows."""
         return self.counted.manifest(len(groups) if (groups := self.groups()) is not None else None)
 

@@ -30,7 +30,7 @@ from pydantic import TypeAdapter
 
 from fullrank.core.checks import check_path, check_type, public, takes, with_defaults
 from fullrank.core.errors import UserError
-from fullrank.core.files import whole_folder, without_dots, write_json
+from fullrank.core.files import JsonObject, whole_folder, without_dots, write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.readers import read_json
@@ -58,7 +58,6 @@ from fullrank.data.impressions.part_work import (
 from fullrank.data.impressions.schema import Schema, TemporalSplit, schema_tree
 from fullrank.data.impressions.store import FORMS, ImpressionStore, is_file_name
 from fullrank.data.impressions.write import Say, write_store_manifest, write_tables
-from fullrank.data.manifest import Facts
 from fullrank.parallel import Local, Runner, Threads
 from fullrank.parallel.folder import unfinished
 from fullrank.parallel.spark import as_user_error
@@ -175,7 +174,7 @@ def _schema_tree(
     return known | changes | early, late
 
 
-def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: Facts, say: Say) -> None:
+def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: JsonObject, say: Say) -> None:
     with whole_folder(place) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
@@ -189,7 +188,7 @@ def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: Facts
         write_store_manifest(folder, tasks.encoder, fitted["counts"], facts)
 
 
-def _write_parts(tasks: PartTasks, runner: Runner, facts: Facts, say: Say) -> None:
+def _write_parts(tasks: PartTasks, runner: Runner, facts: JsonObject, say: Say) -> None:
     """The parts, and the manifest of all."""
     fitted, borders = _fitted(tasks, runner, say)
     folder, count = tasks.work, tasks.rows.count
@@ -209,7 +208,7 @@ def _write_parts(tasks: PartTasks, runner: Runner, facts: Facts, say: Say) -> No
     manifests.write_manifest(folder, FORMS[1], tree, files)
 
 
-def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[Facts, Borders | None]:
+def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[JsonObject, Borders | None]:
     """What the parts are written by: counts, the state of the encoder and borders. Vocabularies and groups lie in the
     folder of work, where an earlier process has not left all of it already."""
     path = tasks.scratch / FITTED

@@ -26,6 +26,7 @@ from pydantic import BaseModel
 
 from fullrank.core.checks import check_path, check_that
 from fullrank.core.errors import UserError, brief, in_context, unknown
+from fullrank.core.files import JsonObject
 from fullrank.core.parted import BLOCK, Flat
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
@@ -43,7 +44,7 @@ from fullrank.data.impressions.encoding import (
 )
 from fullrank.data.impressions.schema import PARTS, FieldInfo, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Vocabulary
-from fullrank.data.manifest import Facts, damaged_file
+from fullrank.data.manifest import damaged_file
 
 if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
@@ -59,14 +60,14 @@ class ImpressionStore:
     problem: ClassVar[Literal["ranking"]] = "ranking"
 
     path: Path
-    manifest: Facts
+    manifest: JsonObject
     schema: Schema
     arrays: Mapping[str, Flat]
     """The mapped files by name (`array_shapes`); in parts those of the parts behind each other, without offsets."""
 
     def __init__(
-        self, path: Path, manifest: Facts, schema: Schema, encoder: FieldEncoder,
-        parts: Mapping[Path, Facts] | None = None,
+        self, path: Path, manifest: JsonObject, schema: Schema, encoder: FieldEncoder,
+        parts: Mapping[Path, JsonObject] | None = None,
     ):  # fmt: skip
         """`parts`: the manifest of each part by its folder, of a store in parts."""
         self.path, self.manifest, self.schema, self.encoder = path, manifest, schema, encoder
@@ -108,7 +109,7 @@ class ImpressionStore:
             manifests.verify_hashes(place, part, verify=verify)
         return cls(folder, manifest, schema, encoder, found)
 
-    def _mapped(self, folder: Path, manifest: Facts) -> StoreArrays:
+    def _mapped(self, folder: Path, manifest: JsonObject) -> StoreArrays:
         counts, encoder = manifest["counts"], self.encoder
         sizes = counts["rows"], len(encoder.categorical), len(encoder.numeric)
         shapes = array_shapes(*sizes, self.schema, counts["bag_values"])
@@ -268,7 +269,7 @@ class _Counts(_Rows):
     bag_values: list[manifests.Count]
 
 
-def _read_manifest(folder: Path) -> tuple[Facts, Schema]:
+def _read_manifest(folder: Path) -> tuple[JsonObject, Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
     tree = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(tree)

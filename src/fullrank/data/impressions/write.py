@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
@@ -25,7 +26,6 @@ from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.schema import PARTS, GivenSplit, RandomSplit, Schema, TemporalSplit, TimeParts
 from fullrank.data.impressions.store import FORMS
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
-from fullrank.data.manifest import Facts
 from fullrank.data.values import seconds
 
 Say = Callable[[str], None]
@@ -161,7 +161,7 @@ def write_tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def write_store_manifest(folder: Path, encoder: FieldEncoder, counts: Facts, facts: Facts) -> None:
+def write_store_manifest(folder: Path, encoder: FieldEncoder, counts: JsonObject, facts: JsonObject) -> None:
     """The manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
