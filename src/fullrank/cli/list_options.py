@@ -1,7 +1,7 @@
 """Options of the verbs that list items, and the words of a shell that are typed there.
 
 The options are the fields of `ListOptions`, made as `cli/options.py` makes those of a Spec. A verb takes them by
-`app.command(cls=list_options())`, checks what was typed by `check_lists` before it loads torch, and asks for lists by
+`@verb(cls=list_options())`, checks what was typed by `check_lists` before it loads torch, and asks for lists by
 `list_keywords`. There `2,3,5` becomes items of a catalogue, `genre=Comedy` and `year>=2000` the filters of
 `fr.recommend`; `--users` becomes users of a store.
 """

@@ -94,21 +94,21 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class Written(Output):
-    """Whether what is there already is replaced."""
+    """How a verb answers, and --overwrite."""
 
     overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
 class WrittenByModel(Written):
-    """The same of what a model gives, and where that runs."""
+    """How a verb answers, with --overwrite and --device."""
 
     device: Device = "auto"
 
 
 @dataclass(frozen=True)
 class WrittenBySettings(Written):
-    """The same of what settings decide."""
+    """How a verb answers, with --overwrite and --set."""
 
     settings: Settings = None
 

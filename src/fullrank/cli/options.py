@@ -1,6 +1,6 @@
 """Options of the verbs: those that several share, declared once, and those that are settings of a Spec, not declared.
 
-A verb says which settings of which Spec have an option of their own, `app.command(cls=spec_options(SPEC, FLAGS))`,
+A verb says which settings of which Spec have an option of their own, `@verb(cls=spec_options(SPEC, FLAGS))`,
 takes a `context: typer.Context`, and reads what was typed by `given(context)`. Type, bounds, allowed values, default
 and help are the Spec's, which is imported when the verb is called or its own help is asked for: `fullrank --help`
 imports none.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from fullrank.core.spec import Spec
-if TYPE_CHECKING:
+
     Word = Any
 else:
     Word = str
