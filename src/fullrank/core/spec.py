@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from fullrank.core.constraints import Constraint
-from fullrank.core.errors import UserError, brief, did_you_mean, in_context, middle_cut, nearest, no_such
+from fullrank.core.errors import UserError, brief, did_you_mean, in_context, middle_cut, nearest, no_such, unknown
 from fullrank.core.readers import read_json_text, read_yaml_text
 
 FEW = 5
@@ -283,3 +283,20 @@ def _code(error: ValidationError) -> str:
     """The code of the first mistake that has one of its own."""
     inner = (item.get("ctx", {}).get("error") for item in error.errors())
     return next((one.code for one in inner if isinstance(one, UserError)), "invalid-setting")
+
+
+def by_kind(what: str, *specs: type[Spec], text: str = "kind", usual: str | None = None) -> BeforeValidator:
+    """The reader of one of some specs, of a mapping with its `kind` (else the `usual` one), or of a bare `text`."""
+    kinds = {spec.model_fields["kind"].default: spec for spec in specs}
+
+    def read(given: Any) -> Any:
+        if isinstance(given, str):
+            given = {text: given}
+        if not isinstance(given, dict):
+            return given
+        kind = given.get("kind", usual)
+        if not isinstance(kind, str) or kind not in kinds:
+            raise unknown(what, str(kind), kinds)
+        return kinds[kind].model_validate(given)
+
+    return BeforeValidator(read)

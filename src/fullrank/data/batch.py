@@ -54,6 +54,49 @@ class Captures:
 
 
 @dataclass(frozen=True)
+class Fields:
+    """Encoded features of rows, or of the places of rows; columns in the order of the fields of each kind."""
+
+    ids: Int[Tensor, "*n F"]
+    """An id within its own field: 0 missing, 1 unknown, 2 and up known."""
+    numbers: Float[Tensor, "*n X"]
+    """0 where missing."""
+    missing: Bool[Tensor, "*n X"]
+    bags: tuple[Int[Tensor, "*n L"], ...] = ()
+    """The ids of each list, then zeros."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Fields:
+        """The same of changed rows."""
+        return Fields(change(self.ids), change(self.numbers), change(self.missing), tuple(map(change, self.bags)))
+
+
+@dataclass(frozen=True)
+class BatchFeatures:
+    """What is known beside the items of a batch; None where nothing is."""
+
+    event: Fields | None = None
+    """[B T]: with each event, and not before."""
+    request: Fields | None = None
+    """[B T]: of the request that each event answered."""
+    user: Fields | None = None
+    """[B]"""
+    asked: Fields | None = None
+    """Of the request that is to be answered: [B] as it is loaded, [B T] of the request behind each place once a task
+    has made inputs of a batch."""
+    asked_at: Int[Tensor, "B"] | Int[Tensor, "B T"] | None = None
+    """When that is, seconds since 1970; None where a model may not know it."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:
+        """The same of changed rows."""
+        moved: dict[str, Any] = {
+            name: change(value) if isinstance(value, Tensor) else value.map(change)
+            for name, value in vars(self).items()
+            if value is not None
+        }
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
 class Batch:
     """Histories of some users. `step` and `seed` with `rows` are the place that randomness is a function of."""
 
@@ -69,6 +112,8 @@ class Batch:
     knows who it is."""
     times: Int[Tensor, "B T"] | None = None
     """Seconds since 1970, where the data has times and the model reads them."""
+    features: BatchFeatures | None = None
+    """What is known beside the items, where the model reads features."""
     hidden: Bool[Tensor, "B T"] | None = None
     """Positions that a task covers up."""
     answer: int = 0
@@ -129,7 +174,8 @@ class Batch:
 
     def _moved(self, change: Callable[[Tensor], Tensor]) -> Batch:
         moved: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **moved)
+        features = None if self.features is None else self.features.map(change)
+        return replace(self, **moved, features=features)
 
 
 @dataclass(frozen=True)

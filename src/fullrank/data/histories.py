@@ -19,6 +19,7 @@ from jaxtyping import Int, Integer, UInt64
 from fullrank.core.jagged import Jagged, Rows
 from fullrank.core.parted import Flat
 from fullrank.core.random import finalise, shifted
+from fullrank.data.features import HistoryFeatures
 from fullrank.data.values import NATIVE, joined
 
 OfUsers = Int[np.ndarray, "U"]
@@ -39,6 +40,8 @@ class Histories:
     """Rows of the store's users, which a model sees as `Batch.rows`; None numbers them 0, 1, ..."""
     keys: UserKeys | None = None
     """Numbers made of the users' ids, for models that read them; None where nobody knows who they are."""
+    features: HistoryFeatures | None = None
+    """What is known beside the items; None where nothing is."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -57,7 +60,8 @@ class Histories:
         """Some of the users, in the order given."""
         users = None if self.users is None else self.users[rows]
         keys = None if self.keys is None else self.keys.take(rows)
-        return Histories(self.items.take(rows), self.times, users, keys)
+        features = None if self.features is None else self.features.take(rows)
+        return Histories(self.items.take(rows), self.times, users, keys, features)
 
 
 @dataclass(frozen=True)

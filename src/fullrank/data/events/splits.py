@@ -13,13 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 
 import numpy as np
 from jaxtyping import Int64
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from fullrank.core.constraints import Seconds
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged, offsets_of
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, by_kind
 from fullrank.data.histories import MANY_REPEATS, EvalSet, Histories
 from fullrank.data.values import iso_seconds, with_date
 
@@ -192,23 +192,6 @@ def needs_times(kind: str, setting: str) -> UserError:
     return UserError(
         f"the {kind} split needs times: name their column with {setting}, or split otherwise", code="split-needs-times"
     )
-
-
-def by_kind(what: str, *specs: type[Spec], text: str = "kind", usual: str | None = None) -> BeforeValidator:
-    """The reader of one of some specs, of a mapping with its `kind` (else the `usual` one), or of a bare `text`."""
-    kinds = {spec.model_fields["kind"].default: spec for spec in specs}
-
-    def read(given: Any) -> Any:
-        if isinstance(given, str):
-            given = {text: given}
-        if not isinstance(given, dict):
-            return given
-        kind = given.get("kind", usual)
-        if not isinstance(kind, str) or kind not in kinds:
-            raise unknown(what, str(kind), kinds)
-        return kinds[kind].model_validate(given)
-
-    return BeforeValidator(read)
 
 
 Split = Annotated[

@@ -20,7 +20,7 @@ from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_owner
 from fullrank.data.impressions.numeric import Fitted
-from fullrank.data.impressions.schema import Numeric, Schema
+from fullrank.data.impressions.schema import FieldSet, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Hashed, Vocabulary
 from fullrank.data.manifest import AGAIN, damaged_file
 
@@ -53,9 +53,11 @@ def vocabularies(encoder: FieldEncoder) -> dict[str, pl.DataFrame]:
     return {name: pl.DataFrame({"value": one.values}) for name, one in known if isinstance(one, Vocabulary)}
 
 
-def restore_encoder(path: Path, tree: JsonObject, again: str = AGAIN) -> FieldEncoder:
-    """The fitted encoder of a folder: `tree` is its `encoder_state`, as read from the JSON file `path`, which the
-    vocabulary lies beside.
+def restore_encoder(
+    path: Path, tree: JsonObject, again: str = AGAIN, kind: type[FieldSet] = Schema
+) -> FieldEncoder[Any]:
+    """The fitted encoder of a folder: `tree` is its `encoder_state`, of a schema of this `kind`, as read from the JSON
+    file `path`, which the vocabulary lies beside.
 
     Raises `UserError` for anything that no fitted encoder says; `again` is what to do then (a clause).
     """
@@ -63,7 +65,7 @@ def restore_encoder(path: Path, tree: JsonObject, again: str = AGAIN) -> FieldEn
         if not isinstance(tree.get(key), dict):
             raise damaged_file(path, f"its {key!r} is {brief(tree.get(key), 80)}, no object", again)
     try:
-        schema = Schema.parse(tree["schema"])
+        schema = kind.parse(tree["schema"])
     except UserError as error:
         raise damaged_file(path, f"its schema cannot be read ({error})", again) from None
     fitted = _fitted(path, schema, tree["fitted"], again)
@@ -89,12 +91,12 @@ def read_columns(path: Path, *allowed: dict[str, Any], rows: int | None = None, 
     return frame
 
 
-def _lookups(path: Path, schema: Schema, again: str) -> dict[str, Lookup]:
+def _lookups(path: Path, schema: FieldSet, again: str) -> dict[str, Lookup]:
     """Where the ids of each field come from that shares no other's."""
     whole = read_columns(path, _COUNTED, _VALUES, again=again)
     found = {str(name[0]): part["value"] for name, part in whole.group_by("field", maintain_order=True)}
     lookups: dict[str, Lookup] = {}
-    for field in schema.fields:
+    for field in schema.declared:
         if isinstance(field, Numeric) or vocabulary_owner(field) != field.name:
             continue
         if field.hash_buckets is not None:
@@ -114,10 +116,10 @@ def _lookups(path: Path, schema: Schema, again: str) -> dict[str, Lookup]:
     return lookups
 
 
-def _fitted(path: Path, schema: Schema, given: Fitted, again: str) -> dict[str, Fitted]:
+def _fitted(path: Path, schema: FieldSet, given: Fitted, again: str) -> dict[str, Fitted]:
     """The statistics of the numeric fields that need any, each checked."""
     found: dict[str, Fitted] = {}
-    for field in schema.fields:
+    for field in schema.declared:
         if not isinstance(field, Numeric) or field.transform not in _FITTED:
             continue
         one = given.get(field.name)

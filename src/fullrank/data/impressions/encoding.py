@@ -6,20 +6,29 @@ The same code encodes a store and new impressions, by the encoder of a store or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float32, Int32, Int64, UInt8
+from jaxtyping import Int32, Int64, UInt8
 
 from fullrank.core.checks import check_that
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
+from fullrank.data.features import Encoded
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions import numeric
-from fullrank.data.impressions.schema import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
+from fullrank.data.impressions.schema import (
+    AnyField,
+    BagOf,
+    Categorical,
+    FieldInfo,
+    FieldSet,
+    Numeric,
+    Schema,
+    SequenceOf,
+)
 from fullrank.data.impressions.vocabulary import FIRST, MISSING, Hashed, Vocabulary, canonical
 from fullrank.data.values import wrong_type
 
@@ -29,29 +38,19 @@ if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
 
 Lookup = Vocabulary | Hashed
+S = TypeVar("S", bound=FieldSet)
 Labels = UInt8[np.ndarray, "R"]
 """0 and 1."""
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """Some rows; columns in the order of the schema's fields of that kind."""
-
-    categorical: Int32[np.ndarray, "R F"]
-    numeric: Float32[np.ndarray, "R X"]
-    """NaN where missing."""
-    bags: tuple[Jagged, ...]
-    """[R rows] ids of each bag and sequence, behind each other."""
-
-
-class FieldEncoder:
+class FieldEncoder(Generic[S]):
     """A fitted schema. `lookups` are by categorical field, bag and sequence, `fitted` by numeric field."""
 
-    def __init__(self, schema: Schema, lookups: Mapping[str, Lookup], fitted: Mapping[str, numeric.Fitted]):
+    def __init__(self, schema: S, lookups: Mapping[str, Lookup], fitted: Mapping[str, numeric.Fitted]):
         self.schema, self.lookups, self.fitted = schema, dict(lookups), dict(fitted)
-        self.fields = tuple(self._info(field) for field in schema.fields)
-        self.categorical = [field for field in schema.fields if is_categorical(field)]
-        self.numeric = [field for field in schema.fields if isinstance(field, Numeric) and not is_categorical(field)]
+        self.fields = tuple(self._info(field) for field in schema.declared)
+        self.categorical = [field for field in schema.declared if is_categorical(field)]
+        self.numeric = [field for field in schema.declared if isinstance(field, Numeric) and not is_categorical(field)]
         self.multivalued = list(schema.several())
 
     def lookup(self, field: AnyField) -> Lookup:
@@ -62,7 +61,7 @@ class FieldEncoder:
     def notes(self) -> list[str]:
         """Numbers that have fewer buckets than their schema asks for, as sentences."""
         found = []
-        for field in self.schema.fields:
+        for field in self.schema.declared:
             if isinstance(field, Numeric) and field.buckets is not None:
                 made = len(self.fitted[field.name]["edges"]) + 1
                 if made < field.buckets:
@@ -86,7 +85,7 @@ class FieldEncoder:
             raise no_effect("list_separator", "since the model reads no lists (bags or sequences)")
         fields = tuple(
             one.model_copy(update={"separator": separator}) if isinstance(one, BagOf | SequenceOf) else one
-            for one in self.schema.fields
+            for one in self.schema.declared
         )
         return FieldEncoder(self.schema.model_copy(update={"fields": fields}), self.lookups, self.fitted)
 

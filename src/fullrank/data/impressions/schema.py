@@ -10,6 +10,7 @@ row a part: 0 train, 1 validation, 2 test. It sees a table in chunks and needs m
 from __future__ import annotations
 
 import datetime
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,8 @@ from fullrank.core.constraints import (
 from fullrank.core.errors import UserError, in_context, no_effect, no_such
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.readers import read_text
-from fullrank.core.spec import Spec, later, read_tree
-from fullrank.data.events.splits import by_kind, check_moments, needs_times
+from fullrank.core.spec import Spec, by_kind, later, read_tree
+from fullrank.data.events.splits import check_moments, needs_times
 from fullrank.data.values import Unit, iso_seconds, refuse, without_categories, wrong_type
 
 PARTS = ("train", "validation", "test")
@@ -239,7 +240,20 @@ AnyField = Annotated[
 """A field: a spec, a mapping (`kind` is categorical where it has none), or the bare name of a categorical column."""
 
 
-class Schema(Spec):
+class FieldSet(Spec):
+    """Fields that are fitted and encoded together."""
+
+    @property
+    @abstractmethod
+    def declared(self) -> tuple[AnyField, ...]:
+        """Every field, in order."""
+
+    def several(self) -> Iterator[BagOf | SequenceOf]:
+        """The multi-valued fields, bags and sequences, in order."""
+        yield from (field for field in self.declared if isinstance(field, BagOf | SequenceOf))
+
+
+class Schema(FieldSet):
     """The columns of a table of impressions, and how its rows are split."""
 
     label: str = "label"
@@ -284,9 +298,9 @@ class Schema(Spec):
                 raise no_effect(f"field {field.name!r}: extends", f"with {field.shares!r} hashed, without a vocabulary")
         return self
 
-    def several(self) -> Iterator[BagOf | SequenceOf]:
-        """The multi-valued fields, bags and sequences, in order."""
-        yield from (field for field in self.fields if isinstance(field, BagOf | SequenceOf))
+    @property
+    def declared(self) -> tuple[AnyField, ...]:
+        return self.fields
 
     @property
     def columns(self) -> tuple[str, ...]:

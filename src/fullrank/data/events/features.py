@@ -1,0 +1,73 @@
+"""The features that `prepare` is told of, by when they are known, which decides what a model may read.
+
+- `event`    with the event and not before it (rating, dwell, price paid): read of events before an answer alone.
+- `request`  with the request (device, place): read of past requests, and of the one that is answered.
+- `user`     of the user at any time (country, birth year).
+
+Fields are those of impressions (`data/impressions/schema.py`): categories, numbers, lists, fitted on what training
+events hold.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from fullrank.core.checks import check_once
+from fullrank.core.spec import Spec, by_kind
+from fullrank.data.impressions.encoding import FieldEncoder
+from fullrank.data.impressions.schema import AnyField, BagOf, Categorical, FieldSet, Numeric
+
+Role = Literal["event", "request", "user"]
+"""When a feature is known."""
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+class Inferred(Spec):
+    """A feature whose kind `prepare` finds: by its column's type, and the first rows of text."""
+
+    kind: Literal["auto"] = "auto"
+    name: str = Field(min_length=1)
+    """Column of the table."""
+
+
+Feature = Annotated[
+    Annotated[Categorical | Numeric | BagOf | Inferred, Field(discriminator="kind")],
+    by_kind("kind of feature", Categorical, Numeric, BagOf, Inferred, text="name", usual="auto"),
+]
+"""A feature: a spec, a mapping, or the bare name of a column, whose kind is found."""
+
+
+class Features(FieldSet):
+    """Columns that are known of events, of requests and of users."""
+
+    event: tuple[Feature, ...] = ()
+    """Columns of the events, known with each event: a model reads them of the events before its answer alone."""
+    request: tuple[Feature, ...] = ()
+    """Columns of the events, known before each event, when it was asked for what became the event."""
+    user: tuple[Feature, ...] = ()
+    """Columns of the table of users."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> Features:
+        names = [one.name for one in self.declared]
+        check_once(names, "features", "each has a role and a column of its own", code="repeated-field")
+        return self
+
+    @property
+    def declared(self) -> tuple[AnyField, ...]:
+        found: Any = (*self.event, *self.request, *self.user)  # no kind is left to be found once they are fitted
+        return found
+
+    def of(self, role: Role) -> Features:
+        """Those of one role."""
+        return Features.model_validate({role: getattr(self, role)})
+
+
+FeatureEncoder = FieldEncoder[Features]
+
+
+def encoder_of(encoder: FeatureEncoder, role: Role) -> FeatureEncoder:
+    """The part of an encoder that is of one role."""
+    return FieldEncoder(encoder.schema.of(role), encoder.lookups, encoder.fitted)
