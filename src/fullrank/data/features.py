@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float32, Int, Int32
+from jaxtyping import Bool, Float32, Int, Int32
 
 from fullrank.core.jagged import Jagged, Rows
 from fullrank.core.parted import Flat
@@ -45,6 +45,23 @@ class FeatureTable:
         rows = np.arange(len(encoded.categorical), dtype=np.int32)
         return cls(encoded.categorical, encoded.numeric, np.stack([rows] * len(encoded.bags), 1) if encoded.bags
                    else np.zeros((len(rows), 0), np.int32), encoded.bags)  # fmt: skip
+
+    def some(self, rows: Int[np.ndarray, "n"] | Bool[np.ndarray, "R"]) -> FeatureTable:
+        """A table of some of the rows, with the same lists."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in ("categorical", "numeric", "lists")})
+
+    def behind(self, other: FeatureTable) -> FeatureTable:
+        """The rows of both, those of `other` behind these."""
+        bags, lists = [], np.asarray(other.lists).copy()
+        for number, (own, more) in enumerate(zip(self.bags, other.bags, strict=True)):
+            starts, ends = (np.concatenate([a, b + len(own.values)])
+                            for a, b in ((own.starts, more.starts), (own.ends, more.ends)))  # fmt: skip
+            bags.append(Jagged(np.concatenate([own.values, more.values]), starts, ends))
+            lists[:, number] += len(own)
+        ids, numbers = (
+            np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("categorical", "numeric")
+        )
+        return FeatureTable(ids, numbers, np.concatenate([self.lists, lists]), tuple(bags))
 
     def take(self, rows: Int[np.ndarray, "n"]) -> Encoded:
         """Some of the rows; those that are -1 are missing in every field."""

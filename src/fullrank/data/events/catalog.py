@@ -23,6 +23,8 @@ from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
 from fullrank.data import values
+from fullrank.data.events.feature_files import encoder_beside, write_encoder
+from fullrank.data.events.features import FeatureEncoder
 from fullrank.data.events.item_features import (
     CategoricalFeature,
     CategoryLists,
@@ -44,14 +46,14 @@ class Catalog:
     `map_version` (only in a grown catalogue: the id map in which the item came, 0 for the first), then the user's own.
     """
 
-    def __init__(self, frame: pl.DataFrame):
-        """Raises `UserError` where the frame is no such table."""
+    def __init__(self, frame: pl.DataFrame, features: FeatureEncoder | None = None):
+        """Raises `UserError` where the frame is no such table. `features` are those of events, requests and users."""
         _check(frame)
-        self.frame = frame
+        self.frame, self.features = frame, features
 
     @classmethod
     def open(cls, path: str | Path, *, items: int | None = None) -> Catalog:
-        """Read items.parquet, of so many `items` where that is known.
+        """Read items.parquet, of so many `items` where that is known, with the features that lie beside it in a run.
 
         Raises `UserError` for a missing, damaged or foreign file.
         """
@@ -60,11 +62,13 @@ class Catalog:
             raise missing_file(path)
         frame = read_parquet(Path(path), "the item table", rows=items)
         with in_context(f"{name}: "):
-            return cls(frame)
+            return cls(frame, encoder_beside(Path(path).parent))
 
     def write(self, path: str | Path) -> None:
-        """Write items.parquet."""
+        """Write items.parquet, and the features beside it where there are any."""
         write_table(self.frame, path)
+        if self.features is not None:
+            write_encoder(Path(path).parent, self.features)
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -216,7 +220,7 @@ class Catalog:
             raise UserError(
                 f"new items do not fit the catalogue's types: {reason_line(error)}", code="wrong-column-type"
             ) from None
-        return Catalog(pl.concat([old, new], how="diagonal"))
+        return Catalog(pl.concat([old, new], how="diagonal"), self.features)
 
     def with_columns(self, columns: Mapping[str, pl.Series]) -> Catalog:
         """The same items with other values, or other columns, of the user's own; the id map is shared.

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fullrank.core.checks import check_once
+from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec, by_kind
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.schema import AnyField, BagOf, Categorical, FieldSet, Numeric
@@ -49,16 +50,42 @@ class Features(FieldSet):
     user: tuple[Feature, ...] = ()
     """Columns of the table of users."""
 
+    @field_validator("event", "request", "user", mode="before")
+    @classmethod
+    def _names(cls, given: Any) -> Any:
+        """Names of columns, with commas between them, as a list."""
+        names = given.split(",") if isinstance(given, str) else []
+        return tuple(name.strip() for name in names) if names else given
+
     @model_validator(mode="after")
     def _apart(self) -> Features:
-        names = [one.name for one in self.declared]
+        names = [one.name for one in self.all]
         check_once(names, "features", "each has a role and a column of its own", code="repeated-field")
+        if not any(isinstance(one, Inferred) for one in self.all):
+            self.check_shared()
         return self
 
     @property
+    def all(self) -> tuple[Feature, ...]:
+        """Every feature, in order."""
+        return (*self.event, *self.request, *self.user)
+
+    @property
     def declared(self) -> tuple[AnyField, ...]:
-        found: Any = (*self.event, *self.request, *self.user)  # no kind is left to be found once they are fitted
-        return found
+        """Every feature, in order. Raises `UserError` where the kind of one is still to be found."""
+        for one in self.all:
+            if isinstance(one, Inferred):
+                raise UserError(
+                    f"the feature {one.name!r} has no kind: name one (categorical, numeric, bag)", code="missing-kind"
+                )
+        fields: Any = self.all
+        return fields
+
+    @property
+    def of_events(self) -> tuple[AnyField, ...]:
+        """Those that are columns of the table of events, in order."""
+        fields: Any = (*self.event, *self.request)
+        return fields
 
     def of(self, role: Role) -> Features:
         """Those of one role."""

@@ -15,6 +15,7 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import JsonObject
 from fullrank.core.spec import Spec, later
 from fullrank.data.events import splits
+from fullrank.data.events.features import Features
 from fullrank.data.events.table import Columns, Events
 
 Missing = Literal["error", "drop"]
@@ -38,6 +39,9 @@ class Prepare(Spec):
     """Minimum events per user and per item, to a fixed point; a pair sets them apart; 0 keeps all."""
     split: splits.Split = Field(default_factory=splits.LeaveOneOut)
     """Which events are targets: leave_one_out, global_time or rolling_time (no leak)."""
+    features: Features = later(Features())
+    """What a model may read beside the items: columns of the events and of the table of users, by when they are known.
+    """
 
     @field_validator("event_types", mode="before")
     @classmethod

@@ -40,8 +40,8 @@ def join_stores(
 
     `weights` say how often the rows of each count in an epoch of training (1 each, above 0 and at most 1,000), `names`
     what stands in front of its ids (the names of the folders). Splits stay as they are. Times are kept where all
-    stores have them; event weights and types are not. Raises `UserError` for fewer than two stores, names that are not
-    distinct, columns of items that hold different types, and stores that are split in different ways.
+    stores have them; event weights, types and features are not. Raises `UserError` for fewer than two stores, names
+    that are not distinct, columns of items that hold different types, and stores that are split in different ways.
     """
     check_type("stores", stores, (list, tuple), "stores, in a list")
     parts = [opened_store(one) for one in stores]
@@ -70,7 +70,9 @@ def _write(out: Path, parts: list[Store], weights: list[float], names: list[str]
     catalogue = _table([one.catalog.frame for one in parts], "item", names)
     people = _table([one.users for one in parts], "user", names)
     untimed = [name for name, one in zip(names, parts, strict=True) if one.times is None]
-    notes = [f"{', '.join(untimed)}: without times, so the joined store has none"]
+    notes = [f"{', '.join(untimed)}: without times, so the joined store has none"] * (0 < len(untimed) < len(parts))
+    if featured := [name for name, one in zip(names, parts, strict=True) if one.features is not None]:
+        notes.append(f"{', '.join(featured)}: with features, which are left out: those of each store are its own")
     manifest: dict[str, Any] = {
         "spec": {},
         "joined": [
@@ -81,7 +83,7 @@ def _write(out: Path, parts: list[Store], weights: list[float], names: list[str]
         "user_table": None,
         "split": {"kind": parts[0].manifest["split"]["kind"]},
         "type_names": [],
-        "notes": notes if 0 < len(untimed) < len(parts) else [],
+        "notes": notes,
     }
     save_store(out, arrays, catalogue, people, manifest)
 

@@ -16,19 +16,25 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int64
 
-from fullrank.core.jagged import stable_order
+from fullrank.core.jagged import offsets_of, stable_order
 from fullrank.core.parquet import read_parquet
+from fullrank.core.readers import read_json
 from fullrank.data import manifest as manifests
 from fullrank.data import values
-from fullrank.data.events import parts, splits, write
+from fullrank.data.events import feature_files, parts, splits, write
+from fullrank.data.events.feature_columns import FeatureCoder
+from fullrank.data.events.features import FeatureEncoder, Features
 from fullrank.data.events.filters import Prepare, filters
 from fullrank.data.events.pieces import Spill, load_events, save_events
 from fullrank.data.events.store import Store
-from fullrank.data.events.table import Events, JoinedTable, compacted
+from fullrank.data.events.table import Events, JoinedTable, KnownTable, compacted
 from fullrank.data.histories import user_keys
+from fullrank.data.impressions.fitting import FieldFit
 from fullrank.parallel import Runner
 
 ITEM_IDS, SPILL = "item_ids.parquet", "spill"
+KNOWN_USERS, FITTED = "known_users.parquet", "features.json"
+"""What the table of users knows of each, and the fitted features, for the tasks."""
 Moments = Int64[np.ndarray, "m"]
 """Seconds that rise, or a count for each of them."""
 NO_USER = 2**62
@@ -114,10 +120,28 @@ class PartWork:
     """What the reading found: `columns` with their dtypes, `text_users`, `types`, `span` of the times."""
     until: int | None = None
     """The first second that is left out (`rolling_time`)."""
+    users: dict[str, Any] | None = None
+    """What is to be known of the table of users beside its rows (`KnownTable.save`); None without one."""
 
     @cached_property
     def item_ids(self) -> pl.Series:
         return read_parquet(self.scratch / ITEM_IDS, "the item ids")["item_id"]
+
+    @cached_property
+    def features(self) -> FeatureCoder:
+        return FeatureCoder(self.spec.features.of_events, self.scratch)
+
+    @cached_property
+    def encoder(self) -> FeatureEncoder | None:
+        """The features as they were fitted on all."""
+        if not self.spec.features.all:
+            return None
+        return feature_files.read_encoder(self.work / manifests.NAME, read_json(self.scratch / FITTED))
+
+    @cached_property
+    def known_users(self) -> KnownTable | None:
+        """The table of users; None where there is none."""
+        return None if self.users is None else KnownTable.load(self.scratch / KNOWN_USERS, self.users)
 
     def filter(self, number: int) -> np.ndarray:
         """Filter the events of a part; what is left goes to its folder. What was `Counted` behind each filter."""
@@ -145,17 +169,27 @@ class PartWork:
         behind = np.bincount(np.searchsorted(moments, times, side="right"), minlength=len(moments) + 1)
         return np.cumsum(behind)[:-1]
 
+    def fit(self, number: int, split: Any) -> FieldFit[Features]:
+        """The statistics of the features of a part."""
+        events, users = self._of_users(number)
+        offsets = offsets_of(np.bincount(events.user, minlength=len(users.ids)))
+        return write.fit_features(self.spec.features, events, users, offsets, split.bounds(offsets, events.time)[0])
+
     def write(self, number: int, there: Bool[np.ndarray, "V"], split: Any) -> Segments:
         """Write a part with the items that are `there`, and count its segments."""
         out = self.work / parts.part_folder(number)
         ids, codes = self.item_ids.filter(there), (np.cumsum(there) - 1).astype(np.int32)
         if not (out / manifests.NAME).is_file():  # else of an earlier preparation that was killed
-            events = self._left(number)
-            user, user_ids = compacted(events.user, events.user_ids)
-            events = replace(events, user=user, user_ids=user_ids, item=codes[events.item], item_ids=ids)
-            items, users = (JoinedTable(one, pl.DataFrame(), None) for one in (ids, user_ids))
-            spec, told, keys = self.spec.dump(), {"part": number}, user_keys(user_ids)
-            write.write_store(out, events, items, users, spec, split, told, keys=keys)
+            events, users = self._of_users(number)
+            events, items = (
+                replace(events, item=codes[events.item], item_ids=ids),
+                JoinedTable(ids, pl.DataFrame(), None),
+            )
+            spec, told, keys = self.spec.dump(), {"part": number}, user_keys(users.ids)
+            write.write_store(
+                out, events, items, users, spec, split, told, keys=keys, features=self.spec.features,
+                encoder=self.encoder,
+            )  # fmt: skip
         return Segments.of(Store.open(out, verify=False), self.state["span"])
 
     def _read(self, number: int) -> Events:
@@ -170,11 +204,19 @@ class PartWork:
         events = Events(
             rank[user], columns["item"], user_ids[order].alias("user_id"), self.item_ids, columns.get("time"),
             columns.get("rating"), columns.get("weight"), columns.get("type"), tuple(state["types"]),
+            self.features.columns(columns),
         )  # fmt: skip
         return events.take(stable_order(events.user) if key is None else stable_order(events.user, key))
 
     def _left(self, number: int) -> Events:
-        return load_events(self._folder(number), self.item_ids, tuple(self.state["types"]))
+        return load_events(self._folder(number), self.item_ids, tuple(self.state["types"]), self.features)
+
+    def _of_users(self, number: int) -> tuple[Events, JoinedTable]:
+        """The events that are left of a part by the users who have any, and what is known of these."""
+        events, known = self._left(number), self.known_users
+        user, user_ids = compacted(events.user, events.user_ids)
+        users = JoinedTable(user_ids, pl.DataFrame(), None) if known is None else known.of(user_ids)
+        return replace(events, user=user, user_ids=user_ids), users
 
     def _folder(self, number: int) -> Path:
         return self.scratch / SPILL / f"{number:05}-filtered"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -22,10 +22,12 @@ from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.events import parts
+from fullrank.data.events.feature_columns import FeatureCoder, different, name_of, plain_values
 from fullrank.data.events.filters import Prepare
 from fullrank.data.events.table import Columns, Events, left_out_notes, missing_rows
 from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.histories import user_keys
+from fullrank.data.impressions.schema import Numeric
 from fullrank.data.values import IdIndex, TextIndex, joined, take
 
 HELD, EACH = 128 << 20, 1 << 18
@@ -50,7 +52,10 @@ class EventPieces:
     def __init__(self, source: InputTable, spec: Prepare, scratch: Path):
         columns = spec.columns_read
         self.source, self.spec = source if source.typed else _typed(source, columns), spec
-        self.columns = list(dict.fromkeys(columns.roles.values()))
+        self.features = spec.features.of_events
+        self.columns = list(dict.fromkeys([*columns.roles.values(), *(field.name for field in self.features)]))
+        self.feature_values: list[pl.Series] = []
+        """The different values of each feature's column, once it was looked at."""
         self.chunks = Chunks(self.source, self.columns, scratch)
         source.require_rows(self.chunks.rows)
         for name in (columns.user, columns.item):
@@ -77,30 +82,36 @@ class EventPieces:
     def look(self) -> tuple[pl.Series, tuple[str, ...]]:
         """The sorted ids of items, and the sorted types of events."""
         columns, items, types = self.spec.columns, list[pl.Series](), set[str]()
+        coded = [field for field in self.features if not isinstance(field, Numeric)]
+        known: dict[str, list[pl.Series]] = {field.name: [] for field in coded}
 
-        def ids(what: str, frame: pl.DataFrame) -> tuple[pl.Series, set[str]]:
+        def ids(what: str, frame: pl.DataFrame) -> tuple[pl.Series, set[str], dict[str, pl.Series]]:
             item = values.distinct(values.ids(frame[columns.item], what))
-            if columns.type is None:
-                return item, set()
-            return item, {*values.names(frame[columns.type], what).unique()}
+            own = {field.name: different([plain_values(field, frame[field.name], what)]) for field in coded}
+            return item, set() if columns.type is None else {*values.names(frame[columns.type], what).unique()}, own
 
-        read = [columns.item] if columns.type is None else [columns.item, columns.type]
-        for item, kinds in self._each(ids, self.columns if self.spec.missing == "drop" else read):
+        read = [columns.item, *([] if columns.type is None else [columns.type]), *known]
+        for item, kinds, own in self._each(ids, self.columns if self.spec.missing == "drop" else read):
             types |= kinds
             items.append(item)
-            if sum(map(len, items)) > 2 * len(items[0]) + MERGED:  # the first is what was put together so far
+            if _many(items):
                 items = [values.distinct(pl.concat(items))]
+            for name, one in own.items():
+                known[name].append(one)
+                if _many(known[name]):
+                    known[name] = [different(known[name])]
+        self.feature_values = [different(known.get(field.name, [])) for field in self.features]
         self.notes = list(left_out_notes(self.left_out, self.chunks.rows, self.source.name))
         whole = values.distinct(pl.concat(items)).sort() if items else pl.Series([], dtype=pl.String)
         return whole.alias("item_id"), tuple(sorted(types))
 
     def spill(
-        self, item_ids: pl.Series, type_names: tuple[str, ...], spill: Spill
+        self, item_ids: pl.Series, type_names: tuple[str, ...], spill: Spill, features: FeatureCoder | None = None
     ) -> tuple[tuple[int, int] | None, int]:
         """Every event to the part of its user. Returns the first and the last second, and the number of events."""
         times, spans, events = self.spec.columns.time, [], 0
         find = IdIndex(item_ids).find
-        coding = Coding(self.spec.columns_read, type_names, spill.parts)
+        coding = Coding(self.spec.columns_read, type_names, spill.parts, features)
 
         def coded(what: str, frame: pl.DataFrame) -> tuple[ByPart, bool, tuple[int, int] | None]:
             part, users, own = coded_piece(frame, what, coding, find, self.doubts)
@@ -127,6 +138,7 @@ class Coding:
     types: tuple[str, ...]
     """The sorted names: an event has the place of its type among them."""
     parts: int
+    features: FeatureCoder | None = None
 
 
 def coded_piece(
@@ -148,7 +160,14 @@ def coded_piece(
     if columns.type is not None:
         named = values.names(frame[columns.type], what)
         own["type"] = TextIndex(pl.Series("type", coding.types, dtype=pl.String)).find(named).astype(np.int32)
+    if coding.features is not None:
+        own |= coding.features.coded(frame, what)
     return parts.part_of(parts.user_buckets(user_keys(users)), coding.parts), users, own
+
+
+def _many(series: list[pl.Series]) -> bool:
+    """Whether several columns of values are to be put together: the first is what was put together so far."""
+    return sum(map(len, series)) > 2 * len(series[0]) + MERGED
 
 
 def _typed(source: InputTable, columns: Columns) -> InputTable:
@@ -263,8 +282,8 @@ def save_events(folder: Path, events: Events) -> None:
     are replaced, not written over.
     """
     folder.mkdir(exist_ok=True)
-    for name in ("user", "item", "time", "weight", "type"):
-        array = getattr(events, name)
+    arrays = {name: getattr(events, name) for name in ("user", "item", "time", "weight", "type")}
+    for name, array in (arrays | {name_of(n): one for n, one in enumerate(events.features.codes)}).items():
         if array is not None:
             path = folder / f"{name}.npy"
             path.unlink(missing_ok=True)
@@ -273,8 +292,8 @@ def save_events(folder: Path, events: Events) -> None:
     write_table(pl.DataFrame({"user_id": events.user_ids}), folder / "users.parquet")
 
 
-def load_events(folder: Path, item_ids: pl.Series, type_names: tuple[str, ...]) -> Events:
+def load_events(folder: Path, item_ids: pl.Series, type_names: tuple[str, ...], features: FeatureCoder) -> Events:
     """What `save_events` wrote; arrays are mapped."""
-    arrays = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
-    users = read_parquet(folder / "users.parquet", "the users")["user_id"]
-    return Events(**arrays, user_ids=users, item_ids=item_ids, type_names=type_names)
+    arrays: dict[str, Any] = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
+    users, columns = read_parquet(folder / "users.parquet", "the users")["user_id"], features.columns(arrays)
+    return Events(**arrays, user_ids=users, item_ids=item_ids, type_names=type_names, features=columns)

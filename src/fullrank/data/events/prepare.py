@@ -9,7 +9,7 @@ file, is read in pieces and becomes a store in parts (`stream.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO
@@ -27,6 +27,7 @@ from fullrank.core.log import logger, shown_at
 from fullrank.core.memory import available_bytes, gibibytes
 from fullrank.data.column_names import TimeColumn, keywords_said, with_keywords
 from fullrank.data.events import spark, splits
+from fullrank.data.events.feature_kinds import with_kinds
 from fullrank.data.events.filters import Missing, Prepare, Say, filters, k_core, note_filter
 from fullrank.data.events.part_work import SPILL, Counted
 from fullrank.data.events.parts import MOST_PARTS
@@ -45,6 +46,8 @@ Engine = Literal["embedded", "spark"]
 """What prepares a store in parts: this process, or Spark."""
 ROW_OF_TEXT, ROW = 95, 65
 """Bytes at the peak for each event of a text file and of others, measured on five million."""
+FEATURE = 40
+"""Bytes at the peak for each event and feature: a text as polars views it, and codes twice."""
 SAID = 2**30
 """Bytes from which on the estimate is said."""
 MOST, MOST_RATIO = 2**32, 1000
@@ -80,13 +83,17 @@ class EventKeywords(TableKeywords, total=False):
     weight_col: str | None
     type_col: str | None
     missing: Missing | None
+    event_features: Sequence[str | Mapping[str, Any]] | None
+    request_features: Sequence[str | Mapping[str, Any]] | None
+    user_features: Sequence[str | Mapping[str, Any]] | None
     items_id: str | None
 
 
 SETTINGS = {
     "user_col": "columns.user", "item_col": "columns.item", "time_col": "columns.time",
     "time_unit": "columns.time_unit", "rating_col": "columns.rating", "weight_col": "columns.weight",
-    "type_col": "columns.type", "missing": "missing",
+    "type_col": "columns.type", "missing": "missing", "event_features": "features.event",
+    "request_features": "features.request", "user_features": "features.user",
 }  # fmt: skip
 """Keyword -> the setting of `Prepare` that it is."""
 STORE_DEFAULTS: dict[str, Any] = {
@@ -116,7 +123,10 @@ def prepare(
     `spec`, and `set` changes any of its settings (`["k_core=5"]`). `missing="drop"` leaves out rows without a user, an
     item or a time, and says how many. `separator` is that of a text file of events; without it, it is found in the
     first line. A table of items is joined on its column `items_id`; without it, and for users, on the column of the
-    name that the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr;
+    name that the event table uses, else on `item_id` or `user_id`.
+    `event_features` are columns of the events that are known with each of them (rating), `request_features` those known
+    before (device), `user_features` columns of the table of users: names, whose kind is found and logged, or mappings
+    (`{"kind": "numeric", "name": "age"}`). `progress` prints one line per step to stderr;
     `notes` (what a source has to say about its data) are kept in the manifest.
     What takes more memory than there is, is prepared in parts, which is said.
     With `parts` the store is written in so many parts (`data/events/parts.py`), and the table is read in pieces, so
@@ -144,20 +154,24 @@ def prepare(
         require_columns(source, spec.columns_read)
         tables = {"events": events, "items": items, "users": users}
         inputs = {role: input_name(table) for role, table in tables.items() if table is not None}
-        beside = Beside(items, items_id, source.typed, tuple(asked["notes"]), inputs)
-        fitting = _parts_to_fit(source, users=users is not None) if parts is None else None
+        beside = Beside(items, users, items_id, source.typed, tuple(asked["notes"]), inputs)
+        if spec.features.all:
+            spec = spec.model_copy(update={"features": with_kinds(spec.features, source, spec.columns, users)})
+        fitting = _parts_to_fit(source, spec) if parts is None else None
         if fitting is not None:
             parts = fitting.parts
         if parts is None:
-            _prepare_whole(source, place, spec, beside, users, say)
+            _prepare_whole(source, place, spec, beside, say)
         else:
-            if users is not None:
-                raise no_effect("users", "on a store in parts, which keeps no table of users")
             read: Callable[[Path], JsonObject] = partial(read_pieces, source, spec, parts)
             runner = spark.runner_on_spark(source, asked["master"]) if asked["engine"] == "spark" else None
             if runner is not None:
                 read = partial(spark.read_on_spark, runner.session, source.table, spec, parts)
-            with unfinished(place, {"spec": spec.dump(), "parts": parts, "input": identity_of(events)}) as work:
+            request = {"spec": spec.dump(), "parts": parts, "input": identity_of(events)}
+            if users is not None:  # the parts hold what is known of their users
+                request["users"] = identity_of(users)
+                request["input"] = None if request["users"] is None else request["input"]
+            with unfinished(place, request) as work:
                 if work.state is None:
                     state = work.note(read(work.scratch))
                 else:
@@ -184,8 +198,8 @@ def check_engine(asked: TableKeywords) -> None:
         raise no_effect("master", "without Spark", "say engine='spark' too")
 
 
-def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Beside, users: Any, say: Say) -> None:
-    events = read_events(source, spec.columns_read, missing=spec.missing)
+def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Beside, say: Say) -> None:
+    events = read_events(source, spec.columns_read, missing=spec.missing, features=spec.features.of_events)
     split, until, steps = spec.split, None, list[JsonObject]()
     if isinstance(split, splits.RollingTime):
         split, until = split.at(events.time)
@@ -200,9 +214,10 @@ def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Besid
     rule = split.at(events.time) if isinstance(split, splits.GlobalTime) else split
     table = replace(events, notes=(*beside.notes, *events.notes)).compact()
     catalogue = beside.catalogue(spec, table.item_ids)
-    people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
+    people = join_table(beside.users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
     say("split and write", {})
-    write_store(place, table, catalogue, people, spec.dump(), rule, {"filters": steps, "inputs": beside.inputs})
+    facts = {"filters": steps, "inputs": beside.inputs}
+    write_store(place, table, catalogue, people, spec.dump(), rule, facts, features=spec.features)
 
 
 @dataclass(frozen=True)
@@ -225,15 +240,16 @@ class Fitting:
                 )
 
 
-def _parts_to_fit(source: InputTable, *, users: bool) -> Fitting | None:
+def _parts_to_fit(source: InputTable, spec: Prepare) -> Fitting | None:
     """How a table on disk has to be prepared in parts; None where it fits into memory in one.
 
-    Rows are counted where there may be many. With a table of `users`, which no store in parts has, raises `UserError`.
+    Rows are counted where there may be many.
     """
     native = source.frame.to_native()
     if source.path is None or not isinstance(native, pl.LazyFrame):
         return None
-    row, size = (ROW if source.typed else ROW_OF_TEXT), sum(one[1] for one in identity_of(source.path))
+    row = (ROW if source.typed else ROW_OF_TEXT) + FEATURE * len(spec.features.of_events)
+    size = sum(one[1] for one in identity_of(source.path))
     text = not (source.sliced or source.path.is_dir())
     if text and size * (INFLATED if source.path.suffix == ".gz" else 1) // SHORTEST * row < SAID:
         return None
@@ -248,10 +264,5 @@ def _parts_to_fit(source: InputTable, *, users: bool) -> Fitting | None:
         return None
     count = min(max(2, -(-needed // SAID)), MOST_PARTS)
     said += f", and {gibibytes(room)} are {'free' if room == free else 'the most for a file of that size'}"
-    if users:
-        raise UserError(
-            f"{said}; a store in parts takes less and keeps no table of users: leave out users",
-            code="too-large-for-memory",
-        )
     log.info(f"{said}: it is read in pieces, to a store in {count:,} parts")
     return Fitting(count, room)

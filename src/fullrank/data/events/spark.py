@@ -25,11 +25,13 @@ from fullrank.core.errors import UserError
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import check_suffix, write_table
 from fullrank.data import values
+from fullrank.data.events.feature_columns import FeatureCoder, code_types, different, plain_values
 from fullrank.data.events.filters import Prepare
 from fullrank.data.events.part_work import ITEM_IDS, SPILL
 from fullrank.data.events.pieces import Coding, Find, Spill, coded_piece
 from fullrank.data.events.table import left_out_notes, unit_notes
 from fullrank.data.frames import InputTable, require_rows
+from fullrank.data.impressions.schema import Numeric
 from fullrank.parallel.spark import OnSpark, as_user_error, refusals_as_text, session_of
 
 if TYPE_CHECKING:
@@ -61,13 +63,20 @@ def runner_on_spark(source: InputTable, master: str | None) -> OnSpark:
 def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, scratch: Path) -> dict[str, Any]:
     """What `stream.read_pieces` does in one process: ids of items, and every event in the files of its part."""
     columns = spec.columns_read
-    frame, name = ordered_frame(session, table, list(dict.fromkeys(columns.roles.values())))
+    fields = spec.features.of_events
+    names = dict.fromkeys([*columns.roles.values(), *(field.name for field in fields)])
+    frame, name = ordered_frame(session, table, list(names))
     with as_user_error():
         frame, notes = _without_missing(frame, spec, name)
         item_ids = values.ids(_distinct(frame, columns.item), name).sort()
         types = () if columns.type is None else tuple(_distinct(frame, columns.type).cast(pl.String).sort())
         write_table(pl.DataFrame({"item_id": item_ids}), scratch / ITEM_IDS)
-        find_of, coding = partial(_item_finder, scratch / ITEM_IDS), Coding(columns, types, count)
+        known = [
+            different([] if isinstance(one, Numeric) else [plain_values(one, _values(frame, one.name), name)])
+            for one in fields
+        ]
+        coding = Coding(columns, types, count, FeatureCoder.write(fields, known, scratch))
+        find_of = partial(_item_finder, scratch / ITEM_IDS)
         sent, found = send_to_parts(frame, name, coding, find_of, scratch / SPILL)
         number = columns.time is not None and to_polars(frame.limit(0))[columns.time].dtype.is_numeric()
     span = None if columns.time is None else (int(found["first"].min()), int(found["last"].max()))  # type: ignore[arg-type]
@@ -91,6 +100,7 @@ def send_to_parts(
         own |= {"time": "<i8", "key": "<f8" if head[columns.time].dtype.is_float() else "<i8"}
     others = {"weight": "<f4", "rating": "<f8", "type": "<i4"}
     own |= {role: dtype for role, dtype in others.items() if role in columns.roles}
+    own |= {} if coding.features is None else code_types(coding.features.fields)
     code = partial(_coded, name=name, coding=coding, find_of=find_of)
     coded = frame.mapInArrow(code, _schema(own, text)).repartition(coding.parts, "part")
     spill = partial(_spilled, folder=folder, count=coding.parts, users=users.dtype)
@@ -137,11 +147,16 @@ def _without_missing(frame: DataFrame, spec: Prepare, name: str) -> tuple[DataFr
 
 def _distinct(frame: DataFrame, name: str) -> pl.Series:
     """The sorted different values of a column, without nulls (which coding refuses)."""
-    from pyspark.sql import functions as F
-
-    found = to_polars(frame.select(F.col(f"`{name}`").alias(name)).distinct())[name].drop_nulls()
+    found = _values(frame, name).drop_nulls()
     require_rows("events", len(found))
     return found.sort()
+
+
+def _values(frame: DataFrame, name: str) -> pl.Series:
+    """The different values of a column, in any order."""
+    from pyspark.sql import functions as F
+
+    return to_polars(frame.select(F.col(f"`{name}`").alias(name)).distinct())[name]
 
 
 def to_polars(frame: DataFrame) -> pl.DataFrame:

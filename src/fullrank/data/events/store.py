@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
@@ -20,9 +21,12 @@ from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import read_parquet
 from fullrank.core.parted import Flat, PartedArray, stretches
 from fullrank.data import manifest as manifests
-from fullrank.data.events import parts
+from fullrank.data.events import feature_files, parts
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.feature_files import OF_EVENTS, OfEvents, StoredFeatures
+from fullrank.data.events.features import FeatureEncoder, encoder_of
 from fullrank.data.events.splits import repeated_share
+from fullrank.data.features import FeatureRows, FeatureTable, HistoryFeatures
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
 from fullrank.data.values import IdIndex
 
@@ -64,9 +68,17 @@ class Store:
     types: Int32[np.ndarray, "E"] | None
     """Positions in `type_names`."""
     catalog: Catalog
+    event_features: FeatureTable | None
+    """Beside the events; None where there are no such features."""
+    request_features: FeatureTable | None
+    """Of the request of each event, likewise."""
 
-    def __init__(self, path: Path, manifest: JsonObject, arrays: Mapping[str, Flat | None], catalog: Catalog):
+    def __init__(
+        self, path: Path, manifest: JsonObject, arrays: Mapping[str, Flat | None], catalog: Catalog,
+        features: Mapping[OfEvents, FeatureTable] = MappingProxyType({}),
+    ):  # fmt: skip
         self.path, self.manifest, self.catalog = path, manifest, catalog
+        self.event_features, self.request_features = features.get("event"), features.get("request")
         items, offsets, bounds = arrays["items"], arrays["offsets"], arrays["bounds"]
         assert items is not None and offsets is not None and bounds is not None
         self.items, self.offsets, self.bounds = items, offsets, bounds
@@ -83,7 +95,12 @@ class Store:
         """
         folder = check_path("the store", path)
         manifest, arrays = _opened(folder, verify)
-        store = cls(folder, manifest, arrays, Catalog.open(folder / "items.parquet", items=manifest["counts"]["items"]))
+        catalog, tables = Catalog.open(folder / "items.parquet", items=manifest["counts"]["items"]), {}
+        if feature_files.KEY in manifest:
+            catalog.features = feature_files.read_encoder(folder / manifests.NAME, manifest[feature_files.KEY])
+            folders = parts.part_folders(folder, manifest) if parts.is_parts(manifest) else [folder]
+            tables = feature_files.read_tables(folders, arrays, catalog.features, manifest["counts"]["events"])
+        store = cls(folder, manifest, arrays, catalog, tables)
         store._check()
         return store
 
@@ -162,6 +179,43 @@ class Store:
         """A number for each user made of the id alone (`fullrank.data.histories`)."""
         return user_keys(self.user_ids)
 
+    @property
+    def features(self) -> FeatureEncoder | None:
+        """The fitted features of events, requests and users; None where none were declared."""
+        return self.catalog.features
+
+    @cached_property
+    def user_features(self) -> FeatureTable | None:
+        """Those of each user, row u; None where there are none. Raises `UserError` for a table that lacks a column."""
+        if self.features is None or not self.features.schema.user:
+            return None
+        own = encoder_of(self.features, "user")
+        for one in own.schema.user:
+            if one.name not in self.users.columns:
+                reason = f"it lacks the feature {one.name!r}"
+                raise manifests.damaged_file(self.folders[0] / "users.parquet", reason)
+        return FeatureTable.of(own.encode(self.users, "the table of users"))
+
+    @property
+    def stored_features(self) -> StoredFeatures | None:
+        """The fitted features with those beside the events; None where none were declared."""
+        held = {"event": self.event_features, "request": self.request_features}
+        tables = {role: held[role] for role in OF_EVENTS if held[role] is not None}
+        return None if self.features is None else StoredFeatures(self.features, tables)  # type: ignore[arg-type]
+
+    def history_features(
+        self, users: Int64[np.ndarray, "u"] | None = None, asked: Int64[np.ndarray, "u"] | None = None
+    ) -> HistoryFeatures | None:
+        """What is known beside the histories of some users, or of all: `asked` are the places of the events that are
+        asked for. None where nothing is."""
+        request, user = self.request_features, self.user_features
+        rows = np.arange(self.num_users) if users is None else users
+        of_asked = None if request is None or asked is None else FeatureRows(request, asked)
+        asked_at = None if self.times is None or asked is None else self.times[asked]
+        of_user = None if user is None else FeatureRows(user, rows)
+        held = HistoryFeatures(self.event_features, request, of_user, of_asked, asked_at)
+        return None if all(one is None for one in vars(held).values()) else held
+
     def rows_of(self, users: pl.Series) -> Int64[np.ndarray, "n"]:
         """Rows of users by their external ids, of the type of `user_ids`; -1 where the store has none."""
         return self._user_index.find(users)
@@ -170,7 +224,8 @@ class Store:
     def events(self) -> Histories:
         """All events of all users: row u is user u."""
         keys = UserKeys(partial(getattr, self, "user_keys"))
-        return Histories(Jagged.from_offsets(self.items, self.offsets), self.times, keys=keys)
+        rows = Jagged.from_offsets(self.items, self.offsets)
+        return Histories(rows, self.times, keys=keys, features=self.history_features())
 
     def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
         """The users that have a target in a split, in order of user: what is known of each, and their targets.
@@ -193,9 +248,8 @@ class Store:
             chosen = chosen & (ends > starts)
         users = np.flatnonzero(chosen)
         known, targets = Jagged(self.items, starts, ends).take(users), Jagged(self.items, ends, target_ends).take(users)
-        return EvalSet(
-            Histories(known, self.times, users, UserKeys(partial(getattr, self, "user_keys"), users)), targets
-        )
+        keys = UserKeys(partial(getattr, self, "user_keys"), users)
+        return EvalSet(Histories(known, self.times, users, keys, self.history_features(users, ends[users])), targets)
 
     def repeated_share(self, split: str) -> float:
         """The share of a split's targets (validation, test) that stand in their own user's history."""
@@ -268,11 +322,20 @@ def _opened(folder: Path, verify: bool | None) -> tuple[JsonObject, dict[str, Fl
         users, events = counts["users"], counts["events"]
         shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
         shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
-        return manifest, {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
+        arrays = {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
+        if feature_files.KEY in manifest:
+            features = feature_files.declared_in(folder / manifests.NAME, manifest[feature_files.KEY])
+            for name, (dtype, width) in feature_files.array_widths(features).items():
+                manifests.require_files(folder, manifest["files"], {f"{name}.npy"})
+                arrays[name] = manifests.map_array(folder / f"{name}.npy", dtype, (events, width))
+        return manifest, arrays
     found = parts.opened_parts(folder, manifest, partial(_opened, verify=verify))
     arrays = [own for _, own in found.values()]
+    for place, (part, _) in found.items():
+        if part.get(feature_files.KEY) != manifest.get(feature_files.KEY):
+            raise manifests.damaged_file(place / manifests.NAME, "its features are not those of the whole store")
     joined: dict[str, Flat | None] = {}  # events stay where they are, offsets and bounds move up
-    for name in ARRAYS:
+    for name in arrays[0]:
         own = [one[name] for one in arrays]
         there = [one for one in own if one is not None]
         if 0 < len(there) < len(own):
@@ -296,7 +359,7 @@ def moved_up(
 
 def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
     """Raise `UserError` unless a store of events may be written at `out` (`parts.require_replaceable_store`)."""
-    own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS)}
+    own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS), *feature_files.FILES}
     parts.require_replaceable_store(out, FORMS, own.__contains__, overwrite=overwrite)
 
 
@@ -330,6 +393,9 @@ def _read_manifest(folder: Path) -> JsonObject:
         raise manifests.incomplete_manifest(folder, "was not 'joined' of so many users")
     tables = {"items.parquet"} if in_parts else set(TABLES)
     arrays = set() if in_parts else {f"{name}.npy" for name in ARRAYS}
+    if feature_files.KEY in manifest:
+        tables |= {feature_files.VOCABULARY}
+        arrays |= set() if in_parts else set(feature_files.FILES)
     manifests.check_files(folder, manifest["files"], tables | arrays, tables)
     return manifest
 

@@ -20,17 +20,21 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank.core.files import JsonObject
+from fullrank.core.files import JsonObject, write_json
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits
+from fullrank.data.events.feature_columns import FeatureCoder
+from fullrank.data.events.feature_files import KEY
+from fullrank.data.events.features import FeatureEncoder
 from fullrank.data.events.filters import Prepare, Say, filters, note_filter
-from fullrank.data.events.part_work import ITEM_IDS, SPILL, PartTimes, PartWork, Segments
+from fullrank.data.events.part_work import FITTED, ITEM_IDS, KNOWN_USERS, SPILL, PartTimes, PartWork, Segments
 from fullrank.data.events.pieces import EventPieces, Spill, largest_part
 from fullrank.data.events.store import FORMS
-from fullrank.data.events.table import JoinedTable, join_table, unit_notes
+from fullrank.data.events.table import JoinedTable, KnownTable, join_table, unit_notes
 from fullrank.data.events.write import whole_table
 from fullrank.data.frames import InputTable
+from fullrank.data.impressions.encoder_files import VOCABULARY, encoder_state, vocabularies, write_vocabulary
 from fullrank.parallel import Runner, Threads
 from fullrank.parallel.folder import Unfinished
 
@@ -41,9 +45,10 @@ events), and bytes of an item in what is counted of a part."""
 
 @dataclass(frozen=True)
 class Beside:
-    """What the caller knows beside the events: a table of items, and what goes into the manifest."""
+    """What the caller knows beside the events: tables of items and users, and what goes into the manifest."""
 
     items: Any
+    users: Any
     items_id: str | None
     """The column of the id in the table of items, where it is named."""
     typed: bool
@@ -53,6 +58,12 @@ class Beside:
     def catalogue(self, spec: Prepare, ids: pl.Series) -> JoinedTable:
         """The items with these ids, and what is known of them."""
         return join_table(self.items, "items", spec.columns.item, "item_id", ids, self.typed, self.items_id)
+
+    def known_users(self, spec: Prepare) -> KnownTable | None:
+        """The table of users; None where there is none."""
+        if self.users is None:
+            return None
+        return KnownTable.read(self.users, "users", spec.columns.user, "user_id", self.typed)
 
 
 def identity_of(table: Any) -> Any:
@@ -70,7 +81,8 @@ def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) ->
     item_ids, type_names = reading.look()
     write_table(pl.DataFrame({"item_id": item_ids}), scratch / ITEM_IDS)
     spill = Spill(scratch / SPILL, count)
-    span, events = reading.spill(item_ids, type_names, spill)
+    features = FeatureCoder.write(reading.features, reading.feature_values, scratch)
+    span, events = reading.spill(item_ids, type_names, spill, features)
     (scratch / "input.parquet").unlink(missing_ok=True)
     notes = reading.notes
     if span is not None:
@@ -90,7 +102,9 @@ def make_parts(
     steps: list[JsonObject] = []
     if isinstance(split, splits.RollingTime):
         split, until = split.at(None if state["span"] is None else np.array(state["span"]))
-    tasks = PartWork(work.path, work.scratch, spec, state, until)
+    known = beside.known_users(spec)
+    of_users = None if known is None else known.save(work.scratch / KNOWN_USERS)
+    tasks = PartWork(work.path, work.scratch, spec, state, until, of_users)
     runner = runner or Threads(PEAK * largest_part(work.scratch / SPILL) + ITEM * len(tasks.item_ids))
 
     done = partial(note_filter, steps, say)
@@ -107,29 +121,40 @@ def make_parts(
         done("k_core", {"per_user": per_user, "per_item": per_item, "rounds": rounds}, found.facts())
     if isinstance(split, splits.GlobalTime):
         split = split.at(PartTimes(tasks, numbers, runner, found.events) if state["span"] else None)
+    encoder = None
+    if spec.features.all:
+        say("fit the features", {})
+        encoder = runner.total(partial(tasks.fit, split=split), numbers).encoder()
+        write_json(work.scratch / FITTED, encoder_state(encoder))
+        write_vocabulary(work.path, vocabularies(encoder))
     say("split and write", {})
     segments = runner.total(partial(tasks.write, there=found.items > 0, split=split), numbers)
     catalogue = beside.catalogue(spec, tasks.item_ids.filter(found.items > 0))
     beside = replace(beside, notes=(*beside.notes, *state["notes"]))
-    _write_whole(work.path, count, catalogue, beside, spec, steps, segments)
+    people = None
+    if known is not None:
+        ids = [pl.read_parquet(work.path / parts.part_folder(n) / "users.parquet", columns=["user_id"], glob=False)
+               for n in numbers]  # fmt: skip
+        people = known.joined(pl.concat(ids)["user_id"].sort())
+    _write_whole(work.path, count, (catalogue, people), beside, spec, steps, segments, encoder)
 
 
 def _write_whole(
-    folder: Path, count: int, catalogue: JoinedTable, beside: Beside, spec: Prepare, steps: list[JsonObject],
-    segments: Segments,
+    folder: Path, count: int, tables: tuple[JoinedTable, JoinedTable | None], beside: Beside, spec: Prepare,
+    steps: list[JsonObject], segments: Segments, encoder: FeatureEncoder | None,
 ) -> None:  # fmt: skip
     """Finish a folder that holds `count` parts: the table of their items, and the manifest.
 
-    `segments` are those of all parts.
+    `segments` are those of all parts, `tables` what is known of all items and users.
     """
-    seen = segments.items
+    seen, (catalogue, people) = segments.items, tables
     own, hashes = parts.written_parts(folder, count, "buckets")
     user_type = pl.read_parquet_schema(glob.escape(str(folder / parts.part_folder(0) / "users.parquet")))["user_id"]
     write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
     split = _split([part["split"] for part in own], seen)
     if split["kind"] == "leave_one_out" and (share := segments.later_share()) is not None:
         split["train_share_after_test"] = share
-    files = manifests.hash_files(folder, ["items.parquet"])
+    files = manifests.hash_files(folder, ["items.parquet", *([] if encoder is None else [VOCABULARY])])
     tree = {
         "spec": spec.dump(),
         "counts": {
@@ -139,13 +164,17 @@ def _write_whole(
         "filters": steps,
         "inputs": beside.inputs,
         "item_table": catalogue.facts,
-        "user_table": None,
+        "user_table": None if people is None else people.facts,
         "split": split,
         "fingerprint": parts.whole_fingerprint(user_type, catalogue.ids, hashes),
         "type_names": own[0]["type_names"],
-        "notes": [*splits.split_notes(split), *beside.notes, *catalogue.notes],
+        "notes": [
+            *splits.split_notes(split), *beside.notes, *catalogue.notes, *([] if people is None else people.notes)
+        ],
         "parts": parts.described(own),
     }  # fmt: skip
+    if encoder is not None:
+        tree[KEY] = encoder_state(encoder)
     manifests.write_manifest(folder, FORMS[1], tree, files)
 
 

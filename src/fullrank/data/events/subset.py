@@ -152,7 +152,8 @@ def _write(
         "type_names": list(source.type_names),
         "notes": notes,
     }
-    save_store(out, arrays, catalogue, people, manifest)
+    features = source.stored_features
+    save_store(out, arrays, catalogue, people, manifest, None if features is None else features.take(remains))
 
 
 def event_distribution(per_user: Int64[np.ndarray, "U"], per_item: Int64[np.ndarray, "V"]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,9 +19,12 @@ from pydantic import model_validator
 from fullrank.core.checks import check_once
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
+from fullrank.core.parquet import read_parquet
 from fullrank.core.spec import Spec
+from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.events.catalog import RESERVED
+from fullrank.data.events.feature_columns import FeatureColumns, Fields
 from fullrank.data.frames import InputTable
 
 DAY = 86_400
@@ -73,6 +77,7 @@ class Events:
     weight: Float32[np.ndarray, "E"] | None = None
     type: Int32[np.ndarray, "E"] | None = None
     type_names: tuple[str, ...] = ()
+    features: FeatureColumns = FeatureColumns()
     typed: bool = True
     """False where ids came from a file without types (CSV)."""
     notes: tuple[str, ...] = ()
@@ -83,7 +88,7 @@ class Events:
     def take(self, rows: Bool[np.ndarray, "E"] | Int64[np.ndarray, "n"]) -> Events:
         """Some of the events, by mask or by row numbers; the ids keep their codes."""
         arrays = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
-        return replace(self, **arrays)
+        return replace(self, **arrays, features=self.features.take(rows))
 
     def compact(self) -> Events:
         """The same events with codes 0 .. U-1 and 0 .. V-1: ids without an event are dropped, order is kept."""
@@ -92,23 +97,25 @@ class Events:
         return replace(self, user=user, item=item, user_ids=user_ids, item_ids=item_ids)
 
 
-def read_events(source: InputTable, columns: Columns, *, missing: Literal["error", "drop"] = "error") -> Events:
+def read_events(
+    source: InputTable, columns: Columns, *, missing: Literal["error", "drop"] = "error", features: Fields = ()
+) -> Events:
     """Read, check, code and sort an event table that has these columns. `missing` is as in `Prepare`.
 
     Raises `UserError` for missing ids, unreadable times or numbers, and for an empty table.
     """
-    names = list(columns.roles.values())
+    names = [*columns.roles.values(), *(field.name for field in features)]
     frame = source.read(names)
     source.require_rows(len(frame))
     if missing == "drop":
-        return _coded(*_without_missing(frame, columns, source.name), source, columns)
+        return _coded(*_without_missing(frame, columns, source.name), source, columns, features)
     try:
-        return _coded(frame, (), source, columns)
+        return _coded(frame, (), source, columns, features)
     except UserError as error:
         if error.code not in ("missing-ids", "empty-ids", "missing-times", "unreadable-times"):
             raise
         with suppress(UserError):  # the advice is given where it is seen to work; columns were let go of, so read anew
-            _coded(*_without_missing(source.read(names), columns, source.name), source, columns)
+            _coded(*_without_missing(source.read(names), columns, source.name), source, columns, features)
             error = UserError(f"{error}; missing='drop' drops those without a value", code=error.code)
         raise error from None
 
@@ -120,9 +127,11 @@ def require_columns(source: InputTable, columns: Columns) -> None:
         source.require(name, f"name it with {role}_col={also}")
 
 
-def _coded(frame: pl.DataFrame, notes: tuple[str, ...], source: InputTable, columns: Columns) -> Events:
+def _coded(
+    frame: pl.DataFrame, notes: tuple[str, ...], source: InputTable, columns: Columns, features: Fields
+) -> Events:
     """The events of a frame, whose columns are taken out of it one after the other."""
-    waiting, what = list(columns.roles.values()), source.name
+    waiting, what = [*columns.roles.values(), *(field.name for field in features)], source.name
 
     def column(name: str) -> pl.Series:
         """The column; the frame lets go of it at its last use, so that memory is reused."""
@@ -142,6 +151,8 @@ def _coded(frame: pl.DataFrame, notes: tuple[str, ...], source: InputTable, colu
         events = replace(events, weight=weight.astype(np.float32))
     if columns.rating is not None:
         events = replace(events, rating=values.finite_numbers(column(columns.rating), what))
+    if features:
+        events = replace(events, features=FeatureColumns.of(features, column, what))
     if columns.time is None:
         return events
     given = column(columns.time)
@@ -217,16 +228,95 @@ class JoinedTable:
 def join_table(
     table: Any, what: str, column: str, fallback: str, ids: pl.Series, typed: bool, named: str | None = None
 ) -> JoinedTable:
-    """Rows of `table` for each of `ids` [N]; nulls where the table has none.
-
-    The key is the column `named`, else `column`, else `fallback`. Rows without events are dropped and counted, and so
-    are rows that repeat another one in every column. `typed` is False where `ids` came from a file without types.
-    Raises `UserError` for a missing key column, missing ids, ids of another type, rows of one id that differ, columns
-    with reserved names, and a table that knows none of the ids.
-    """
+    """Rows of `table` for each of `ids` [N]; nulls where the table has none (`KnownTable`)."""
     if table is None:
         return JoinedTable(ids, pl.DataFrame(), None)
-    source = InputTable(table, what)
+    return KnownTable.read(table, what, column, fallback, typed, named).joined(ids)
+
+
+@dataclass(frozen=True)
+class KnownTable:
+    """A table of items or of users, each once."""
+
+    what: str
+    name: str
+    """What errors call it."""
+    key: str
+    ids: pl.Series
+    frame: pl.DataFrame
+    """The other columns."""
+    rows: int
+    """Those of the table, with the `repeated` ones."""
+    repeated: int
+    typed: bool
+    """False where its ids, or those of the events, came from a file without types."""
+
+    @classmethod
+    def read(
+        cls, table: Any, what: str, column: str, fallback: str, typed: bool, named: str | None = None
+    ) -> KnownTable:
+        """The table whose key is the column `named`, else `column`, else `fallback`; rows that repeat another one in
+        every column are dropped and counted. `typed` is False where the events came from a file without types.
+
+        Raises `UserError` for a missing key column, missing ids, rows of one id that differ, and columns with reserved
+        names.
+        """
+        source = InputTable(table, what)
+        return cls(what, source.name, *_known_rows(source, what, column, fallback, named), typed and source.typed)
+
+    def save(self, path: Path) -> dict[str, Any]:
+        """Write its rows; returns what `load` has to know of them besides."""
+        write_table(self.frame.with_columns(self.ids.alias("user_id")), path)
+        return {name: value for name, value in vars(self).items() if name not in ("ids", "frame")}
+
+    @classmethod
+    def load(cls, path: Path, facts: dict[str, Any]) -> KnownTable:
+        """What was saved."""
+        frame = read_parquet(path, "the table")
+        return cls(ids=frame["user_id"], frame=frame.drop("user_id"), **facts)
+
+    def places(self, ids: pl.Series) -> pl.Series:
+        """The row of each of `ids`, null where it has none. Raises `UserError` for ids of another type."""
+        left, right = _comparable(ids, self.ids, self.name, untyped=not self.typed)
+        index = pl.DataFrame({"id": right, "row": np.arange(len(right))})
+        return pl.DataFrame({"id": left}).join(index, on="id", how="left", maintain_order="left")["row"]
+
+    def of(self, ids: pl.Series) -> JoinedTable:
+        """The rows of some of the ids that have events, which may be none."""
+        return JoinedTable(ids, self.frame[self.places(ids)], None)
+
+    def joined(self, ids: pl.Series) -> JoinedTable:
+        """The rows of all ids that have events, counted, with notes. Raises `UserError` where it knows none of them."""
+        found, what = self.places(ids), self.what
+        facts = {
+            "rows": self.rows,
+            "repeated": self.repeated,
+            "without_events": len(self.ids) - int(found.is_not_null().sum()),
+            "missing": found.null_count(),
+        }
+        if facts["missing"] == len(ids):
+            raise values.none_known(ids, f"{what} with events", f"column {self.key!r} of {self.name}", self.ids)
+        notes = []
+        if self.repeated:
+            notes.append(f"{self.repeated:,} rows of {what} repeat another row in every column and were left out")
+        if facts["missing"]:
+            lost = ids.filter(found.is_null())[0]
+            notes.append(
+                f"{facts['missing']:,} of {len(ids):,} {what} have no row in the table of {what}, such as {lost!r}: "
+                "nothing is known of them"
+            )
+        if facts["without_events"]:
+            notes.append(
+                f"{facts['without_events']:,} of {len(self.ids):,} {what} of the table of {what} have no event that is "
+                "left, and are no part of the store" + NEW_ITEMS * (what == "items")
+            )
+        return JoinedTable(ids, self.frame[found], facts, tuple(notes))
+
+
+def _known_rows(
+    source: InputTable, what: str, column: str, fallback: str, named: str | None
+) -> tuple[str, pl.Series, pl.DataFrame, int, int]:
+    """The key, the different ids, the other columns of their rows, and the counts of all rows and of repeated ones."""
     key = named or (column if column in source.columns else fallback)
     source.require(key, f"name the column of ids by {what}_id=" if what == "items" else
                    f"name the id column {column!r} or {fallback!r}")  # fmt: skip
@@ -240,37 +330,13 @@ def join_table(
     for series in frame:
         if series.dtype == pl.Object:
             raise values.wrong_type(series, source.name, "it holds Python objects: cast it to a plain type")
-    given = source.ids(frame, key)
-    left, right = _comparable(ids, given, source.name, untyped=not (typed and source.typed))
+    given, frame = source.ids(frame, key), frame.drop(key)
     first = given.is_first_distinct()
     repeated = int((~first).sum())
     if repeated:
-        _refuse_differing(frame.drop(key), given, first, key, source.name)
-    index = pl.DataFrame({"id": right, "row": np.arange(len(right))}).filter(first)
-    found = pl.DataFrame({"id": left}).join(index, on="id", how="left", maintain_order="left")["row"]
-    facts = {
-        "rows": len(given),
-        "repeated": repeated,
-        "without_events": len(index) - int(found.is_not_null().sum()),
-        "missing": found.null_count(),
-    }
-    if facts["missing"] == len(ids):
-        raise values.none_known(ids, f"{what} with events", f"column {key!r} of {source.name}", given)
-    notes = []
-    if repeated:
-        notes.append(f"{repeated:,} rows of {what} repeat another row in every column and were left out")
-    if facts["missing"]:
-        lost = ids.filter(found.is_null())[0]
-        notes.append(
-            f"{facts['missing']:,} of {len(ids):,} {what} have no row in the table of {what}, such as {lost!r}: "
-            "nothing is known of them"
-        )
-    if facts["without_events"]:
-        notes.append(
-            f"{facts['without_events']:,} of {len(index):,} {what} of the table of {what} have no event that is left, "
-            "and are no part of the store" + NEW_ITEMS * (what == "items")
-        )
-    return JoinedTable(ids, frame.drop(key)[found], facts, tuple(notes))
+        _refuse_differing(frame, given, first, key, source.name)
+        return key, given.filter(first), frame.filter(first) if frame.width else frame, len(given), repeated
+    return key, given, frame, len(given), repeated
 
 
 def _refuse_differing(frame: pl.DataFrame, ids: pl.Series, first: pl.Series, key: str, name: str) -> None:

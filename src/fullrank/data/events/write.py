@@ -14,9 +14,14 @@ from fullrank.core.files import JsonObject, whole_folder, write_array
 from fullrank.core.jagged import offsets_of, stable_order
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
-from fullrank.data.events import parts, splits
+from fullrank.data.events import feature_files, parts, splits
+from fullrank.data.events.feature_columns import FeatureColumns, add_columns, encode
+from fullrank.data.events.feature_files import OF_EVENTS, StoredFeatures
+from fullrank.data.events.features import FeatureEncoder, Features, encoder_of
 from fullrank.data.events.store import ARRAYS, FORMS
 from fullrank.data.events.table import Events, JoinedTable
+from fullrank.data.histories import user_keys
+from fullrank.data.impressions.fitting import FieldFit
 from fullrank.data.values import hash_ids
 
 
@@ -30,15 +35,25 @@ def write_store(
     facts: JsonObject,
     *,
     keys: Int64[np.ndarray, "U"] | None = None,
+    features: Features = Features(),
+    encoder: FeatureEncoder | None = None,
 ) -> None:
     """Sort compacted events by user, split them, and write the store at `out`. `facts` go into the manifest.
 
-    `keys` of the users, in rising order, make it a part of a store in parts: it gets the hashes of its buckets.
+    `keys` of the users, in rising order, make it a part of a store in parts: it gets the hashes of its buckets, and
+    the `features` are encoded as they were fitted on all.
     """
     if not (events.user[1:] >= events.user[:-1]).all():
         events = events.take(stable_order(events.user))  # they are chronological: users' histories stay so
     offsets = offsets_of(np.bincount(events.user, minlength=len(users.ids)))
     bounds, rule = split.bounds(offsets, events.time)
+    stored = None
+    if features.all:
+        encoder = encoder or fit_features(features, events, users, offsets, bounds).encoder()
+        stored = StoredFeatures(encoder, {
+            role: encode(events.features, encoder_of(encoder, role))
+            for role in OF_EVENTS if getattr(features, role)
+        })  # fmt: skip
     if keys is not None:
         facts = facts | {"buckets": parts.bucket_hashes(keys, users.ids, events.item, offsets, bounds)}
     manifest = {
@@ -53,12 +68,28 @@ def write_store(
     arrays = {"items": events.item, "offsets": offsets, "bounds": bounds, "times": events.time,
               "weights": events.weight, "types": events.type}  # fmt: skip
     catalogue = whole_table(items, "item", {"train_count": np.zeros(len(items.ids), np.int64)})
-    save_store(out, arrays, catalogue, whole_table(users, "user", {}), manifest)
+    save_store(out, arrays, catalogue, whole_table(users, "user", {}), manifest, stored)
+
+
+def fit_features(
+    features: Features, events: Events, users: JoinedTable, offsets: splits.Offsets, bounds: splits.Bounds
+) -> FieldFit[Features]:
+    """The statistics of features on training events, those of users on who has some. Events are in order of user.
+
+    A row is known by its user and its place among their events, so parts and the whole take the same sample.
+    """
+    keys, fit = user_keys(users.ids), FieldFit(features, False, exact=True)
+    rows = np.repeat(keys - offsets[:-1], np.diff(offsets)) + np.arange(len(events))
+    add_columns(fit, events.features, splits.event_parts(offsets, bounds) == 0, rows)
+    known = FeatureColumns.of(features.of("user").declared, users.frame.get_column, "the table of users")
+    add_columns(fit, known, bounds[:, 0] > offsets[:-1], keys)
+    return fit
 
 
 def save_store(
-    out: Path, arrays: Mapping[str, np.ndarray | None], items: pl.DataFrame, users: pl.DataFrame, facts: JsonObject
-) -> None:
+    out: Path, arrays: Mapping[str, np.ndarray | None], items: pl.DataFrame, users: pl.DataFrame, facts: JsonObject,
+    features: StoredFeatures | None = None,
+) -> None:  # fmt: skip
     """Write the folder: those of the arrays of `ARRAYS` that there are, the tables, the manifest with `facts`.
 
     Counts of users, items and events, those of the split and the training events of each item are those of the arrays.
@@ -79,6 +110,8 @@ def save_store(
             write_array(folder / f"{name}.npy", array)
         write_table(items.with_columns(train_count=popularity), folder / "items.parquet")
         write_table(users, folder / "users.parquet")
+        if features is not None:
+            manifest |= {feature_files.KEY: features.write(folder)}
         manifests.write_manifest(folder, FORMS[0], manifest, manifests.describe_files(folder))
 
 

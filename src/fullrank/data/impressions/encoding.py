@@ -94,9 +94,7 @@ class FieldEncoder(Generic[S]):
         categorical = np.zeros((len(frame), len(self.categorical)), np.int32)
         for at, field in enumerate(self.categorical):
             if isinstance(field, Numeric):
-                numbers, edges = numeric.parse_numbers(frame[field.name], what), self.fitted[field.name]["edges"]
-                ids = np.searchsorted(np.asarray(edges, np.float64), numbers, side="right") + FIRST
-                categorical[:, at] = np.where(np.isnan(numbers), MISSING, ids)
+                categorical[:, at] = self.bucket_ids(field, numeric.parse_numbers(frame[field.name], what))
             else:
                 categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], what))
         plain = np.zeros((len(frame), len(self.numeric)), np.float32)
@@ -108,6 +106,11 @@ class FieldEncoder(Generic[S]):
             found, lengths = bag_values(frame[field.name], field, what)
             bags.append(Jagged.from_lengths(self.lookup(field).ids(found), lengths))
         return Encoded(categorical, plain, tuple(bags))
+
+    def bucket_ids(self, field: Numeric, numbers: numeric.Numbers) -> Int64[np.ndarray, "R"]:
+        """The ids of numbers, NaN where missing, of a field in buckets."""
+        ids = np.searchsorted(np.asarray(self.fitted[field.name]["edges"], np.float64), numbers, side="right") + FIRST
+        return np.where(np.isnan(numbers), MISSING, ids)
 
     def _info(self, field: AnyField) -> FieldInfo:
         if isinstance(field, Numeric):
@@ -137,6 +140,12 @@ def read_labels(series: pl.Series, threshold: float | None, what: str) -> Labels
         pl.Series((found != 0) & (found != 1)), series, what,
         "labels that are neither 0 nor 1 (stars and the like: set label_threshold)", code="wrong-labels")  # fmt: skip
     return found.astype(np.uint8)
+
+
+def require_cut(field: BagOf | SequenceOf, series: pl.Series, what: str) -> None:
+    """Raise `UserError` where a column of lists is to be cut at a separator."""
+    if field.separator is not None and isinstance(series.dtype, pl.List | pl.Array):
+        raise no_effect(f"separator={field.separator!r}", f"since {values.called(series, what)} holds lists")
 
 
 def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:

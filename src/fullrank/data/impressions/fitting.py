@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import polars as pl
 from jaxtyping import Int8, Int64
 
-from fullrank.core.errors import UserError, no_effect
+from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject
 from fullrank.data import values
 from fullrank.data.impressions import numeric
-from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
+from fullrank.data.impressions.encoding import FieldEncoder, Lookup, S, bag_values, read_labels, require_cut
 from fullrank.data.impressions.schema import PARTS, AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
+
+F = TypeVar("F", bound="FieldFit[Any]")
 
 
 @dataclass
@@ -69,28 +71,70 @@ class RowCounts:
         }
 
 
-class Fit:
-    """The statistics by which the fields of a schema are encoded, gathered chunk by chunk.
+class FieldFit(Generic[S]):
+    """The statistics by which fields are encoded.
 
     `typed` is False for files without types (CSV). Those that are `exact` add up in any order, to the last bit.
     """
 
-    def __init__(self, schema: Schema, typed: bool, *, exact: bool = False):
+    def __init__(self, schema: S, typed: bool, *, exact: bool = False):
         self.schema, self.typed = schema, typed
-        self.counted = RowCounts.none(schema)
         self.multivalued = list(schema.several())
-        self._values = {field.name: Counts() for field in schema.fields if _counts_values(field)}
+        self._values = {field.name: Counts() for field in schema.declared if _counts_values(field)}
         """Of fields with a vocabulary, and of those that extend one."""
-        numbers = {field.name: numeric.statistics_of(field, exact=exact) for field in schema.fields}
+        numbers = {field.name: numeric.statistics_of(field, exact=exact) for field in schema.declared}
         self._numbers: dict[str, Any] = {name: each for name, each in numbers.items() if each is not None}
+
+    def __add__(self: F, other: F) -> F:
+        """The statistics of the rows of both, which have to be `exact`."""
+        whole = type(self)(self.schema, self.typed, exact=True)
+        whole._values = {name: counts + other._values[name] for name, counts in self._values.items()}
+        whole._numbers = {name: numbers + other._numbers[name] for name, numbers in self._numbers.items()}
+        return whole
+
+    def add_numbers(self, field: Numeric, numbers: numeric.Numbers, rows: Int64[np.ndarray, "R"]) -> None:
+        """Numbers of training rows, NaN where missing; `rows` name each."""
+        if field.name in self._numbers:
+            self._numbers[field.name].add(numbers, rows)
+
+    def add_values(self, field: AnyField, found: pl.Series, counts: Int64[np.ndarray, "n"] | None = None) -> None:
+        """Values of training rows that `canonical` gave, once each, or as often as `counts` says."""
+        if field.name in self._values and counts is None:
+            self._values[field.name].add(found)
+        elif field.name in self._values and counts is not None:
+            self._values[field.name].add_counted(found, counts)
+
+    @cached_property
+    def vocabularies(self) -> dict[str, pl.DataFrame]:
+        """`value` and `count` in the order of ids, by field, once all rows are counted."""
+        tables = {}
+        for field in self.schema.declared:
+            if field.name not in self._values or isinstance(field, Numeric) or field.shares is not None:
+                continue
+            more = [self._values[bag.name] for bag in self.multivalued if bag.extends and bag.shares == field.name]
+            tables[field.name] = self._values[field.name].table(*more, least=field.min_count, numbers=not self.typed)
+        return tables
+
+    def encoder(self) -> FieldEncoder[S]:
+        """The fitted schema."""
+        lookups: dict[str, Lookup] = {name: Vocabulary(table["value"]) for name, table in self.vocabularies.items()}
+        for field in self.schema.declared:
+            if not isinstance(field, Numeric) and field.hash_buckets is not None:
+                lookups[field.name] = Hashed(field.hash_buckets)
+        return FieldEncoder(self.schema, lookups, {name: numbers.fitted() for name, numbers in self._numbers.items()})
+
+
+class Fit(FieldFit[Schema]):
+    """The statistics of a table of impressions, gathered chunk by chunk."""
+
+    def __init__(self, schema: Schema, typed: bool, *, exact: bool = False):
+        super().__init__(schema, typed, exact=exact)
+        self.counted = RowCounts.none(schema)
         self._groups = Counts()
 
     def __add__(self, other: Fit) -> Fit:
-        """The statistics of the rows of both, which have to be `exact`."""
-        whole = Fit(self.schema, self.typed, exact=True)
+        whole = super().__add__(other)
         whole.counted = self.counted + other.counted
-        whole._values = {name: counts + other._values[name] for name, counts in self._values.items()}
-        whole._numbers = {name: numbers + other._numbers[name] for name, numbers in self._numbers.items()}
         whole._groups = self._groups + other._groups
         return whole
 
@@ -103,30 +147,20 @@ class Fit:
         rows = np.flatnonzero(train) + start
         for field in schema.fields:
             if isinstance(field, Numeric):
-                numbers = numeric.parse_numbers(frame[field.name], what)
+                numbers = numeric.field_numbers(field, frame[field.name], what)
                 counted.missing[field.name] += int(np.isnan(numbers).sum())
-                if field.transform == "standard":
-                    values.refuse(
-                        pl.Series(np.abs(numbers) > numeric.MOST_STANDARD), frame[field.name], what,
-                        f"numbers beyond {numeric.MOST_STANDARD:g}, which transform=standard cannot square (log or "
-                        "bucket can),", code="numbers-too-large",
-                    )  # fmt: skip
-                if field.name in self._numbers:
-                    self._numbers[field.name].add(numbers[train], rows)
+                self.add_numbers(field, numbers[train], rows)
             elif isinstance(field, Categorical):
                 found = canonical(frame[field.name], what)
                 counted.missing[field.name] += found.null_count()
-                if field.name in self._values:
-                    self._values[field.name].add(found.filter(train))
+                self.add_values(field, found.filter(train))
         for at, bag in enumerate(self.multivalued):
             column = frame[bag.name]
-            if bag.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
-                raise no_effect(f"separator={bag.separator!r}", f"since {values.called(column, what)} holds lists")
+            require_cut(bag, column, what)
             found, lengths = bag_values(column, bag, what)
             counted.missing[bag.name] += int((lengths == 0).sum())
             counted.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
-            if bag.name in self._values:
-                self._values[bag.name].add(found.filter(np.repeat(train, lengths)))
+            self.add_values(bag, found.filter(np.repeat(train, lengths)))
         if schema.group is not None:
             group = canonical(frame[schema.group], what)
             values.refuse(group.is_null(), frame[schema.group], what, "missing groups", code="missing-groups")
@@ -148,25 +182,6 @@ class Fit:
                     f"{'learned' if part == 'train' else 'measured'} there; check `label` and the split",
                     code="constant-labels",
                 )
-
-    @cached_property
-    def vocabularies(self) -> dict[str, pl.DataFrame]:
-        """`value` and `count` in the order of ids, by field, once all rows are counted."""
-        tables = {}
-        for field in self.schema.fields:
-            if field.name not in self._values or isinstance(field, Numeric) or field.shares is not None:
-                continue
-            more = [self._values[bag.name] for bag in self.multivalued if bag.extends and bag.shares == field.name]
-            tables[field.name] = self._values[field.name].table(*more, least=field.min_count, numbers=not self.typed)
-        return tables
-
-    def encoder(self) -> FieldEncoder:
-        """The fitted schema."""
-        lookups: dict[str, Lookup] = {name: Vocabulary(table["value"]) for name, table in self.vocabularies.items()}
-        for field in self.schema.fields:
-            if not isinstance(field, Numeric) and field.hash_buckets is not None:
-                lookups[field.name] = Hashed(field.hash_buckets)
-        return FieldEncoder(self.schema, lookups, {name: numbers.fitted() for name, numbers in self._numbers.items()})
 
     def groups(self) -> pl.Series | None:
         """Every group of the table, sorted, whole numbers or text as they came; None without a group column."""

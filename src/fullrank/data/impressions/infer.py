@@ -68,7 +68,7 @@ def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -
     if "split" in known:
         told = known["split"]
         column = told.get("column") if isinstance(told, Mapping) else getattr(told, "column", None)
-    fields = [_field(frame[name]) for name in source.columns if name not in (label, time, column)]
+    fields = [field_of(frame[name]) for name in source.columns if name not in (label, time, column)]
     categorical = [field.name for field in fields if isinstance(field, Categorical)]
     fields = [
         one.model_copy(update={"shares": _target(one, frame, categorical)}) if isinstance(one, SequenceOf) else one
@@ -138,7 +138,8 @@ def list_text(column: pl.Series) -> ListText | None:
     return doubt
 
 
-def _field(column: pl.Series) -> AnyField:
+def field_of(column: pl.Series) -> AnyField:
+    """The field that a column is, by its type and, of text, its values."""
     history = HISTORY.search(column.name.lower()) is not None
     if isinstance(column.dtype, (pl.List, pl.Array)):
         return SequenceOf(name=column.name) if history else BagOf(name=column.name)
@@ -147,7 +148,7 @@ def _field(column: pl.Series) -> AnyField:
             return (SequenceOf if history else BagOf)(name=column.name, separator=found.separator)
         log.info(
             f"note: {column.name!r} has {found.separator!r} in {found.share:.0%} of its values and is taken as one "
-            f"category; if it holds lists, name the fields in a schema: {{kind: bag, name: {column.name}, separator: "
+            f"category; if it holds lists, name it as a field: {{kind: bag, name: {column.name}, separator: "
             f"{found.separator!r}}}"
         )
     if column.dtype.is_float():

@@ -44,6 +44,18 @@ def parse_numbers(series: pl.Series, what: str) -> Numbers:
     return values.fill_null(np.nan).to_numpy()
 
 
+def field_numbers(field: Numeric, series: pl.Series, what: str) -> Numbers:
+    """The numbers of a field that is to be fitted. Raises `UserError` as `parse_numbers`, and for those too large."""
+    numbers = parse_numbers(series, what)
+    if field.transform == "standard":
+        refuse(
+            pl.Series(np.abs(numbers) > MOST_STANDARD), series, what,
+            f"numbers beyond {MOST_STANDARD:g}, which transform=standard cannot square (log or bucket can),",
+            code="numbers-too-large",
+        )  # fmt: skip
+    return numbers
+
+
 class Moments:
     """Mean and deviation of many chunks (Chan, Golub and LeVeque 1979)."""
 

@@ -252,6 +252,17 @@ class FieldSet(Spec):
         """The multi-valued fields, bags and sequences, in order."""
         yield from (field for field in self.declared if isinstance(field, BagOf | SequenceOf))
 
+    def check_shared(self) -> None:
+        """Raise `UserError` unless each field that `shares` a vocabulary names one."""
+        owners = [field.name for field in self.declared if isinstance(field, Categorical)]
+        hashed = [f.name for f in self.declared if isinstance(f, Categorical) and f.hash_buckets is not None]
+        for field in self.several():
+            if field.shares is not None and field.shares not in owners:
+                what = f"field {field.name!r}: shares names no categorical field, given"
+                raise no_such(what, field.shares, owners, "categorical", code="unknown-categorical-field")
+            if field.extends and field.shares in hashed:
+                raise no_effect(f"field {field.name!r}: extends", f"with {field.shares!r} hashed, without a vocabulary")
+
 
 class Schema(FieldSet):
     """The columns of a table of impressions, and how its rows are split."""
@@ -288,14 +299,7 @@ class Schema(FieldSet):
             )
         if self.time is None and isinstance(self.split, TemporalSplit):
             raise needs_times("temporal", "time")
-        owners = [field.name for field in self.fields if isinstance(field, Categorical)]
-        hashed = [f.name for f in self.fields if isinstance(f, Categorical) and f.hash_buckets is not None]
-        for field in self.several():
-            if field.shares is not None and field.shares not in owners:
-                what = f"field {field.name!r}: shares names no categorical field, given"
-                raise no_such(what, field.shares, owners, "categorical", code="unknown-categorical-field")
-            if field.extends and field.shares in hashed:
-                raise no_effect(f"field {field.name!r}: extends", f"with {field.shares!r} hashed, without a vocabulary")
+        self.check_shared()
         return self
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int32
+from jaxtyping import Int32, Int64
 
 from fullrank.data.values import IntIndex, TextIndex, refuse, wrong_type
 
@@ -32,6 +32,12 @@ class Counts:
         found = values.alias("value").drop_nulls().value_counts(name="count").cast({"count": pl.Int64})
         if len(found):
             self._hold(found)
+
+    def add_counted(self, values: pl.Series, counts: Int64[np.ndarray, "n"]) -> None:
+        """Count values that `canonical` gave, so often each; one may stand there several times."""
+        found = pl.DataFrame({"value": values, "count": counts}).filter(pl.col("count") > 0)
+        if len(found):
+            self._hold(_summed([found]))
 
     def __add__(self, other: Counts) -> Counts:
         whole = Counts()

@@ -1,0 +1,206 @@
+"""The files of features: beside the events of a store, and beside the items of a run. No file is trusted.
+
+event_categorical.npy, event_numeric.npy, event_lists.npy    [E, F], [E, X], [E, Y] beside items.npy; of the fields
+request_categorical.npy, ...                                 of each kind, where there are any
+lists.parquet        the ids of the lists that the events have, by field and number; list 0 is that of no values
+vocabulary.parquet   the values of each field, in the order of their ids
+features.json        the schema and what was fitted, in a run; a store has it in its manifest, as `features`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int64
+
+from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject, write_array, write_json
+from fullrank.core.jagged import Jagged
+from fullrank.core.parted import Flat, stretches
+from fullrank.core.readers import read_json
+from fullrank.core.tables import write_table
+from fullrank.data.events.features import FeatureEncoder, Features, Inferred, encoder_of
+from fullrank.data.features import FeatureTable
+from fullrank.data.impressions.encoder_files import (
+    VOCABULARY,
+    encoder_state,
+    read_columns,
+    restore_encoder,
+    vocabularies,
+    write_vocabulary,
+)
+from fullrank.data.impressions.encoding import is_categorical
+from fullrank.data.impressions.schema import BagOf
+from fullrank.data.manifest import AGAIN, damaged_file
+
+KEY = "features"
+"""What a store's manifest calls the fitted features."""
+NAME = "features.json"
+"""The same in a run."""
+LISTS = "lists.parquet"
+OfEvents = Literal["event", "request"]
+OF_EVENTS: tuple[OfEvents, ...] = ("event", "request")
+"""The roles whose features lie beside the events."""
+ARRAYS: Mapping[str, str] = {
+    f"{role}_{kind}": dtype
+    for role in OF_EVENTS
+    for kind, dtype in (("categorical", "<i4"), ("numeric", "<f4"), ("lists", "<i4"))
+}
+"""Name -> dtype of every array; the file is ``NAME.npy``."""
+FILES = (LISTS, VOCABULARY, *(f"{name}.npy" for name in ARRAYS))
+_LISTS: dict[str, Any] = {"field": pl.String, "list": pl.Int32, "ids": pl.List(pl.Int32)}
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """What a store keeps of features beside its events."""
+
+    encoder: FeatureEncoder
+    tables: Mapping[OfEvents, FeatureTable]
+    """Rows beside the events."""
+
+    def take(self, rows: Any) -> StoredFeatures:
+        """Those of some of the events, by a mask."""
+        return StoredFeatures(self.encoder, {role: table.some(rows) for role, table in self.tables.items()})
+
+    def write(self, folder: Path) -> JsonObject:
+        """The files; returns what goes into the manifest."""
+        lists = [pl.DataFrame(schema=_LISTS)]
+        for role, table in self.tables.items():
+            for kind in ("categorical", "numeric", "lists"):
+                array = np.ascontiguousarray(getattr(table, kind), ARRAYS[f"{role}_{kind}"])
+                if array.shape[1]:
+                    write_array(folder / f"{role}_{kind}.npy", array)
+            for number, field in enumerate(encoder_of(self.encoder, role).multivalued):
+                lists.append(_used(field.name, table.bags[number], np.asarray(table.lists[:, number])))
+        if len(lists) > 1:
+            write_table(pl.concat(lists), folder / LISTS)
+        write_vocabulary(folder, vocabularies(self.encoder))
+        return encoder_state(self.encoder)
+
+
+def _used(field: str, bag: Jagged, lists: np.ndarray) -> pl.DataFrame:
+    """The lists of a bag that rows have, by their numbers."""
+    import pyarrow as pa
+
+    numbers = np.unique(lists)
+    numbers = numbers[numbers > 0]
+    used = bag.take(numbers)
+    ids = pa.LargeListArray.from_arrays(used.offsets, pa.array(np.ascontiguousarray(used.flat(), np.int32)))
+    return pl.DataFrame({"field": [field] * len(numbers), "list": numbers, "ids": pl.Series(ids)}, schema=_LISTS)
+
+
+def array_widths(features: Features) -> dict[str, tuple[str, int]]:
+    """Name -> (dtype, columns) of the arrays that a store with these features has."""
+    found: dict[str, tuple[str, int]] = {}
+    for role in OF_EVENTS:
+        fields = features.of(role).declared
+        lists, categorical = sum(isinstance(one, BagOf) for one in fields), sum(map(is_categorical, fields))
+        widths = {"categorical": categorical, "numeric": len(fields) - lists - categorical, "lists": lists}
+        found |= {f"{role}_{kind}": (ARRAYS[f"{role}_{kind}"], width) for kind, width in widths.items() if width}
+    return found
+
+
+def declared_in(path: Path, state: Any) -> Features:
+    """The features that a manifest says, the vocabulary not read. Raises `UserError` for what is none."""
+    try:
+        found = Features.parse(state["schema"])
+    except (UserError, KeyError, TypeError) as error:
+        raise damaged_file(path, f"its features cannot be read ({error})") from None
+    if any(isinstance(one, Inferred) for one in found.all):
+        raise damaged_file(path, "it has features without a kind")
+    return found
+
+
+def read_encoder(path: Path, state: Any, again: str = AGAIN) -> FeatureEncoder:
+    """The fitted features that the JSON file `path` holds as `state`; the vocabulary lies beside it."""
+    declared_in(path, state)
+    return restore_encoder(path, state, again, Features)
+
+
+def write_encoder(folder: Path, encoder: FeatureEncoder) -> None:
+    """The files of a run."""
+    write_json(folder / NAME, encoder_state(encoder), indent=1)
+    write_vocabulary(folder, vocabularies(encoder))
+
+
+def encoder_beside(folder: Path) -> FeatureEncoder | None:
+    """The fitted features of a run's folder; None where it has none."""
+    path = folder / NAME
+    return read_encoder(path, read_json(path)) if path.is_file() else None
+
+
+def same_encoding(one: FeatureEncoder | None, other: FeatureEncoder | None) -> bool:
+    """Whether two encoders give the same ids and numbers."""
+    if one is None or other is None:
+        return one is other
+    there, here = vocabularies(one), vocabularies(other)
+    return encoder_state(one) == encoder_state(other) and all(there[name].equals(here[name]) for name in there)
+
+
+def read_tables(
+    folders: Sequence[Path], arrays: Mapping[str, Flat | None], encoder: FeatureEncoder, events: int
+) -> dict[OfEvents, FeatureTable]:
+    """The features beside the events of a store, whose arrays and lists lie in these folders.
+
+    Raises `UserError` for ids and numbers that no encoder gives.
+    """
+    tables: dict[OfEvents, FeatureTable] = {}
+    lists = _read_lists(folders) if any(arrays.get(f"{role}_lists") is not None for role in OF_EVENTS) else None
+    for role in OF_EVENTS:
+        own = encoder_of(encoder, role)
+        if not own.fields:
+            continue
+        size = {info.name: info.size for info in own.fields}
+        bags = [_bag(folders[0] / LISTS, lists, one.name, size[one.name]) for one in own.multivalued]
+        limits = {"categorical": [size[one.name] for one in own.categorical], "lists": list(map(len, bags))}
+        parts: dict[str, Any] = {}
+        for kind in ("categorical", "numeric", "lists"):
+            found = arrays.get(f"{role}_{kind}")
+            path = folders[0] / f"{role}_{kind}.npy"
+            if found is None:
+                found = np.zeros((events, 0), ARRAYS[path.stem])
+            _check(found, limits.get(kind), path)
+            parts[kind] = found
+        tables[role] = FeatureTable(**parts, bags=tuple(bags))
+    return tables
+
+
+def _check(array: Flat, sizes: list[int] | None, path: Path) -> None:
+    """Raise `UserError` unless ids lie below these sizes, by column; numbers (without sizes) are finite or missing."""
+    if not array.shape[1]:
+        return
+    for block in stretches(array):
+        wrong = np.isinf(block) if sizes is None else (block < 0) | (block >= np.array(sizes))
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            allowed = "finite numbers" if sizes is None else f"0 .. {sizes[column] - 1}"
+            raise damaged_file(path, f"column {column} holds {block[row, column]}, allowed are {allowed}")
+
+
+def _read_lists(folders: Sequence[Path]) -> pl.DataFrame:
+    """The lists of all parts; one that several have is there once."""
+    frames = [read_columns(folder / LISTS, _LISTS) for folder in folders]
+    whole = pl.concat(frames) if len(frames) > 1 else frames[0]
+    return whole.unique(["field", "list"], keep="first", maintain_order=True)
+
+
+def _bag(path: Path, lists: pl.DataFrame | None, field: str, size: int) -> Jagged:
+    """The ids of each list of a field by its number. Raises `UserError` for numbers and ids that there are not."""
+    assert lists is not None
+    own = lists.filter(pl.col("field") == field)
+    lengths, ids, numbers = own["ids"].list.len(), own["ids"].explode(), own["list"]
+    empty = lengths.null_count() + numbers.null_count() + ids.null_count()  # an empty list explodes to a null
+    if empty or (len(own) and (int(numbers.min()) < 1 or int(ids.min()) < 0 or int(ids.max()) >= size)):  # type: ignore[arg-type]
+        raise damaged_file(path, f"the lists of {field!r} hold numbers or ids that it has not")
+    at = numbers.to_numpy()
+    starts = np.zeros(int(at.max(initial=0)) + 1, np.int64)
+    ends: Int64[np.ndarray, "lists"] = np.zeros_like(starts)
+    rows = Jagged.from_lengths(ids.to_numpy(), lengths.to_numpy().astype(np.int64))
+    starts[at], ends[at] = rows.starts, rows.ends
+    return Jagged(rows.values, starts, ends)
