@@ -166,7 +166,7 @@ def _compared(path: Path, name: str, expected: Any) -> FileCheck:
 
 
 def _notes_of_run(manifest: JsonObject) -> list[str]:
-    if manifest.get("format_version") not in (HASHED, FORMAT):
+    if manifest.get("format_version") not in range(HASHED, FORMAT + 1):
         return [f"run format {manifest.get('format_version')!r} holds no hashes of weights, items and spec"]
     if manifest.get("finished") is False:
         return ["training has not ended: the hashes of weights and metrics come at its end"]

@@ -33,7 +33,8 @@ FLAGS = {
     "columns.user": "--user-col", "columns.item": "--item-col", "columns.time": "--time-col",
     "columns.time_unit": "", "columns.rating": "--rating-col", "columns.weight": "--weight-col",
     "columns.type": "--type-col", "missing": "", "event_types": "--event-type", "min_rating": "",
-    "duplicates": "", "k_core": "", "split": "",
+    "duplicates": "", "k_core": "", "split": "", "features.event": "--event-features NAME,NAME",
+    "features.request": "--request-features NAME,NAME", "features.user": "--user-features NAME,NAME",
 }  # fmt: skip
 """Setting of `Prepare` -> its option; an empty one is the setting's own name."""
 
@@ -139,6 +140,7 @@ def prepare(
     fullrank prepare events.parquet --items items.parquet --out data/shop
     fullrank prepare log.csv --user-col customer --item-col sku --time-col none --out data/shop
     fullrank prepare movielens --k-core 5 --set source.variant=1m --out data/ml-1m
+    fullrank prepare events.parquet --users users.parquet --event-features rating --user-features age --out data/shop
     fullrank prepare logs/ --parts 64 --out data/large
     fullrank prepare logs/ --parts 64 --engine spark --master spark://host:7077 --out data/large
     fullrank prepare planted --set source.users=500 --out data/toy
@@ -212,6 +214,9 @@ def _source_or_file(
 
 
 def _report(output: Output, store: Store) -> None:
+    from fullrank.data.events.feature_kinds import described
+    from fullrank.data.events.features import ROLES
+
     found = store.manifest
     filters = found.get("filters", [])
     if len(filters) > 1:
@@ -223,6 +228,13 @@ def _report(output: Output, store: Store) -> None:
         f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
         f"in {seconds(output.spent)}"
     )
+    if store.features is not None:
+        infos = {info.name: info for info in store.features.fields}
+        output.table(
+            ("feature", "known with", "kind", "ids"),
+            [(one.name, role, described(one), infos[one.name].size or "") for role in ROLES
+             for one in getattr(store.features.schema, role)],
+        )  # fmt: skip
     split = found["split"]
     parts = ", ".join(f"{part} {split[part]['events']:,} events" for part in ("train", "validation", "test"))
     output.say(f"split {split['kind']}: {parts}")

@@ -11,8 +11,10 @@ service would have answered from on the first day. Ids are compared as text, sin
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,10 @@ from fullrank.core.log import Progress, untold
 from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.feature_files import OF_EVENTS, OfEvents, same_encoding
+from fullrank.data.events.features import encoder_of
 from fullrank.data.events.store import Store
+from fullrank.data.features import FeatureRows, FeatureTable, HistoryFeatures
 from fullrank.data.frames import InputTable
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
 from fullrank.data.values import TextIndex
@@ -55,14 +60,22 @@ class LaterEvents:
     fingerprint: str
     facts: JsonObject
     """Counts for the protocol: what was left out, and what may have leaked."""
+    tables: Mapping[OfEvents, FeatureTable] = MappingProxyType({})
+    """The features of each event, of the fields that the catalogue knows."""
+    known_users: FeatureRows | None = None
+    """The features of each user, where there are any."""
 
     def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
         """All users; there is one split, whatever it is called."""
         starts, middle, ends = self.offsets[:-1], self.bounds[:, 1], self.offsets[1:]
         users = np.arange(len(starts)) if without_history else np.flatnonzero(middle > starts)
         known, targets = Jagged(self.items, starts, middle).take(users), Jagged(self.items, middle, ends).take(users)
-        keys = UserKeys(partial(user_keys, self.user_ids), users)
-        return EvalSet(Histories(known, self.times, users, keys), targets)
+        keys, asked = UserKeys(partial(user_keys, self.user_ids), users), middle[users]
+        event, request = self.tables.get("event"), self.tables.get("request")
+        of_user = None if self.known_users is None else self.known_users.take(users)
+        of_asked = None if request is None else FeatureRows(request, asked)
+        features = HistoryFeatures(event, request, of_user, of_asked, None if self.times is None else self.times[asked])
+        return EvalSet(Histories(known, self.times, users, keys, features), targets)
 
 
 def evaluate_later(
@@ -104,9 +117,10 @@ def later_events(
 ) -> LaterEvents:
     """Users with their histories from `earlier` (a store, or a table with the same columns) and targets from `events`.
 
-    Events of items that the catalogue does not have are left out and counted. `trained` is the store of the model's
+    Events of items that the catalogue does not have are left out and counted. Features that the catalogue knows are read
+    from the columns of their names; one without a column is missing of every event, and named. `trained` is the store of the model's
     training, where it is at hand: it tells users that were trained on, and which events are no later than its training.
-    Raises `UserError` for what is no table of events, and where no item is known.
+    Raises `UserError` for what is no table of events, where no item is known, and for a store with other features.
     """
     text_users = isinstance(earlier, Store) and earlier.user_ids.dtype == pl.String
     period = _read(events, "the events", catalog, columns, text_users=text_users)
@@ -128,6 +142,7 @@ def later_events(
     # behind each other, user after user, the history first: a stable sort keeps both in order of time
     owner, both = (np.concatenate([getattr(history, n), getattr(target, n)]) for n in ("owner", "items"))
     order = np.argsort(owner, kind="stable")
+    tables = {role: one.behind(target.tables[role]).some(order) for role, one in history.tables.items()}
     before, counts = (np.bincount(one, minlength=len(users)) for one in (history.owner, owner))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     times = None
@@ -153,11 +168,14 @@ def later_events(
         "trained_until": limit,
         "no_later_than_training": None if limit is None or target.times is None else int((target.times <= limit).sum()),
     }
+    if period.unknown:
+        facts["missing_features"] = period.unknown
     # training ends before the history of a new user begins, and inside that of another (`slices`, known and new)
     bounds = np.stack([offsets[:-1] + (~new & (before > 0)), offsets[:-1] + before], axis=1)
     items = both[order]
     print_of = _fingerprint(users, catalog, offsets, bounds[:, 1], items)
-    return LaterEvents(catalog, users, items, offsets, bounds, times, print_of, facts)
+    known_users = _users_of(users, catalog, (earlier if isinstance(earlier, Store) else None, trained))
+    return LaterEvents(catalog, users, items, offsets, bounds, times, print_of, facts, tables, known_users)
 
 
 @dataclass(frozen=True)
@@ -170,11 +188,14 @@ class _Events:
     items: Int[np.ndarray, "E"]
     """Ids of the model's catalogue, -1 where it does not have the item."""
     times: Int[np.ndarray, "E"] | None
+    tables: Mapping[OfEvents, FeatureTable]
+    unknown: tuple[str, ...] = ()
+    """Features of which there is no column."""
 
     def where(self, kept: np.ndarray) -> _Events:
-        return replace(
-            self, owner=self.owner[kept], items=self.items[kept], times=None if self.times is None else self.times[kept]
-        )
+        tables = {role: one.some(kept) for role, one in self.tables.items()}
+        times = None if self.times is None else self.times[kept]
+        return replace(self, owner=self.owner[kept], items=self.items[kept], times=times, tables=tables)
 
     def of(self, users: pl.Series) -> _Events:
         """The events of known items of these users, by their places in `users`."""
@@ -188,16 +209,19 @@ def _read(table: Any, what: str, catalog: Catalog, columns: EventColumns, *, tex
     source = InputTable(table, what)
     for name, keyword in zip(columns.names, ("user_col", "item_col", "time_col"), strict=False):
         source.require(name, f"name it by {keyword}=" + (", or none by time_col=None" if keyword == "time_col" else ""))
-    frame = source.read(columns.names)
+    features = () if catalog.features is None else catalog.features.schema.of_events
+    unknown = tuple(one.name for one in features if one.name not in source.columns)
+    frame = source.read([*columns.names, *(one.name for one in features if one.name not in unknown)])
     source.require_rows(len(frame))
+    tables = _encoded(catalog, frame, source.name)
     user = source.ids(frame, columns.names[0], text=text_users).cast(pl.String)
     item = source.ids(frame, columns.names[1], text=catalog.ids.dtype == pl.String).cast(pl.String)
     owner, users = values.dense(user)
     items = TextIndex(catalog.ids.cast(pl.String)).find(item)
     if len(columns.names) < 3:
-        return _Events(source.name, users, owner, items, None)
+        return _Events(source.name, users, owner, items, None, tables, unknown)
     times, order = values.in_time(frame[columns.names[2]], source.name, columns.unit, typed=source.typed)
-    found = _Events(source.name, users, owner, items, times)
+    found = _Events(source.name, users, owner, items, times, tables, unknown)
     return found if order is None else found.where(order)
 
 
@@ -206,7 +230,47 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
     number = TextIndex(catalog.ids.cast(pl.String)).find(store.catalog.ids.cast(pl.String))
     owner = np.repeat(np.arange(store.num_users), np.diff(store.offsets))
     times = None if store.times is None else np.asarray(store.times)
-    return _Events(str(store.path), store.user_ids.cast(pl.String), owner, number[np.asarray(store.items)], times)
+    if store.features is None:
+        tables = _encoded(catalog, pl.select(pl.repeat(None, store.num_events).alias("nothing")), str(store.path))
+    else:
+        _require_features(store, catalog)
+        tables = dict(store.stored_features.tables) if catalog.features is not None else {}
+    items = number[np.asarray(store.items)]
+    return _Events(str(store.path), store.user_ids.cast(pl.String), owner, items, times, tables)
+
+
+def _require_features(store: Store, catalog: Catalog) -> None:
+    """Raise `UserError` where a store encodes features as the catalogue does not."""
+    if catalog.features is not None and not same_encoding(store.features, catalog.features):
+        raise UserError(
+            f"{store.path} has other features than the model's items know, or fitted them on other data: give the "
+            "store that it was trained on, or the earlier events as a table",
+            code="other-features",
+        )
+
+
+def _encoded(catalog: Catalog, frame: pl.DataFrame, what: str) -> dict[OfEvents, FeatureTable]:
+    """The features of some events; one without a column is missing."""
+    if catalog.features is None:
+        return {}
+    absent = [one.name for one in catalog.features.schema.of_events if one.name not in frame.columns]
+    whole = frame.with_columns(pl.lit(None).alias(name) for name in absent)
+    return {
+        role: FeatureTable.of(encoder_of(catalog.features, role).encode(whole, what))
+        for role in OF_EVENTS
+        if getattr(catalog.features.schema, role)
+    }
+
+
+def _users_of(users: pl.Series, catalog: Catalog, stores: Sequence[Store | None]) -> FeatureRows | None:
+    """What the first of some stores that has features knows of users; None where none has."""
+    for store in stores:
+        if store is not None and catalog.features is not None and store.features is not None:
+            _require_features(store, catalog)
+            ids = users if store.user_ids.dtype == pl.String else users.cast(store.user_ids.dtype, strict=False)
+            table = store.user_features
+            return None if table is None else FeatureRows(table, store.rows_of(ids))
+    return None
 
 
 def _fingerprint(users: pl.Series, catalog: Catalog, *arrays: np.ndarray) -> str:

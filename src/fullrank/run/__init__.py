@@ -1,6 +1,7 @@
 """A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and the ids that the model reads:
-items.parquet, or of a ranking model its fitted encoder (encoder.json, vocabulary.parquet), and calibration.json where
-its probabilities are corrected. Inference needs no store.
+items.parquet with the fitted features of events and users where there are any (features.json, vocabulary.parquet), or of
+a ranking model its fitted encoder (encoder.json, vocabulary.parquet), and calibration.json where its probabilities are
+corrected. Inference needs no store.
 
 Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
 Files are read through `Run.file`, which compares their hashes with the manifest's (`manifest.py`).
@@ -40,8 +41,10 @@ from fullrank.ops.model_cost import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
 from fullrank.run.manifest import (
     AGAIN,
+    CALIBRATED,
     CALIBRATION,
     ENCODER,
+    FEATURES,
     FORMAT,
     HASHED,
     ITEMS,
@@ -88,8 +91,9 @@ class Run:
         folder, manifest = open_manifest(path)
         with in_context(f"{folder / SPEC}: "):
             run = cls(folder, Experiment.parse(read_json(folder / SPEC)), manifest)
-        calibrated = (CALIBRATION,) * (manifest["format_version"] == FORMAT)
-        require_listed(manifest, folder, (ITEMS,) if run.spec.clicks is None else (*ENCODER, *calibrated))
+        version = manifest["format_version"]
+        calibrated, featured = (CALIBRATION,) * (version == CALIBRATED), FEATURES * (version == FORMAT)
+        require_listed(manifest, folder, (ITEMS, *featured) if run.spec.clicks is None else (*ENCODER, *calibrated))
         return run
 
     def file(self, name: str) -> Path:
@@ -124,8 +128,13 @@ class Run:
 
     @property
     def catalog(self) -> Catalog:
-        """The items that the model ranks, in the order of its table. `UserError` of a ranking model, which has none."""
+        """The items that the model ranks, in the order of its table, with the features of events, requests and users.
+
+        Raises `UserError` of a ranking model, which has none.
+        """
         _ = self.spec.lists  # refuses a ranking model
+        for name in FEATURES * (self.manifest["format_version"] == FORMAT):
+            self.file(name)
         return Catalog.open(self.file(ITEMS))
 
     @property
@@ -149,7 +158,7 @@ class Run:
     @property
     def calibration(self) -> Calibration | None:
         """What corrects the probabilities of a ranking model; None where `fullrank calibrate` did not make the run."""
-        if self.spec.clicks is None or self.manifest["format_version"] != FORMAT:
+        if self.spec.clicks is None or self.manifest["format_version"] != CALIBRATED:
             return None
         path = self.file(CALIBRATION)
         try:

@@ -17,27 +17,31 @@ from fullrank.core.files import write_json
 from fullrank.core.log import logger
 from fullrank.core.readers import read_json
 from fullrank.data import manifest as manifests
+from fullrank.data.events import feature_files
 from fullrank.data.impressions import encoder_files
 from fullrank.data.manifest import damaged_file
 
 log = logger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 """Newest version of the run folder. A reader refuses what is newer than itself and reads all that is older.
 
 1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
 2: the manifest holds no hashes but those of the encoder's files.
-3: every run that was not calibrated.
+3: every run that was not calibrated and knows no features.
 4: a ranking model has calibration.json, without which a reader would give other probabilities.
+5: a recommender has features.json, of events, requests and users, with their vocabulary.parquet.
 """
 HASHED = 3
 """The first version whose manifest holds hashes."""
+CALIBRATED = 4
 WEIGHTS, METRICS, SPEC, ITEMS = "weights.safetensors", "metrics.jsonl", "spec.json", "items.parquet"
 ENCODER = (encoder_files.NAME, encoder_files.VOCABULARY)
+FEATURES = (feature_files.NAME, encoder_files.VOCABULARY)
 CALIBRATION = "calibration.json"
 LATE = (WEIGHTS, METRICS, CALIBRATION)
 """Files that are final when training has ended."""
-SEALED = (SPEC, ITEMS, *ENCODER, *LATE)
+SEALED = (SPEC, ITEMS, *ENCODER, feature_files.NAME, *LATE)
 """Files whose hashes the manifest holds."""
 AGAIN = manifests.RUN_AGAIN
 
@@ -151,6 +155,6 @@ def write_manifest(path: Path, facts: dict[str, Any], *, finished: bool) -> None
     own = {key: value for key, value in facts.items() if key not in of_format}  # those of a copied run are not ours
     final = SEALED if finished else tuple(name for name in SEALED if name not in LATE)
     files = manifests.hash_files(path, [name for name in final if (path / name).is_file()])
-    version = FORMAT if CALIBRATION in files else HASHED
+    version = FORMAT if feature_files.NAME in files else CALIBRATED if CALIBRATION in files else HASHED
     tree = {"format_version": version, "finished": finished, **own, "files": files}
     write_json(path / manifests.NAME, manifests.sealed(tree))

@@ -26,7 +26,7 @@ log = logger(__name__)
 
 RUN_FILES = (
     "checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "fields.json",
-    "encoder.json", "vocabulary.parquet", "calibration.json", "manifest.json", "diagnosis.jsonl",
+    "encoder.json", "features.json", "vocabulary.parquet", "calibration.json", "manifest.json", "diagnosis.jsonl",
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from fullrank.data.impressions.encoder_files import (
 )
 from fullrank.data.impressions.encoding import is_categorical
 from fullrank.data.impressions.schema import BagOf
-from fullrank.data.manifest import AGAIN, damaged_file
+from fullrank.data.manifest import AGAIN, RUN_AGAIN, damaged_file
 
 KEY = "features"
 """What a store's manifest calls the fitted features."""
@@ -106,20 +106,20 @@ def array_widths(features: Features) -> dict[str, tuple[str, int]]:
     return found
 
 
-def declared_in(path: Path, state: Any) -> Features:
+def declared_in(path: Path, state: Any, again: str = AGAIN) -> Features:
     """The features that a manifest says, the vocabulary not read. Raises `UserError` for what is none."""
     try:
         found = Features.parse(state["schema"])
     except (UserError, KeyError, TypeError) as error:
-        raise damaged_file(path, f"its features cannot be read ({error})") from None
+        raise damaged_file(path, f"its features cannot be read ({error})", again) from None
     if any(isinstance(one, Inferred) for one in found.all):
-        raise damaged_file(path, "it has features without a kind")
+        raise damaged_file(path, "it has features without a kind", again)
     return found
 
 
 def read_encoder(path: Path, state: Any, again: str = AGAIN) -> FeatureEncoder:
     """The fitted features that the JSON file `path` holds as `state`; the vocabulary lies beside it."""
-    declared_in(path, state)
+    declared_in(path, state, again)
     return restore_encoder(path, state, again, Features)
 
 
@@ -132,7 +132,7 @@ def write_encoder(folder: Path, encoder: FeatureEncoder) -> None:
 def encoder_beside(folder: Path) -> FeatureEncoder | None:
     """The fitted features of a run's folder; None where it has none."""
     path = folder / NAME
-    return read_encoder(path, read_json(path)) if path.is_file() else None
+    return read_encoder(path, read_json(path), RUN_AGAIN) if path.is_file() else None
 
 
 def same_encoding(one: FeatureEncoder | None, other: FeatureEncoder | None) -> bool:

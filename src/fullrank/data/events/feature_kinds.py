@@ -40,13 +40,14 @@ def with_kinds(features: Features, events: InputTable, columns: Columns, users: 
             code="missing-users",
         )
     tables = {"event": events, "request": events}
-    if features.user:
+    if users is not None:
         tables["user"] = InputTable(users, "users")
+    there = tables["user"].columns if "user" in tables else []
+    key = columns.user if columns.user in there else "user_id"
     for role in ROLES:
         for one in getattr(features, role):
-            if role != "user":
-                _require_no_role(one.name, role, columns)
-            more = "; it is a column of the users: name it as a user feature" * (_is_of(users, one.name, role))
+            _require_no_role(one.name, role, columns if role != "user" else Columns(user=key, item="", time=None))
+            more = "; it is a column of the users: name it as a user feature" * (role != "user" and one.name in there)
             tables[role].require(one.name, f"name the columns of {role} features as the table has them{more}")
     found: dict[str, list[AnyField]] = {}
     for role in ROLES:
@@ -67,10 +68,6 @@ def described(field: AnyField) -> str:
     if isinstance(field, BagOf) and field.separator is not None:
         return "text (a bag of its words)" if field.separator == " " else f"list (text cut at {field.separator!r})"
     return KINDS[field.kind]
-
-
-def _is_of(users: Any, name: str, role: Role) -> bool:
-    return role != "user" and users is not None and name in InputTable(users, "users").columns
 
 
 def _require_no_role(name: str, role: Role, columns: Columns) -> None:

@@ -60,7 +60,9 @@ class Features(FieldSet):
     @model_validator(mode="after")
     def _apart(self) -> Features:
         names = [one.name for one in self.all]
-        check_once(names, "features", "each has a role and a column of its own", code="repeated-field")
+        check_once(
+            names, "event, request and user features", "each has a role and a column of its own", code="repeated-field"
+        )
         if not any(isinstance(one, Inferred) for one in self.all):
             self.check_shared()
         return self

@@ -322,13 +322,13 @@ def _opened(folder: Path, verify: bool | None) -> tuple[JsonObject, dict[str, Fl
         users, events = counts["users"], counts["events"]
         shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
         shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
-        arrays = {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
+        mapped = {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
         if feature_files.KEY in manifest:
             features = feature_files.declared_in(folder / manifests.NAME, manifest[feature_files.KEY])
             for name, (dtype, width) in feature_files.array_widths(features).items():
                 manifests.require_files(folder, manifest["files"], {f"{name}.npy"})
-                arrays[name] = manifests.map_array(folder / f"{name}.npy", dtype, (events, width))
-        return manifest, arrays
+                mapped[name] = manifests.map_array(folder / f"{name}.npy", dtype, (events, width))
+        return manifest, mapped
     found = parts.opened_parts(folder, manifest, partial(_opened, verify=verify))
     arrays = [own for _, own in found.values()]
     for place, (part, _) in found.items():
