@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,7 @@ class LaterEvents:
     fingerprint: str
     facts: JsonObject
     """Counts for the protocol: what was left out, and what may have leaked."""
-    tables: Mapping[OfEvents, FeatureTable] = MappingProxyType({})
+    tables: Mapping[OfEvents, FeatureTable] = field(default_factory=dict)
     """The features of each event, of the fields that the catalogue knows."""
     known_users: FeatureRows | None = None
     """The features of each user, where there are any."""
@@ -117,9 +116,10 @@ def later_events(
 ) -> LaterEvents:
     """Users with their histories from `earlier` (a store, or a table with the same columns) and targets from `events`.
 
-    Events of items that the catalogue does not have are left out and counted. Features that the catalogue knows are read
-    from the columns of their names; one without a column is missing of every event, and named. `trained` is the store of the model's
-    training, where it is at hand: it tells users that were trained on, and which events are no later than its training.
+    Events of items that the catalogue does not have are left out and counted. Features that the catalogue knows are
+    read from the columns of their names; one without a column is missing of every event, and named. `trained` is the
+    store of the model's training, where it is at hand: it tells users that were trained on, and which events are no
+    later than its training.
     Raises `UserError` for what is no table of events, where no item is known, and for a store with other features.
     """
     text_users = isinstance(earlier, Store) and earlier.user_ids.dtype == pl.String
@@ -157,7 +157,7 @@ def later_events(
         last = trained.bounds[learned, 0] - 1  # a user's events are in order of time
         if trained.times is not None and len(last):
             limit = int(trained.times[last].max())
-    facts = {
+    facts: JsonObject = {
         "events": len(period.items),
         "from": began,
         "to": None if period.times is None else int(period.times.max()),
@@ -169,7 +169,7 @@ def later_events(
         "no_later_than_training": None if limit is None or target.times is None else int((target.times <= limit).sum()),
     }
     if period.unknown:
-        facts["missing_features"] = period.unknown
+        facts["missing_features"] = list(period.unknown)
     # training ends before the history of a new user begins, and inside that of another (`slices`, known and new)
     bounds = np.stack([offsets[:-1] + (~new & (before > 0)), offsets[:-1] + before], axis=1)
     items = both[order]
@@ -230,11 +230,12 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
     number = TextIndex(catalog.ids.cast(pl.String)).find(store.catalog.ids.cast(pl.String))
     owner = np.repeat(np.arange(store.num_users), np.diff(store.offsets))
     times = None if store.times is None else np.asarray(store.times)
-    if store.features is None:
+    stored = store.stored_features
+    if stored is None:
         tables = _encoded(catalog, pl.select(pl.repeat(None, store.num_events).alias("nothing")), str(store.path))
     else:
         _require_features(store, catalog)
-        tables = dict(store.stored_features.tables) if catalog.features is not None else {}
+        tables = {} if catalog.features is None else dict(stored.tables)
     items = number[np.asarray(store.items)]
     return _Events(str(store.path), store.user_ids.cast(pl.String), owner, items, times, tables)
 

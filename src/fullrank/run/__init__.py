@@ -1,6 +1,6 @@
 """A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and the ids that the model reads:
-items.parquet with the fitted features of events and users where there are any (features.json, vocabulary.parquet), or of
-a ranking model its fitted encoder (encoder.json, vocabulary.parquet), and calibration.json where its probabilities are
+items.parquet, with the features of events and users where there are any (features.json, vocabulary.parquet), or of a
+ranking model its fitted encoder (encoder.json, vocabulary.parquet), and calibration.json where its probabilities are
 corrected. Inference needs no store.
 
 Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
