@@ -16,12 +16,14 @@ import pytest
 
 import fullrank as fr
 from fullrank.core.errors import UserError
+from tests.data.test_features import FEATURES, SPLITS, people, same_features
+from tests.data.test_features import table as events
 from tests.data.test_impressions_parts import SCHEMAS, same_rows
 from tests.data.test_impressions_parts import table as impressions
 from tests.data.test_parts import SPECS, same_events, table
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("spark")]
-__all__ = ["impressions", "table"]
+__all__ = ["events", "impressions", "people", "table"]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,22 @@ def test_a_spark_frame(table: pl.DataFrame, spark: Any, tmp_path: Path) -> None:
     frame = spark.createDataFrame(distinct.to_pandas())
     there = fr.prepare(frame, tmp_path / "there", parts=4, engine="spark", set=["k_core=2"])
     same_events(fr.prepare(distinct, tmp_path / "here", parts=2, set=["k_core=2"]), there)
+
+
+@pytest.mark.parametrize("settings", SPLITS.values(), ids=SPLITS.keys())
+def test_features_are_those_of_one_process(
+    settings: list, events: pl.DataFrame, people: pl.DataFrame, spark: Any, tmp_path: Path
+) -> None:
+    path, known = tmp_path / "events.parquet", tmp_path / "users.parquet"
+    events.write_parquet(path, row_group_size=400)
+    people.write_parquet(known)
+    given: dict[str, Any] = {"users": known, "set": settings, **FEATURES}
+    whole = fr.prepare(path, tmp_path / "whole", **given)
+    there = fr.prepare(path, tmp_path / "there", parts=3, engine="spark", **given)
+    same_events(whole, there)
+    same_features(whole, there)
+    frame = spark.createDataFrame(events.to_pandas())
+    same_features(whole, fr.prepare(frame, tmp_path / "frame", parts=2, engine="spark", **given))
 
 
 def test_missing_rows_are_dropped_and_counted(table: pl.DataFrame, tmp_path: Path) -> None:

@@ -194,9 +194,9 @@ def _bag(path: Path, lists: pl.DataFrame | None, field: str, size: int) -> Jagge
     """The ids of each list of a field by its number. Raises `UserError` for numbers and ids that there are not."""
     assert lists is not None
     own = lists.filter(pl.col("field") == field)
-    lengths, ids, numbers = own["ids"].list.len(), own["ids"].explode(), own["list"]
-    empty = lengths.null_count() + numbers.null_count() + ids.null_count()  # an empty list explodes to a null
-    if empty or (len(own) and (int(numbers.min()) < 1 or int(ids.min()) < 0 or int(ids.max()) >= size)):  # type: ignore[arg-type]
+    lengths, ids, numbers = own["ids"].list.len().fill_null(0), own["ids"].explode(), own["list"].fill_null(0)
+    empty = ids.null_count() or (lengths < 1).any() or (numbers < 1).any()
+    if empty or not ids.is_between(0, size - 1).all():
         raise damaged_file(path, f"the lists of {field!r} hold numbers or ids that it has not")
     at = numbers.to_numpy()
     starts = np.zeros(int(at.max(initial=0)) + 1, np.int64)

@@ -325,8 +325,10 @@ def _opened(folder: Path, verify: bool | None) -> tuple[JsonObject, dict[str, Fl
         mapped = {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
         if feature_files.KEY in manifest:
             features = feature_files.declared_in(folder / manifests.NAME, manifest[feature_files.KEY])
-            for name, (dtype, width) in feature_files.array_widths(features).items():
-                manifests.require_files(folder, manifest["files"], {f"{name}.npy"})
+            widths = feature_files.array_widths(features)
+            lists = {feature_files.LISTS} if any(name.endswith("_lists") for name in widths) else set()
+            manifests.require_files(folder, manifest["files"], {f"{name}.npy" for name in widths} | lists)
+            for name, (dtype, width) in widths.items():
                 mapped[name] = manifests.map_array(folder / f"{name}.npy", dtype, (events, width))
         return manifest, mapped
     found = parts.opened_parts(folder, manifest, partial(_opened, verify=verify))
