@@ -13,6 +13,7 @@ import pytest
 
 from fullrank.cli.prepare import FLAGS
 from fullrank.core.spec import Spec
+from fullrank.data.events.features import Features
 from fullrank.data.events.prepare import Columns, Prepare
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
@@ -97,10 +98,10 @@ def test_options_of_settings_say_what_the_spec_says(call: Call) -> None:
     """Help, default, bounds and allowed values are those of `Prepare`: nothing is typed a second time."""
     told = " ".join(call("prepare --help").out.split())
     for path, flag in FLAGS.items():
-        spec: type[Spec] = Columns if path.startswith("columns.") else Prepare
-        field = spec.model_fields[path.removeprefix("columns.")]
-        first = str(field.description).split()[0]
-        assert re.search(rf"{flag or '--' + path.rpartition('.')[2].replace('_', '-')} \S+ {first} ", told), path
+        owner, _, name = path.rpartition(".")
+        spec: type[Spec] = {"columns": Columns, "features": Features, "": Prepare}[owner]
+        first = str(spec.model_fields[name].description).split()[0]
+        assert re.search(rf"{flag.split(' ')[0] or '--' + name.replace('_', '-')} \S+ {first} ", told), path
     for words in (
         "[default: user_id]",
         "--duplicates keep|first|last",
@@ -109,6 +110,16 @@ def test_options_of_settings_say_what_the_spec_says(call: Call) -> None:
     ):
         assert words in told
     assert "--levels N K, codes of an item" in " ".join(call("encode --help").out.split())
+
+
+def test_features(events: Path, ask: Ask, refuses: Refuses) -> None:
+    pl.DataFrame({"who": list("abcdef"), "age": range(6)}).write_csv(events / "users.csv")
+    found = ask(f"prepare {LOG} --users users.csv --event-features stars,did --user-features age --out a")
+    kinds = found["spec"]["features"]
+    assert [one["name"] for one in kinds["event"]] == ["stars", "did"] and kinds["user"][0]["kind"] == "categorical"
+    assert list(found["features"]) == ["schema", "fitted"]
+    refuses("missing-users", f"prepare {LOG} --user-features age --out b", "--users")
+    refuses("missing-column", f"prepare {LOG} --event-features star --out b", "did you mean 'stars'")
 
 
 def test_a_source_with_settings(ask: Ask) -> None:

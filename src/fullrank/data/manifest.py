@@ -300,11 +300,6 @@ def check_files(folder: Path, files: JsonObject, allowed: set[str], needed: set[
             raise damaged_file(
                 path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again
             )
-    require_files(folder, files, needed, again)
-
-
-def require_files(folder: Path, files: JsonObject, needed: set[str], again: str = AGAIN) -> None:
-    """Raise `UserError` unless a manifest lists these files."""
     for name in sorted(needed):
         if name not in files:
             raise incomplete_manifest(folder, f"does not list {name}", again)

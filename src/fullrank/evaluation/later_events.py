@@ -69,11 +69,10 @@ class LaterEvents:
         starts, middle, ends = self.offsets[:-1], self.bounds[:, 1], self.offsets[1:]
         users = np.arange(len(starts)) if without_history else np.flatnonzero(middle > starts)
         known, targets = Jagged(self.items, starts, middle).take(users), Jagged(self.items, middle, ends).take(users)
-        keys, asked = UserKeys(partial(user_keys, self.user_ids), users), middle[users]
-        event, request = self.tables.get("event"), self.tables.get("request")
+        keys, tables = UserKeys(partial(user_keys, self.user_ids), users), self.tables
         of_user = None if self.known_users is None else self.known_users.take(users)
-        of_asked = None if request is None else FeatureRows(request, asked)
-        features = HistoryFeatures(event, request, of_user, of_asked, None if self.times is None else self.times[asked])
+        both = tables.get("event"), tables.get("request")
+        features = HistoryFeatures.of(*both, of_user, self.times, middle[users])
         return EvalSet(Histories(known, self.times, users, keys, features), targets)
 
 

@@ -18,13 +18,12 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject, write_array, write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.parted import Flat, stretches
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
-from fullrank.data.events.features import FeatureEncoder, Features, Inferred, encoder_of
+from fullrank.data.events.features import FeatureEncoder, Features, encoder_of
 from fullrank.data.features import FeatureTable
 from fullrank.data.impressions.encoder_files import (
     VOCABULARY,
@@ -34,8 +33,6 @@ from fullrank.data.impressions.encoder_files import (
     vocabularies,
     write_vocabulary,
 )
-from fullrank.data.impressions.encoding import is_categorical
-from fullrank.data.impressions.schema import BagOf
 from fullrank.data.manifest import AGAIN, RUN_AGAIN, damaged_file
 
 KEY = "features"
@@ -78,8 +75,7 @@ class StoredFeatures:
                     write_array(folder / f"{role}_{kind}.npy", array)
             for number, field in enumerate(encoder_of(self.encoder, role).multivalued):
                 lists.append(_used(field.name, table.bags[number], np.asarray(table.lists[:, number])))
-        if len(lists) > 1:
-            write_table(pl.concat(lists), folder / LISTS)
+        write_table(pl.concat(lists), folder / LISTS)
         write_vocabulary(folder, vocabularies(self.encoder))
         return encoder_state(self.encoder)
 
@@ -95,31 +91,18 @@ def _used(field: str, bag: Jagged, lists: np.ndarray) -> pl.DataFrame:
     return pl.DataFrame({"field": [field] * len(numbers), "list": numbers, "ids": pl.Series(ids)}, schema=_LISTS)
 
 
-def array_widths(features: Features) -> dict[str, tuple[str, int]]:
-    """Name -> (dtype, columns) of the arrays that a store with these features has."""
-    found: dict[str, tuple[str, int]] = {}
+def array_widths(encoder: FeatureEncoder) -> dict[str, int]:
+    """The columns of each array that a store has, by name."""
+    found: dict[str, int] = {}
     for role in OF_EVENTS:
-        fields = features.of(role).declared
-        lists, categorical = sum(isinstance(one, BagOf) for one in fields), sum(map(is_categorical, fields))
-        widths = {"categorical": categorical, "numeric": len(fields) - lists - categorical, "lists": lists}
-        found |= {f"{role}_{kind}": (ARRAYS[f"{role}_{kind}"], width) for kind, width in widths.items() if width}
+        own = encoder_of(encoder, role)
+        widths = {"categorical": len(own.categorical), "numeric": len(own.numeric), "lists": len(own.multivalued)}
+        found |= {f"{role}_{kind}": width for kind, width in widths.items() if width}
     return found
 
 
-def declared_in(path: Path, state: Any, again: str = AGAIN) -> Features:
-    """The features that a manifest says, the vocabulary not read. Raises `UserError` for what is none."""
-    try:
-        found = Features.parse(state["schema"])
-    except (UserError, KeyError, TypeError) as error:
-        raise damaged_file(path, f"its features cannot be read ({error})", again) from None
-    if any(isinstance(one, Inferred) for one in found.all):
-        raise damaged_file(path, "it has features without a kind", again)
-    return found
-
-
-def read_encoder(path: Path, state: Any, again: str = AGAIN) -> FeatureEncoder:
+def read_encoder(path: Path, state: JsonObject, again: str = AGAIN) -> FeatureEncoder:
     """The fitted features that the JSON file `path` holds as `state`; the vocabulary lies beside it."""
-    declared_in(path, state, again)
     return restore_encoder(path, state, again, Features)
 
 
@@ -151,7 +134,7 @@ def read_tables(
     Raises `UserError` for ids and numbers that no encoder gives.
     """
     tables: dict[OfEvents, FeatureTable] = {}
-    lists = _read_lists(folders) if any(arrays.get(f"{role}_lists") is not None for role in OF_EVENTS) else None
+    lists = _read_lists(folders)
     for role in OF_EVENTS:
         own = encoder_of(encoder, role)
         if not own.fields:
@@ -190,9 +173,8 @@ def _read_lists(folders: Sequence[Path]) -> pl.DataFrame:
     return whole.unique(["field", "list"], keep="first", maintain_order=True)
 
 
-def _bag(path: Path, lists: pl.DataFrame | None, field: str, size: int) -> Jagged:
+def _bag(path: Path, lists: pl.DataFrame, field: str, size: int) -> Jagged:
     """The ids of each list of a field by its number. Raises `UserError` for numbers and ids that there are not."""
-    assert lists is not None
     own = lists.filter(pl.col("field") == field)
     lengths, ids, numbers = own["ids"].list.len().fill_null(0), own["ids"].explode(), own["list"].fill_null(0)
     empty = ids.null_count() or (lengths < 1).any() or (numbers < 1).any()

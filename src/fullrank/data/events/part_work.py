@@ -27,9 +27,10 @@ from fullrank.data.events.features import FeatureEncoder, Features
 from fullrank.data.events.filters import Prepare, filters
 from fullrank.data.events.pieces import Spill, load_events, save_events
 from fullrank.data.events.store import Store
-from fullrank.data.events.table import Events, JoinedTable, KnownTable, compacted
+from fullrank.data.events.table import Events, JoinedTable, compacted
 from fullrank.data.histories import user_keys
 from fullrank.data.impressions.fitting import FieldFit
+from fullrank.data.values import IdIndex
 from fullrank.parallel import Runner
 
 ITEM_IDS, SPILL = "item_ids.parquet", "spill"
@@ -120,8 +121,6 @@ class PartWork:
     """What the reading found: `columns` with their dtypes, `text_users`, `types`, `span` of the times."""
     until: int | None = None
     """The first second that is left out (`rolling_time`)."""
-    users: dict[str, Any] | None = None
-    """What is to be known of the table of users beside its rows (`KnownTable.save`); None without one."""
 
     @cached_property
     def item_ids(self) -> pl.Series:
@@ -139,9 +138,13 @@ class PartWork:
         return feature_files.read_encoder(self.work / manifests.NAME, read_json(self.scratch / FITTED))
 
     @cached_property
-    def known_users(self) -> KnownTable | None:
-        """The table of users; None where there is none."""
-        return None if self.users is None else KnownTable.load(self.scratch / KNOWN_USERS, self.users)
+    def known_users(self) -> tuple[IdIndex, pl.DataFrame] | None:
+        """Where each user of all parts stands in the rows of what is known of them; None without a table of users."""
+        path = self.scratch / KNOWN_USERS
+        if not path.is_file():
+            return None
+        table = read_parquet(path, "the table of users")
+        return IdIndex(table["user_id"]), table.drop("user_id")
 
     def filter(self, number: int) -> np.ndarray:
         """Filter the events of a part; what is left goes to its folder. What was `Counted` behind each filter."""
@@ -168,6 +171,11 @@ class PartWork:
         assert times is not None
         behind = np.bincount(np.searchsorted(moments, times, side="right"), minlength=len(moments) + 1)
         return np.cumsum(behind)[:-1]
+
+    def user_ids(self, number: int) -> pl.Series:
+        """The users of a part who have events left."""
+        events = self._left(number)
+        return compacted(events.user, events.user_ids)[1]
 
     def fit(self, number: int, split: Any) -> FieldFit[Features]:
         """The statistics of the features of a part."""
@@ -215,8 +223,8 @@ class PartWork:
         """The events that are left of a part by the users who have any, and what is known of these."""
         events, known = self._left(number), self.known_users
         user, user_ids = compacted(events.user, events.user_ids)
-        users = JoinedTable(user_ids, pl.DataFrame(), None) if known is None else known.of(user_ids)
-        return replace(events, user=user, user_ids=user_ids), users
+        frame = pl.DataFrame() if known is None else known[1][known[0].find(user_ids)]
+        return replace(events, user=user, user_ids=user_ids), JoinedTable(user_ids, frame, None)
 
     def _folder(self, number: int) -> Path:
         return self.scratch / SPILL / f"{number:05}-filtered"

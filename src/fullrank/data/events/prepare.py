@@ -34,7 +34,7 @@ from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.pieces import SUFFIX
 from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.stream import Beside, identity_of, make_parts, read_pieces
-from fullrank.data.events.table import Columns, join_table, read_events, require_columns
+from fullrank.data.events.table import Columns, read_events, require_columns
 from fullrank.data.events.write import write_store
 from fullrank.data.frames import InputTable, input_name
 from fullrank.data.values import Unit
@@ -214,7 +214,7 @@ def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Besid
     rule = split.at(events.time) if isinstance(split, splits.GlobalTime) else split
     table = replace(events, notes=(*beside.notes, *events.notes)).compact()
     catalogue = beside.catalogue(spec, table.item_ids)
-    people = join_table(beside.users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
+    people = beside.people(spec, table.user_ids)
     say("split and write", {})
     facts = {"filters": steps, "inputs": beside.inputs}
     write_store(place, table, catalogue, people, spec.dump(), rule, facts, features=spec.features)

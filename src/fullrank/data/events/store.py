@@ -94,12 +94,12 @@ class Store:
         Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
         """
         folder = check_path("the store", path)
-        manifest, arrays = _opened(folder, verify)
+        manifest, (arrays, encoder) = _opened(folder, verify)
         catalog, tables = Catalog.open(folder / "items.parquet", items=manifest["counts"]["items"]), {}
-        if feature_files.KEY in manifest:
-            catalog.features = feature_files.read_encoder(folder / manifests.NAME, manifest[feature_files.KEY])
+        if encoder is not None:
             folders = parts.part_folders(folder, manifest) if parts.is_parts(manifest) else [folder]
-            tables = feature_files.read_tables(folders, arrays, catalog.features, manifest["counts"]["events"])
+            tables = feature_files.read_tables(folders, arrays, encoder, manifest["counts"]["events"])
+            catalog.features = encoder
         store = cls(folder, manifest, arrays, catalog, tables)
         store._check()
         return store
@@ -208,13 +208,9 @@ class Store:
     ) -> HistoryFeatures | None:
         """What is known beside the histories of some users, or of all: `asked` are the places of the events that are
         asked for. None where nothing is."""
-        request, user = self.request_features, self.user_features
         rows = np.arange(self.num_users) if users is None else users
-        of_asked = None if request is None or asked is None else FeatureRows(request, asked)
-        asked_at = None if self.times is None or asked is None else self.times[asked]
-        of_user = None if user is None else FeatureRows(user, rows)
-        held = HistoryFeatures(self.event_features, request, of_user, of_asked, asked_at)
-        return None if all(one is None for one in vars(held).values()) else held
+        of_user = None if self.user_features is None else FeatureRows(self.user_features, rows)
+        return HistoryFeatures.of(self.event_features, self.request_features, of_user, self.times, asked)
 
     def rows_of(self, users: pl.Series) -> Int64[np.ndarray, "n"]:
         """Rows of users by their external ids, of the type of `user_ids`; -1 where the store has none."""
@@ -313,28 +309,29 @@ def _in_range(codes: Flat, size: int, path: Path) -> None:
             raise manifests.damaged_file(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
 
 
-def _opened(folder: Path, verify: bool | None) -> tuple[JsonObject, dict[str, Flat | None]]:
-    """The manifest of a store and its arrays, those of parts behind each other."""
+Arrays = tuple[dict[str, Flat | None], FeatureEncoder | None]
+
+
+def _opened(folder: Path, verify: bool | None, encoder: FeatureEncoder | None = None) -> tuple[JsonObject, Arrays]:
+    """The manifest of a store, its arrays, those of parts behind each other, and the encoder of its features: of a part
+    that of the whole."""
     manifest = _read_manifest(folder)
     manifests.verify_hashes(folder, manifest, verify=verify)
+    state = manifest.get(feature_files.KEY)
+    if state is not None and encoder is None:
+        encoder = feature_files.read_encoder(folder / manifests.NAME, state)
     if not parts.is_parts(manifest):
         counts = manifest["counts"]
         users, events = counts["users"], counts["events"]
         shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
         shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
-        mapped = {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
-        if feature_files.KEY in manifest:
-            features = feature_files.declared_in(folder / manifests.NAME, manifest[feature_files.KEY])
-            widths = feature_files.array_widths(features)
-            lists = {feature_files.LISTS} if any(name.endswith("_lists") for name in widths) else set()
-            manifests.require_files(folder, manifest["files"], {f"{name}.npy" for name in widths} | lists)
-            for name, (dtype, width) in widths.items():
-                mapped[name] = manifests.map_array(folder / f"{name}.npy", dtype, (events, width))
-        return manifest, mapped
-    found = parts.opened_parts(folder, manifest, partial(_opened, verify=verify))
-    arrays = [own for _, own in found.values()]
+        widths = {} if encoder is None else feature_files.array_widths(encoder)
+        shapes |= {name: (events, width) for name, width in widths.items()}
+        return manifest, ({name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}, encoder)
+    found = parts.opened_parts(folder, manifest, partial(_opened, verify=verify, encoder=encoder))
+    arrays = [own for _, (own, _) in found.values()]
     for place, (part, _) in found.items():
-        if part.get(feature_files.KEY) != manifest.get(feature_files.KEY):
+        if part.get(feature_files.KEY) != state:
             raise manifests.damaged_file(place / manifests.NAME, "its features are not those of the whole store")
     joined: dict[str, Flat | None] = {}  # events stay where they are, offsets and bounds move up
     for name in arrays[0]:
@@ -346,7 +343,7 @@ def _opened(folder: Path, verify: bool | None) -> tuple[JsonObject, dict[str, Fl
             joined[name] = cast(Flat, PartedArray(there)) if there else None
     sizes, offsets, bounds = ([np.asarray(one[name]) for one in arrays] for name in ("items", "offsets", "bounds"))
     joined["offsets"], joined["bounds"] = moved_up(list(map(len, sizes)), offsets, bounds)
-    return manifest, joined
+    return manifest, (joined, encoder)
 
 
 def moved_up(
@@ -388,15 +385,15 @@ def _read_manifest(folder: Path) -> JsonObject:
     manifest = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(manifest)
     kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": _Split, "type_names": list[str],
-             "counts": _Counts, "joined": list[_JoinedStore]}  # fmt: skip
-    manifests.require_keys(folder, {"joined": [], **manifest}, kinds)
+             "counts": _Counts, "joined": list[_JoinedStore], feature_files.KEY: dict}  # fmt: skip
+    manifests.require_keys(folder, {"joined": [], feature_files.KEY: {}, **manifest}, kinds)
     joined = sum(one["counts"]["users"] for one in manifest.get("joined", ()))
     if "joined" in manifest and joined != manifest["counts"]["users"]:
         raise manifests.incomplete_manifest(folder, "was not 'joined' of so many users")
     tables = {"items.parquet"} if in_parts else set(TABLES)
     arrays = set() if in_parts else {f"{name}.npy" for name in ARRAYS}
     if feature_files.KEY in manifest:
-        tables |= {feature_files.VOCABULARY}
+        tables |= {feature_files.VOCABULARY, *(() if in_parts else (feature_files.LISTS,))}
         arrays |= set() if in_parts else set(feature_files.FILES)
     manifests.check_files(folder, manifest["files"], tables | arrays, tables)
     return manifest
@@ -404,7 +401,7 @@ def _read_manifest(folder: Path) -> JsonObject:
 
 def _array(folder: Path, manifest: JsonObject, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
-    dtype, needed = ARRAYS[name]
+    dtype, needed = ARRAYS[name] if name in ARRAYS else (feature_files.ARRAYS[name], True)
     path = folder / f"{name}.npy"
     if path.name not in manifest["files"]:
         if needed:

@@ -31,7 +31,7 @@ from fullrank.data.events.filters import Prepare, Say, filters, note_filter
 from fullrank.data.events.part_work import FITTED, ITEM_IDS, KNOWN_USERS, SPILL, PartTimes, PartWork, Segments
 from fullrank.data.events.pieces import EventPieces, Spill, largest_part
 from fullrank.data.events.store import FORMS
-from fullrank.data.events.table import JoinedTable, KnownTable, join_table, unit_notes
+from fullrank.data.events.table import JoinedTable, join_table, unit_notes
 from fullrank.data.events.write import whole_table
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions.encoder_files import VOCABULARY, encoder_state, vocabularies, write_vocabulary
@@ -59,11 +59,9 @@ class Beside:
         """The items with these ids, and what is known of them."""
         return join_table(self.items, "items", spec.columns.item, "item_id", ids, self.typed, self.items_id)
 
-    def known_users(self, spec: Prepare) -> KnownTable | None:
-        """The table of users; None where there is none."""
-        if self.users is None:
-            return None
-        return KnownTable.read(self.users, "users", spec.columns.user, "user_id", self.typed)
+    def people(self, spec: Prepare, ids: pl.Series) -> JoinedTable:
+        """The users with these ids, and what is known of them."""
+        return join_table(self.users, "users", spec.columns.user, "user_id", ids, self.typed)
 
 
 def identity_of(table: Any) -> Any:
@@ -102,9 +100,7 @@ def make_parts(
     steps: list[JsonObject] = []
     if isinstance(split, splits.RollingTime):
         split, until = split.at(None if state["span"] is None else np.array(state["span"]))
-    known = beside.known_users(spec)
-    of_users = None if known is None else known.save(work.scratch / KNOWN_USERS)
-    tasks = PartWork(work.path, work.scratch, spec, state, until, of_users)
+    tasks = PartWork(work.path, work.scratch, spec, state, until)
     runner = runner or Threads(PEAK * largest_part(work.scratch / SPILL) + ITEM * len(tasks.item_ids))
 
     done = partial(note_filter, steps, say)
@@ -121,6 +117,11 @@ def make_parts(
         done("k_core", {"per_user": per_user, "per_item": per_item, "rounds": rounds}, found.facts())
     if isinstance(split, splits.GlobalTime):
         split = split.at(PartTimes(tasks, numbers, runner, found.events) if state["span"] else None)
+    people = None
+    if beside.users is not None:
+        ids = pl.concat([one for _, one in runner.results(tasks.user_ids, numbers)]).sort()
+        people = beside.people(spec, ids)
+        write_table(people.frame.with_columns(ids.alias("user_id")), work.scratch / KNOWN_USERS)
     encoder = None
     if spec.features.all:
         say("fit the features", {})
@@ -131,11 +132,6 @@ def make_parts(
     segments = runner.total(partial(tasks.write, there=found.items > 0, split=split), numbers)
     catalogue = beside.catalogue(spec, tasks.item_ids.filter(found.items > 0))
     beside = replace(beside, notes=(*beside.notes, *state["notes"]))
-    people = None
-    if known is not None:
-        ids = [pl.read_parquet(work.path / parts.part_folder(n) / "users.parquet", columns=["user_id"], glob=False)
-               for n in numbers]  # fmt: skip
-        people = known.joined(pl.concat(ids)["user_id"].sort())
     _write_whole(work.path, count, (catalogue, people), beside, spec, steps, segments, encoder)
 
 

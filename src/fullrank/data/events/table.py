@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,9 +18,7 @@ from pydantic import model_validator
 from fullrank.core.checks import check_once
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
-from fullrank.core.parquet import read_parquet
 from fullrank.core.spec import Spec
-from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.events.catalog import RESERVED
 from fullrank.data.events.feature_columns import FeatureColumns, Fields
@@ -151,8 +148,7 @@ def _coded(
         events = replace(events, weight=weight.astype(np.float32))
     if columns.rating is not None:
         events = replace(events, rating=values.finite_numbers(column(columns.rating), what))
-    if features:
-        events = replace(events, features=FeatureColumns.of(features, column, what))
+    events = replace(events, features=FeatureColumns.of(features, column, what))
     if columns.time is None:
         return events
     given = column(columns.time)
@@ -228,95 +224,16 @@ class JoinedTable:
 def join_table(
     table: Any, what: str, column: str, fallback: str, ids: pl.Series, typed: bool, named: str | None = None
 ) -> JoinedTable:
-    """Rows of `table` for each of `ids` [N]; nulls where the table has none (`KnownTable`)."""
+    """Rows of `table` for each of `ids` [N]; nulls where the table has none.
+
+    The key is the column `named`, else `column`, else `fallback`. Rows without events are dropped and counted, and so
+    are rows that repeat another one in every column. `typed` is False where `ids` came from a file without types.
+    Raises `UserError` for a missing key column, missing ids, ids of another type, rows of one id that differ, columns
+    with reserved names, and a table that knows none of the ids.
+    """
     if table is None:
         return JoinedTable(ids, pl.DataFrame(), None)
-    return KnownTable.read(table, what, column, fallback, typed, named).joined(ids)
-
-
-@dataclass(frozen=True)
-class KnownTable:
-    """A table of items or of users, each once."""
-
-    what: str
-    name: str
-    """What errors call it."""
-    key: str
-    ids: pl.Series
-    frame: pl.DataFrame
-    """The other columns."""
-    rows: int
-    """Those of the table, with the `repeated` ones."""
-    repeated: int
-    typed: bool
-    """False where its ids, or those of the events, came from a file without types."""
-
-    @classmethod
-    def read(
-        cls, table: Any, what: str, column: str, fallback: str, typed: bool, named: str | None = None
-    ) -> KnownTable:
-        """The table whose key is the column `named`, else `column`, else `fallback`; rows that repeat another one in
-        every column are dropped and counted. `typed` is False where the events came from a file without types.
-
-        Raises `UserError` for a missing key column, missing ids, rows of one id that differ, and columns with reserved
-        names.
-        """
-        source = InputTable(table, what)
-        return cls(what, source.name, *_known_rows(source, what, column, fallback, named), typed and source.typed)
-
-    def save(self, path: Path) -> dict[str, Any]:
-        """Write its rows; returns what `load` has to know of them besides."""
-        write_table(self.frame.with_columns(self.ids.alias("user_id")), path)
-        return {name: value for name, value in vars(self).items() if name not in ("ids", "frame")}
-
-    @classmethod
-    def load(cls, path: Path, facts: dict[str, Any]) -> KnownTable:
-        """What was saved."""
-        frame = read_parquet(path, "the table")
-        return cls(ids=frame["user_id"], frame=frame.drop("user_id"), **facts)
-
-    def places(self, ids: pl.Series) -> pl.Series:
-        """The row of each of `ids`, null where it has none. Raises `UserError` for ids of another type."""
-        left, right = _comparable(ids, self.ids, self.name, untyped=not self.typed)
-        index = pl.DataFrame({"id": right, "row": np.arange(len(right))})
-        return pl.DataFrame({"id": left}).join(index, on="id", how="left", maintain_order="left")["row"]
-
-    def of(self, ids: pl.Series) -> JoinedTable:
-        """The rows of some of the ids that have events, which may be none."""
-        return JoinedTable(ids, self.frame[self.places(ids)], None)
-
-    def joined(self, ids: pl.Series) -> JoinedTable:
-        """The rows of all ids that have events, counted, with notes. Raises `UserError` where it knows none of them."""
-        found, what = self.places(ids), self.what
-        facts = {
-            "rows": self.rows,
-            "repeated": self.repeated,
-            "without_events": len(self.ids) - int(found.is_not_null().sum()),
-            "missing": found.null_count(),
-        }
-        if facts["missing"] == len(ids):
-            raise values.none_known(ids, f"{what} with events", f"column {self.key!r} of {self.name}", self.ids)
-        notes = []
-        if self.repeated:
-            notes.append(f"{self.repeated:,} rows of {what} repeat another row in every column and were left out")
-        if facts["missing"]:
-            lost = ids.filter(found.is_null())[0]
-            notes.append(
-                f"{facts['missing']:,} of {len(ids):,} {what} have no row in the table of {what}, such as {lost!r}: "
-                "nothing is known of them"
-            )
-        if facts["without_events"]:
-            notes.append(
-                f"{facts['without_events']:,} of {len(self.ids):,} {what} of the table of {what} have no event that is "
-                "left, and are no part of the store" + NEW_ITEMS * (what == "items")
-            )
-        return JoinedTable(ids, self.frame[found], facts, tuple(notes))
-
-
-def _known_rows(
-    source: InputTable, what: str, column: str, fallback: str, named: str | None
-) -> tuple[str, pl.Series, pl.DataFrame, int, int]:
-    """The key, the different ids, the other columns of their rows, and the counts of all rows and of repeated ones."""
+    source = InputTable(table, what)
     key = named or (column if column in source.columns else fallback)
     source.require(key, f"name the column of ids by {what}_id=" if what == "items" else
                    f"name the id column {column!r} or {fallback!r}")  # fmt: skip
@@ -330,13 +247,37 @@ def _known_rows(
     for series in frame:
         if series.dtype == pl.Object:
             raise values.wrong_type(series, source.name, "it holds Python objects: cast it to a plain type")
-    given, frame = source.ids(frame, key), frame.drop(key)
+    given = source.ids(frame, key)
+    left, right = _comparable(ids, given, source.name, untyped=not (typed and source.typed))
     first = given.is_first_distinct()
     repeated = int((~first).sum())
     if repeated:
-        _refuse_differing(frame, given, first, key, source.name)
-        return key, given.filter(first), frame.filter(first) if frame.width else frame, len(given), repeated
-    return key, given, frame, len(given), repeated
+        _refuse_differing(frame.drop(key), given, first, key, source.name)
+    index = pl.DataFrame({"id": right, "row": np.arange(len(right))}).filter(first)
+    found = pl.DataFrame({"id": left}).join(index, on="id", how="left", maintain_order="left")["row"]
+    facts = {
+        "rows": len(given),
+        "repeated": repeated,
+        "without_events": len(index) - int(found.is_not_null().sum()),
+        "missing": found.null_count(),
+    }
+    if facts["missing"] == len(ids):
+        raise values.none_known(ids, f"{what} with events", f"column {key!r} of {source.name}", given)
+    notes = []
+    if repeated:
+        notes.append(f"{repeated:,} rows of {what} repeat another row in every column and were left out")
+    if facts["missing"]:
+        lost = ids.filter(found.is_null())[0]
+        notes.append(
+            f"{facts['missing']:,} of {len(ids):,} {what} have no row in the table of {what}, such as {lost!r}: "
+            "nothing is known of them"
+        )
+    if facts["without_events"]:
+        notes.append(
+            f"{facts['without_events']:,} of {len(index):,} {what} of the table of {what} have no event that is left, "
+            "and are no part of the store" + NEW_ITEMS * (what == "items")
+        )
+    return JoinedTable(ids, frame.drop(key)[found], facts, tuple(notes))
 
 
 def _refuse_differing(frame: pl.DataFrame, ids: pl.Series, first: pl.Series, key: str, name: str) -> None:

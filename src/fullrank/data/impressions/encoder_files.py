@@ -66,6 +66,7 @@ def restore_encoder(
             raise damaged_file(path, f"its {key!r} is {brief(tree.get(key), 80)}, no object", again)
     try:
         schema = kind.parse(tree["schema"])
+        schema.declared  # noqa: B018  (raises where the kind of one is still to be found)
     except UserError as error:
         raise damaged_file(path, f"its schema cannot be read ({error})", again) from None
     fitted = _fitted(path, schema, tree["fitted"], again)
