@@ -226,8 +226,9 @@ def test_what_does_not_fit_into_memory_is_prepared_in_parts(tmp_path: Path, monk
     monkeypatch.setattr(preparing, "available_bytes", lambda: 3000)
     store = prepare(path, tmp_path / "s", overwrite=True)
     assert len(store.folders) == 2 and store.fingerprint == expected and "in pieces" in said[-1]
-    with refused("too-large-for-memory", "users"):
-        prepare(path, tmp_path / "u", users=pl.DataFrame({"user_id": [1]}))
+    people = EVENTS.select("user_id").unique().with_columns(twice=2 * pl.col("user_id"))
+    known = prepare(path, tmp_path / "known", users=people).users
+    assert len(store.folders) == 2 and (known["twice"] == 2 * known["user_id"]).all() and len(known) == len(people)
     with pytest.raises(RuntimeError), monkeypatch.context() as broken:
         broken.setattr("fullrank.data.events.write.write_store", Mock(side_effect=RuntimeError))
         prepare(path, tmp_path / "again")

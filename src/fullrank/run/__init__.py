@@ -133,7 +133,7 @@ class Run:
         Raises `UserError` of a ranking model, which has none.
         """
         _ = self.spec.lists  # refuses a ranking model
-        for name in FEATURES * (self.manifest["format_version"] == FORMAT):
+        for name in FEATURES * (self.manifest.get("format_version") == FORMAT):
             self.file(name)
         return Catalog.open(self.file(ITEMS))
 
