@@ -274,6 +274,27 @@ def test_a_bag_may_share_a_vocabulary(table: pl.DataFrame, tmp_path: Path) -> No
     assert places.shares == "shop" and shop.size == places.size == 50 + 2
 
 
+@pytest.mark.parametrize("parts", [None, 9])
+def test_columns_that_know_nothing_and_parts_without_users(parts: int | None, tmp_path: Path) -> None:
+    few = pl.DataFrame({
+        "user_id": [*"aaaabbbccc"], "item_id": [1, 2, 3, 4, 1, 2, 3, 2, 3, 4], "timestamp": range(10),
+        "number": pl.Series([None] * 10, dtype=pl.Float64), "empty": [""] * 10, "lists": [[]] * 10, "null": [None] * 10,
+        "large": pl.Series([2**64 - 1] + [3] * 9, dtype=pl.UInt64), "truth": [True, False] * 5,
+    })  # fmt: skip
+    users = pl.DataFrame({"user_id": ["a", "x"], "score": [1.5, 2.5]})
+    names = few.columns[3:]
+    store = fr.prepare(few, tmp_path / "s", users=users, parts=parts, event_features=names, user_features=["score"])
+    assert store.features is not None and store.event_features is not None and store.user_features is not None
+    assert [one.size for one in store.features.fields] == [0, 2, 2, 2, 4, 4, 0]
+    events = store.event_features.take(np.arange(10))
+    assert (
+        np.isnan(events.numeric).all() and (events.categorical[:, :2] == 0).all() and not events.bags[0].lengths.any()
+    )
+    known = store.user_features.take(store.rows_of(pl.Series(["a", "b", "x"])))
+    assert known.numeric[0, 0] == 0 and np.isnan(known.numeric[1:]).all()
+    assert store.users["score"].null_count() == 2
+
+
 @pytest.fixture
 def store(table: pl.DataFrame, people: pl.DataFrame, tmp_path: Path) -> fr.Store:
     return fr.prepare(table, tmp_path / "store", users=people, **FEATURES)
