@@ -187,7 +187,7 @@ def read_header(folder: Path, *forms: FolderFormat) -> JsonObject:
     if not folder.exists():
         raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}", code="missing-folder")
     described = (folder / NAME).is_file()
-    manifest = load_manifest(folder) if described else {}
+    manifest = load_manifest(folder, form.again) if described else {}
     named = manifest.get("format")
     form = next((other for other in forms if other.name == named), form)
     if named != form.name:
@@ -245,7 +245,7 @@ def check_hash(
 def checked_file(folder: Path, name: str, again: str = AGAIN) -> Path:
     """The path of one file of a folder, its hash compared where the folder's manifest holds it."""
     if (folder / NAME).is_file():
-        manifest = load_manifest(folder)
+        manifest = load_manifest(folder, again)
         check_seal(manifest, folder / NAME, again)
         files = manifest.get("files")
         if isinstance(files, dict) and name in files:
@@ -270,16 +270,20 @@ def require_keys(folder: Path, tree: JsonObject, kinds: Mapping[str, Any], again
         try:
             _adapter(kind).validate_python(tree.get(key))
         except ValidationError as error:
-            told = f"lacks {key!r} as it has to be: {error_sentence(error)}"
+            told = f"has no sound {key!r}: {error_sentence(error)}"
             raise incomplete_manifest(folder, told, again) from None
 
 
 _adapter = lru_cache(maxsize=64)(TypeAdapter)
+"""The reader of an annotation, made once: compiling one takes longer than a manifest."""
 
 
-def load_manifest(folder: Path) -> JsonObject:
-    """The manifest of any store as JSON; nothing of it is checked."""
-    return read_json(folder / NAME)
+def load_manifest(folder: Path, again: str = AGAIN) -> JsonObject:
+    """The manifest of any store as JSON; nothing of it is checked. Raises `UserError` where it cannot be read."""
+    try:
+        return read_json(folder / NAME)
+    except UserError as error:
+        raise error if error.code != "file-damaged" else UserError(f"{error}; {again}", code=error.code) from None
 
 
 def check_files(folder: Path, files: JsonObject, allowed: set[str], needed: set[str], again: str = AGAIN) -> None:

@@ -95,7 +95,11 @@ def batch_of(
     ordered: bool = True,
 ) -> RequestBatch:
     """Events with external users as a request: items that the catalogue does not have left out, times where a model
-    reads them. Those of lists may have none (`untimed`): a table's column of times may have another name."""
+    reads them.
+
+    Lists may have none (`untimed`); a table without them is refused, since its column may have another name. Raises
+    `UserError` for missing times, and for unknown items where `unknown` is `error`.
+    """
     lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
     if timed and times is None and lengths.any():
         if options.untimed == "error" or (options.untimed == "auto" and not listed):
@@ -387,7 +391,7 @@ def by_user(
     users: pl.Series, order: Int[np.ndarray, "E"]
 ) -> tuple[pl.Series, Int[np.ndarray, "U"], Int[np.ndarray, "E"]]:
     """The users of events, how many each has, and the rows of the events in this order, user after user."""
-    codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+    codes, names = values.dense(users)
     order = order[np.argsort(codes[order], kind="stable")]
     return names.alias("user"), np.bincount(codes, minlength=len(names)), order
 

@@ -25,13 +25,12 @@ from fullrank.core.log import logger
 from fullrank.core.readers import read_json_text
 from fullrank.data.manifest import NAME as MANIFEST
 from fullrank.data.manifest import require_no_store, sha256_file
+from fullrank.training.checkpoint import POINTER as OWN_POINTER
 from fullrank.training.checkpoint import forget_other_checkpoints, steps_done
 
 log = logger(__name__)
 
 POINTER = "last.json"
-OWN_POINTER = "checkpoints/last.json"
-"""The run folder's own pointer to its newest checkpoint."""
 WAIT_SECONDS = 600.0
 """How long a process waits for another one of its machine that downloads the run."""
 

@@ -114,7 +114,7 @@ def _lookups(path: Path, schema: Schema, again: str) -> dict[str, Lookup]:
     return lookups
 
 
-def _fitted(path: Path, schema: Schema, given: Fitted, again: str) -> dict[str, Fitted]:
+def _fitted(path: Path, schema: Schema, given: JsonObject, again: str) -> dict[str, Fitted]:
     """The statistics of the numeric fields that need any, each checked."""
     found: dict[str, Fitted] = {}
     for field in schema.fields:

@@ -273,7 +273,7 @@ class Schema(Spec):
                 code="split-column-is-a-field",
             )
         if self.time is None and isinstance(self.split, TemporalSplit):
-            raise needs_times("temporal", "time")
+            raise needs_times("temporal", "time", "random")
         owners = [field.name for field in self.fields if isinstance(field, Categorical)]
         hashed = [f.name for f in self.fields if isinstance(f, Categorical) and f.hash_buckets is not None]
         for field in self.several():
