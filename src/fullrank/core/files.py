@@ -44,7 +44,7 @@ class NotWritten(UserError):
 
 @contextmanager
 def not_written(path: Path, *, folder: bool = False) -> Iterator[None]:
-    """Raise `UserError` where the system refuses to write in the block."""
+    """Raise `NotWritten` where the system refuses to write in the block; of a file a `BrokenPipeError` passes."""
     try:
         yield
     except OSError as error:

@@ -183,7 +183,7 @@ class _TooMany(_Refused):
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's loader of plain data, which stops at the bounds: it looks a thousand brackets ahead before it says that
-    they are too deep, and reads some 20,000 values a second."""
+    they are too deep, and is too slow to read on behind the last value that is allowed."""
 
     nodes = 0
 

@@ -373,14 +373,15 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents
     frame = source.read(columns)
     for name in columns[:2]:
         source.require_one_kind(name)
-    users = _table_users(frame[columns[0]])
+    what = "the histories" if source.path is None else source.name
+    users = _table_users(frame[columns[0]], what)
     items = frame[columns[1]]
-    values.refuse(items.is_null(), items, "the histories", "missing ids", code="missing-ids")
+    values.refuse(items.is_null(), items, what, "missing ids", code="missing-ids")
     if not source.typed:  # a text file: ids of items are of the catalogue's type
         items = catalog.parse(items.to_list())
     times, order = None, np.arange(len(frame))
     if len(columns) > 2:
-        times, moved = values.in_time(frame[columns[2]], "the histories", named.unit, typed=source.typed)
+        times, moved = values.in_time(frame[columns[2]], what, named.unit, typed=source.typed)
         order = order if moved is None else moved
     names, lengths, order = by_user(users, order)
     times = None if times is None else times[order]
@@ -403,7 +404,7 @@ def _not_histories(given: Any) -> UserError:
     )
 
 
-def _table_users(column: pl.Series) -> pl.Series:
+def _table_users(column: pl.Series, what: str) -> pl.Series:
     """The users of a table's events. Raises `UserError` where one is missing, and for lists and objects."""
     column = values.without_fractions(column)
     if missing := column.null_count():
@@ -412,7 +413,7 @@ def _table_users(column: pl.Series) -> pl.Series:
             code="missing-users",
         )
     if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary, pl.Boolean):
-        raise values.wrong_type(column, "the histories", "users are numbers or strings")
+        raise values.wrong_type(column, what, "users are numbers or strings")
     # Codes of categories go by first occurrence and their text by the alphabet: as text both are one order.
     return column.cast(pl.String) if isinstance(column.dtype, (pl.Categorical, pl.Enum)) else column
 

@@ -132,8 +132,8 @@ class Mirror:
             raise
         except Exception as error:
             raise UserError(
-                f"the checkpoints at {brief(self.url)} cannot be reached ({brief(reason_line(error))}); check "
-                "the address, the rights and the network, and go on with resume=True",
+                f"the checkpoints at {brief(self.url)} cannot be reached ({brief(reason_line(error, file=True))}); "
+                "check the address, the rights and the network, and go on with resume=True",
                 code="checkpoints-not-reached",
             ) from error
 

@@ -187,9 +187,8 @@ def _told(error: Any, out: Path) -> UserError:
         if isinstance(one, UserError) and one.code not in PEERS:
             return one
     worst = failures[0] if failures else getattr(error, "controller_failure", error)
-    where = f" ({worst.filename})" if getattr(worst, "filename", None) else ""
     return UserError(
-        f"training on Ray ended: {type(worst).__name__}: {reason_line(worst)}{where}; what is in {str(out)!r} goes "
+        f"training on Ray ended: {type(worst).__name__}: {reason_line(worst, file=True)}; what is in {str(out)!r} goes "
         "on with resume=True",
         code="ray-training-failed",
     )
