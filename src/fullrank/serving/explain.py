@@ -107,7 +107,7 @@ def alike_events(
     likeness[np.asarray(items)[:, None] == events[None]] = -1.0
     found: list[Reasons] = [[] for _ in items]
     every = np.arange(len(likeness))
-    for _ in range(min(most, len(events))):  # a pass for each: sorting 100 x 200 takes 50 times as long as three
+    for _ in range(min(most, len(events))):  # a pass for each: sorting takes longer
         best = likeness.argmax(1)
         for reasons, event, value in zip(found, events[best].tolist(), likeness[every, best].tolist(), strict=True):
             if value > 0:
