@@ -210,10 +210,15 @@ def test_whole_numbers_and_their_texts_are_one_id() -> None:
 def test_origins_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a thousand items that were added before, one more finds its own origin alone."""
     predictor, live = small(a={"like": ["i1"]}, b={"like": ["a"]})
-    asked, origin = [], ItemGrowth._origin
-    monkeypatch.setattr(ItemGrowth, "_origin", lambda self, one, found: (asked.append(one.id), origin(self, one, found))[1])
+    asked, origin = set(), ItemGrowth._origin
+
+    def noted(self: ItemGrowth, one, found):
+        asked.add(one.id)
+        return origin(self, one, found)
+
+    monkeypatch.setattr(ItemGrowth, "_origin", noted)
     live.with_documents(predictor, bodies({"a": {"like": ["i1"]}, "b": {"like": ["a"]}, "c": {"like": ["i2"]}}), NOW)
-    assert set(asked) == {"b", "c"}, "what is like an item that was added is found anew, should that have changed"
+    assert asked == {"b", "c"}, "what is like an item that was added is found anew, should that have changed"
 
 
 def test_tables_grow_in_place_and_older_snapshots_stay() -> None:
