@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -52,6 +53,9 @@ SETTLED = 2.0
 """Seconds after which the times of a file tell of every further write: file systems count time in steps."""
 
 
+TRIES = 20
+"""Numpy parses the header of an array as Python, and threads that parse at one time confuse the depth that Python 3.11
+counts: a rare `SystemError` (python/cpython#106905)."""
 Count = Annotated[int, Field(ge=0, strict=True)]
 """A number of things, as a manifest has it."""
 
@@ -61,7 +65,7 @@ def describe_files(folder: Path) -> dict[str, JsonObject]:
     files = hash_files(folder, sorted(path.name for path in folder.iterdir()))
     for path in (folder / name for name in files):
         if path.suffix == ".npy":
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = map_npy(path)
             files[path.name] |= {"dtype": array.dtype.str, "shape": list(array.shape)}
     return files
 
@@ -204,11 +208,19 @@ def read_header(folder: Path, *forms: FolderFormat) -> JsonObject:
     return manifest
 
 
+def map_npy(path: Path) -> np.memmap:
+    """A .npy file mapped read-only, whatever it holds. Raises what numpy does."""
+    for _ in range(TRIES):
+        with suppress(SystemError):
+            return np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
+    return np.lib.format.open_memmap(path, mode="r")
+
+
 def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
     try:
         with np.errstate(over="raise"):  # a shape whose size wraps around
-            found = np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
+            found = map_npy(path)
     except (ValueError, TypeError, ArithmeticError, OSError, EOFError, SyntaxError, RecursionError,
             MemoryError, TokenError) as error:  # fmt: skip
         raise cannot_open(path, error) or damaged_file(path, reason_line(error)) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -26,6 +26,7 @@ from fullrank.data.events.filters import Prepare
 from fullrank.data.events.table import Columns, Events, left_out_notes, missing_rows
 from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.histories import user_keys
+from fullrank.data.manifest import map_npy
 from fullrank.data.values import IdIndex, TextIndex, joined, take
 
 HELD, EACH = 128 << 20, 1 << 18
@@ -275,6 +276,6 @@ def save_events(folder: Path, events: Events) -> None:
 
 def load_events(folder: Path, item_ids: pl.Series, type_names: tuple[str, ...]) -> Events:
     """What `save_events` wrote; arrays are mapped."""
-    arrays = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
+    arrays: dict[str, Any] = {path.stem: map_npy(path) for path in folder.glob("*.npy")}
     users = read_parquet(folder / "users.parquet", "the users")["user_id"]
     return Events(**arrays, user_ids=users, item_ids=item_ids, type_names=type_names)
