@@ -187,7 +187,7 @@ class _Loader(yaml.SafeLoader):
 
     nodes = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.nodes += 1
         if self.nodes > MOST_NODES:
             raise _TooMany()
