@@ -52,8 +52,7 @@ from fullrank.inference.requests import HistoryInput
 from fullrank.inference.stored_users import Users
 from fullrank.parallel import Runner
 from fullrank.parallel.settings import ENGINE_DEFAULTS, EngineKeywords, EngineSettings, runner_of
-from fullrank.run import Run, event_store_of, require_problem, store_of, store_path
-from fullrank.run import opened_run as _run
+from fullrank.run import Run, event_store_of, opened_run, require_problem, store_of, store_path
 from fullrank.run.manifest import ITEMS, SEALED, SPEC, WEIGHTS
 from fullrank.training import TRAIN_DEFAULTS, WORKERS, TrainKeywords
 
@@ -98,7 +97,7 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
     `device` is `auto` (CUDA where there is a GPU), `cpu`, `cuda`, `cuda:1` or `mps`, here and in every call that runs a
     model.
     """
-    opened, place = _run(run), resolve_device(device)
+    opened, place = opened_run(run), resolve_device(device)
     if opened.spec.problem == "ranking":
         encoder = opened.encoder(data)
         return Predictor(opened.model(encoder), encoder, device=place, name=str(opened.path))
@@ -142,7 +141,7 @@ def train(
     assert out is not None
     folder, how = Path(out), with_defaults(options, TRAIN_DEFAULTS)
     resume, checkpoints, init_from = how["resume"], how["checkpoints"], how["init_from"]
-    how["init_from"] = source = None if init_from is None else _run(init_from)
+    how["init_from"] = source = None if init_from is None else opened_run(init_from)
     if resume and checkpoints is not None and not (folder / "manifest.json").exists():
         from fullrank.training.mirror import Mirror
 
@@ -204,7 +203,7 @@ def evaluate(
     """
     engine, columns = EngineSettings.of(options), EventColumns.of(options)
     in_parts, told = engine != EngineSettings(), progress or untold
-    opened = _run(run)
+    opened = opened_run(run)
     spec = opened.spec.evaluation.override(*set)
     if in_parts and (events is not None or opened.spec.problem == "ranking"):
         what = "events=" if events is not None else "a ranking model"
@@ -270,7 +269,7 @@ def oracle_step(
 
     The arguments are those of `evaluate`; one `OracleCeiling` for each accuracy metric.
     """
-    opened = _run(run)
+    opened = opened_run(run)
     spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return oracle_ceilings(made.model, store, split, spec, progress=progress or untold)
@@ -292,7 +291,7 @@ def step_curve(
 
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
-    opened = _run(run)
+    opened = opened_run(run)
     spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return accuracy_by_steps(
@@ -321,7 +320,7 @@ def diagnose(
     """
     from fullrank.analysis.diagnose import diagnose_run
 
-    opened = _run(run)
+    opened = opened_run(run)
     return diagnose_run(
         opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed,
         device=resolve_device(device), vectors=vectors, progress=progress or untold,
@@ -345,7 +344,7 @@ def explain(
     """
     from fullrank.analysis.diagnostics.explain import explain as _explain
 
-    opened = _run(run)
+    opened = opened_run(run)
     store = event_store_of(opened, data)
     return _explain(load(opened, device=device).model, store, user, split=split, vectors=vectors)
 
@@ -402,7 +401,7 @@ def recommend(
     `users` are ids of users of the store `data`: that of the run's training where none is named. The run is opened for
     this one call; who asks again keeps `load(run)`.
     """
-    opened = _run(run)
+    opened = opened_run(run)
     return load(opened, device=device).recommend(
         histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users, **options
     )
@@ -436,7 +435,7 @@ def recommend_parts(
     from fullrank.inference import history_parts, list_parts
 
     engine, columns, wanted = EngineSettings.of(options), EventColumns.of(options), ListOptions.of(options)
-    opened, folder = _run(run), without_dots(out)
+    opened, folder = opened_run(run), without_dots(out)
     check_one_way({"histories": histories, "data=, a store of all users,": data}, code="histories-or-users")
     with _workers(opened, engine, device, table=histories) as (runner, model, predictor):
         barred = list_parts.barred_items(wanted, columns.names[1], predictor.catalog)
@@ -499,7 +498,7 @@ def user_vectors(
 
     Histories with their columns, users and their store are as in `recommend`.
     """
-    opened = _run(run)
+    opened = opened_run(run)
     return load(opened, device=device).user_vector_table(
         histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users, **options
     )
@@ -565,7 +564,7 @@ def calibrate(
     """
     from fullrank.training.calibrate import calibrate as _calibrate
 
-    return _calibrate(_run(run), Path(out), method=method, data=data, device=device, progress=progress)
+    return _calibrate(opened_run(run), Path(out), method=method, data=data, device=device, progress=progress)
 
 
 @overload
@@ -621,7 +620,7 @@ def export(
     """
     from fullrank.serving.export.make import export_run
 
-    return export_run(_run(run), Path(out), to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
+    return export_run(opened_run(run), Path(out), to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
 
 
 def _later_events(run: Run, split: str, data: Any, events: Any, before: Any, columns: EventColumns) -> LaterEvents:

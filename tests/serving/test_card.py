@@ -97,6 +97,7 @@ def test_columns_of_every_kind() -> None:
         "in_stock": [True, None] * 30, "price": [1.5, float("nan"), None, float("inf")] * 15, "empty": [None] * 60,
         "kind": ["b", "a", None] * 20, "brand": [f"b{n}" for n in range(60)], "tags": [["p", "q"], []] * 30,
         "number": pl.Series([1, 2, 3] * 20, dtype=pl.Int16), "size": pl.Series(["s", "m"] * 30).cast(pl.Categorical),
+        "item_vectors": pl.Series([[1.0, 2.0]] * 60, dtype=pl.Array(pl.Float32, 2)),
     })  # fmt: skip
     found = {one["name"]: one for one in columns(Catalog(frame))}
     json.dumps(found, allow_nan=False)

@@ -9,6 +9,7 @@ from fullrank.core.registry import kinds
 from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import find_experiment
 from fullrank.serving.catalogue import LiveItems
+from fullrank.serving.growth import ItemGrowth
 from fullrank.testing.inputs import ITEMS
 from fullrank.training.grow import outline
 from refusals import refused
@@ -204,6 +205,20 @@ def test_whole_numbers_and_their_texts_are_one_id() -> None:
     assert live.origin(70000)["neighbours"] == [101, 102] == live.origin("70000")["neighbours"]
     assert list(live.refused) == ["x"] and live.ids[-1] == 70000
     assert after.catalog.lookup([70000]).tolist() == [ITEMS]
+
+
+def test_origins_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand items that were added before, one more finds its own origin alone."""
+    predictor, live = small(a={"like": ["i1"]}, b={"like": ["a"]})
+    asked, origin = set(), ItemGrowth._origin
+
+    def noted(self: ItemGrowth, one, found):
+        asked.add(one.id)
+        return origin(self, one, found)
+
+    monkeypatch.setattr(ItemGrowth, "_origin", noted)
+    live.with_documents(predictor, bodies({"a": {"like": ["i1"]}, "b": {"like": ["a"]}, "c": {"like": ["i2"]}}), NOW)
+    assert asked == {"b", "c"}, "what is like an item that was added is found anew, should that have changed"
 
 
 def test_tables_grow_in_place_and_older_snapshots_stay() -> None:

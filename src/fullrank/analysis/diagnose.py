@@ -117,7 +117,7 @@ def diagnose_ranking(
     rows = sample_impressions(store, split, IMPRESSIONS if impressions is None else impressions, seed=seed)
     context = RankingContext(model, store, split, rows)
     about = [*about_rows("impressions", split, len(rows), seed, store.fingerprint, weights)]
-    batches = ranking_activations(model, store, rows, _part(progress, 0.0, PASS))
+    batches = ranking_activations(model, store, rows, _part(progress, 0.0, 1.0))
     return _diagnosis("ranking", context, batches, about, [], progress)
 
 

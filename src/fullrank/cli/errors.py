@@ -72,7 +72,7 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
         except BaseException as error:
             if isinstance(error, SystemExit):
                 return error.code if isinstance(error.code, int) else 1
-            if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) == errno.EPIPE:
+            if isinstance(error, OSError) and (isinstance(error, BrokenPipeError) or error.errno == errno.EPIPE):
                 # the reader (`| head`) has gone: nothing more can be said, and Python must not try at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
                 return 128 + 13  # as of a process that SIGPIPE ends: no bug, and not done
@@ -123,9 +123,8 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
     if isinstance(error, UnicodeEncodeError) and any(_broken(word) for word in words):
         return Explained("a word of the command line is no UTF-8 text; give names and ids as UTF-8", "not-utf8")
-    # of torch on a device, and on the CPU
-    lacking = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
-    if isinstance(error, MemoryError) or lacking:
+    lacking = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)  # torch on a CPU, by no type
+    if lacking or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return Explained(
             "the memory of this machine or device is not enough for this; give it less at once, or a larger machine",
             "out-of-memory",

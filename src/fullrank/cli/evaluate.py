@@ -174,7 +174,7 @@ def evaluate_lists(
     if not runs:
         print_single(output, {"lists": lists}, theirs, whole=whole or every)
         return
-    ours = measured(call.into(output.out and output.out / "a"), changes)[0]
+    ours = measured(call, changes, out=output.out and output.out / "a")[0]
     rows = compared(ours, theirs, paired, all_of_them=whole)
     names = [str(runs[0].path), str(lists)]
     print_pair(output, names, [ours, theirs], rows, stand_in=bool(paired))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,10 +82,6 @@ class Call:
     def metrics(self) -> list[str]:
         """Those of --metric."""
         return self.output.metrics or []
-
-    def into(self, out: Path | None) -> Call:
-        """The same, saved elsewhere."""
-        return replace(self, output=replace(self.output, out=out))
 
 
 def _evaluate_retrieval(call: Call) -> None:
@@ -165,11 +161,11 @@ def open_runs(paths: Sequence[Path | None], metrics: Sequence[str] | None, setti
     return runs
 
 
-def measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationResult]:
-    """The result of each run, saved below `out` where one is named."""
+def measured(call: Call, changes: list[str], what: str = "", *, out: Path | None = None) -> list[EvaluationResult]:
+    """The result of each run, saved below `out`, by default that of the call, where one is named."""
     from fullrank import api
 
-    found = []
+    found, out = [], out or call.output.out
     for run in call.runs:
         with call.output.progress(f"evaluate {run.path}{what}") as tick:
             one = api.evaluate(
@@ -177,9 +173,9 @@ def measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationR
                 **call.keywords,
             )  # fmt: skip
         found.append(one)
-    if call.output.out is not None:
+    if out is not None:
         for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):
-            one.save(call.output.out / part, overwrite=call.output.overwrite)
+            one.save(out / part, overwrite=call.output.overwrite)
     return found
 
 

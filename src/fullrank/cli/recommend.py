@@ -150,12 +150,13 @@ def _source(path: Path, names: TableColumns) -> InputTable:
 
 
 def _items(source: InputTable, column: str, catalog: Catalog) -> pl.Series:
-    """The items of a table of histories, in the catalogue's type (a CSV file knows text alone)."""
+    """The distinct items of a table of histories, in the catalogue's type (a CSV file knows text alone)."""
     from fullrank.data.values import without_fractions
 
     items = source.read([column])[column]
     source.require_rows(len(items))
-    items = items.drop_nulls()  # refused where histories are read
+    source.require_one_kind(column)
+    items = items.drop_nulls().unique(maintain_order=True)  # missing ones are refused where histories are read
     return without_fractions(items) if source.typed else catalog.parse(items.to_list())
 
 
@@ -165,7 +166,10 @@ def _doubts(output: Output, *options: str) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always", UserWarning)
         yield
-    output.notes(in_shell(str(doubt.message), options) for doubt in doubts if doubt.category is UserWarning)
+    output.notes(in_shell(str(one.message), options) for one in doubts if issubclass(one.category, UserWarning))
+    for one in doubts:
+        if not issubclass(one.category, UserWarning):  # of numpy and the like: as Python shows it
+            warnings.showwarning(one.message, one.category, one.filename, one.lineno)
 
 
 def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:

@@ -63,7 +63,7 @@ def study() -> None:
 
 
 STEPS, STREAMS, *ADAPTIVE = REASONING.items()
-"""Options of the budget: those of every study, and of those that a budget may be adaptive in."""
+"""Options of the budget of a model that reasons: its steps, its streams, and those that stop early."""
 
 
 @verb(of=study, cls=spec_options(EVALUATION, dict([STEPS, STREAMS])))
@@ -111,6 +111,7 @@ for name, text in OF_STEPS.items():
     flags = dict([STEPS, *ADAPTIVE]) if name == "dial" else REASONING
     text += f"\n\n\b\nfullrank study {name} runs/plr"
     verb(name, of=study, cls=spec_options(EVALUATION, flags), help=text)(over_steps)
+del name, text, flags
 
 
 def _finish(call: Call, measure: Callable[[list[str]], JsonObject]) -> None:
@@ -148,7 +149,7 @@ def _hidden(call: Call, shares: list[float], changes: list[str]) -> JsonObject:
     rows: list[JsonObject] = []
     for share in shares:
         out = None if call.output.out is None else call.output.out / f"drop-{share:g}"
-        both = measured(call.into(out), [*changes, f"drop={share}"], f", {share:.0%} hidden")
+        both = measured(call, [*changes, f"drop={share}"], f", {share:.0%} hidden", out=out)
         if len(both) == 1:
             rows.append({"drop": share, **both[0].dump()})
         else:

@@ -76,22 +76,22 @@ def group(described: Callable[[], None]) -> typer.Typer:
     return verbs
 
 
-def flat(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with the fields of its groups as options of its own, as typer reads them; those of `LAST` at the end."""
-    hints = get_type_hints(verb, include_extras=True)
-    groups: dict[str, Any] = {name: group for name, group in hints.items() if is_dataclass(group)}
+def flat(function: Callable[..., None]) -> Callable[..., None]:
+    """A verb with the fields of its groups as options of its own, as typer reads them; those of `LAST` at the end."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     options = []
-    for name, parameter in inspect.signature(verb).parameters.items():
-        group = groups.get(name)
-        types = hints if group is None else get_type_hints(group, include_extras=True)
-        declared = {name: parameter} if group is None else inspect.signature(group).parameters
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = groups.get(name)
+        types = hints if kind is None else get_type_hints(kind, include_extras=True)
+        declared = {name: parameter} if kind is None else inspect.signature(kind).parameters
         options += [one.replace(kind=parameter.KEYWORD_ONLY, annotation=types[one.name]) for one in declared.values()]
 
-    @functools.wraps(verb)
+    @functools.wraps(function)
     def call(**typed: Any) -> None:
-        for name, group in groups.items():
-            typed[name] = group(**{own: typed.pop(own) for own in inspect.signature(group).parameters})
-        verb(**typed)
+        for name, kind in groups.items():
+            typed[name] = kind(**{own: typed.pop(own) for own in inspect.signature(kind).parameters})
+        function(**typed)
 
     call.__annotations__ = {one.name: one.annotation for one in options}
     options.sort(key=lambda one: (one.name in LAST, one.name == "as_json"))

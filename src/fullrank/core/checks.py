@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 from pydantic.fields import FieldInfo
 
-from fullrank.core.errors import UserError, brief, called_now, did_you_mean
+from fullrank.core.errors import MOST_SENTENCE, UserError, brief, called_now, did_you_mean, middle_cut
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -162,7 +162,11 @@ def _check_of(annotation: Any) -> Callable[[str, Any], Any] | None:
         classes = tuple(member for member in others if isinstance(member, type) and member not in (str, Path))
         if len(classes) + 2 < len(others):
             return None
-        check = lambda name, value: value if isinstance(value, classes) else check_path(name, value)  # noqa: E731
+
+        def opened_or_path(name: str, value: Any) -> Any:
+            return value if isinstance(value, classes) else check_path(name, value)
+
+        check = opened_or_path
     else:
         check = _member_check(others[0]) if len(others) == 1 else None
     if check is None or len(others) == len(members):
@@ -278,12 +282,12 @@ def check_one_way(ways: Mapping[str, object], *, needed: bool = False, code: str
 def check_once(
     names: Iterable[str], what: str, remedy: str, *, code: str, same: Callable[[str], Hashable] = str
 ) -> None:
-    """No name is there twice; `same` gives what is compared. Raises `UserError` that shows the second and them all."""
+    """No name is there twice; `same` gives what is compared. Raises `UserError` that shows those up to the second."""
     before = dict[Hashable, str]()
     for name in names:
         if same(name) in before:
-            told = f"{brief(name)} twice among {', '.join(map(repr, [*before.values(), name]))}"
-            raise UserError(f"{what}: {told}; {remedy}", code=code)
+            among = middle_cut(", ".join(map(repr, [*before.values(), name])), MOST_SENTENCE // 2)
+            raise UserError(f"{what}: {brief(name)} twice among {among}; {remedy}", code=code)
         before[same(name)] = name
 
 

@@ -73,6 +73,7 @@ Factor = Annotated[float, Field(ge=0, le=MOST_FACTOR)]
 PositiveFactor = Annotated[float, Field(gt=0, le=MOST_FACTOR)]
 Temperature = Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_FACTOR)]
 Value = Annotated[float, Field(ge=-MOST_VALUE, le=MOST_VALUE)]
+"""A number of a table's column, a threshold on one, a logit."""
 Seconds = Annotated[int, Field(ge=-MOST_TIME, le=MOST_TIME)]
 
 
@@ -90,10 +91,10 @@ def only_with(setting: str, *values: Hashable, unread: tuple[Hashable, ...] = ()
     `unread`: values that count as left out beside the default, since earlier versions wrote them.
     """
 
-    def told(value: Any, other: Any) -> str | None:
-        remedy = f"leave it out, or {_remedy(setting, other, values)}"
-        idle = f" has no effect with {setting}={typed(other)}: {remedy}"
-        return None if _holds(other, values) or value in unread else idle
+    def told(name: str, value: Any, other: Any) -> str | None:
+        if _holds(other, values) or value in unread:
+            return None
+        return f" has no effect with {setting}={typed(other)}: leave it out, or {_remedy(setting, other, values)}"
 
     return _beside(setting, told, "setting-without-effect")
 
@@ -101,7 +102,7 @@ def only_with(setting: str, *values: Hashable, unread: tuple[Hashable, ...] = ()
 def not_with(setting: str, *values: Hashable) -> Constraint:
     """The field has no effect where `setting` has one of these values."""
 
-    def told(value: Any, other: Any) -> str | None:
+    def told(name: str, value: Any, other: Any) -> str | None:
         return f" has no effect with {setting}={typed(other)}: leave one of them out" if other in values else None
 
     return _beside(setting, told, "setting-without-effect")
@@ -110,22 +111,23 @@ def not_with(setting: str, *values: Hashable) -> Constraint:
 def needs(setting: str, *values: Hashable, code: str = "missing-setting") -> Constraint:
     """The field, once changed, needs `setting` at one of these values; without any, it has to be set."""
 
-    def told(value: Any, other: Any) -> str | None:
-        remedy = f"{_remedy(setting, other, values)}, or leave it out"
-        lacking = f" needs {_wanted(setting, values)}, which is {typed(other)}: {remedy}"
-        return None if _holds(other, values) else lacking
+    def told(name: str, value: Any, other: Any) -> str | None:
+        if _holds(other, values):
+            return None
+        remedy = f"{_remedy(setting, other, values)}, or leave {name} out"
+        return f" needs {_wanted(setting, values)}, which is {typed(other)}: {remedy}"
 
     return _beside(setting, told, code)
 
 
-def _beside(setting: str, told: Callable[[Any, Any], str | None], code: str) -> Constraint:
-    """What a changed field asks of `setting`: `told` says of both values what is wrong, behind the field's own."""
+def _beside(setting: str, told: Callable[[str, Any, Any], str | None], code: str) -> Constraint:
+    """What a changed field asks of `setting`: `told` says what is wrong of its name and both values, behind its own."""
 
     def broken(spec: BaseModel, name: str) -> str | None:
         if not changed(spec, name):
             return None
         value = getattr(spec, name)
-        wrong = told(value, attrgetter(setting)(spec))
+        wrong = told(name, value, attrgetter(setting)(spec))
         return None if wrong is None else f"{name}={typed(value)}{wrong}"
 
     return Constraint(code, broken)

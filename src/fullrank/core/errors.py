@@ -117,13 +117,14 @@ def brief(value: object, most: int = MOST_GIVEN) -> str:
         return f"a {type(value).__name__} that is too large to show"
 
 
-def reason_line(error: BaseException) -> str:
+def reason_line(error: BaseException, *, file: bool = False) -> str:
     """The first line of what an error of the system or of another library says, or its type where it says nothing.
 
-    Of the system's it has no number and no file.
+    Of the system's it has no number, and its `file` for a sentence that does not name it.
     """
     said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    return str(said).splitlines()[0].rstrip(".")[:MOST_GIVEN]
+    name = getattr(error, "filename", None) if file else None
+    return str(said).splitlines()[0].rstrip(".")[:MOST_GIVEN] + (f": {name}" if name else "")
 
 
 def middle_cut(text: str, most: int = MOST_GIVEN) -> str:

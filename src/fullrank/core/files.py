@@ -44,12 +44,12 @@ class NotWritten(UserError):
 
 @contextmanager
 def not_written(path: Path, *, folder: bool = False) -> Iterator[None]:
-    """Raise `UserError` where the system refuses to write in the block."""
+    """Raise `NotWritten` where the system refuses to write in the block; of a file a `BrokenPipeError` passes."""
     try:
         yield
-    except BrokenPipeError:  # the reader of a pipe has gone (`| head`): no fault of the disk
-        raise
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and not folder:  # the reader of a pipe has gone (`| head`)
+            raise
         raise NotWritten(path, reason_line(error), folder=folder) from error
 
 

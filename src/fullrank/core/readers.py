@@ -183,11 +183,11 @@ class _TooMany(_Refused):
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's loader of plain data, which stops at the bounds: it looks a thousand brackets ahead before it says that
-    they are too deep, and reads some 20,000 values a second."""
+    they are too deep, and is too slow to read on behind the last value that is allowed."""
 
     nodes = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.nodes += 1
         if self.nodes > MOST_NODES:
             raise _TooMany()

@@ -156,8 +156,11 @@ chooses one of them, of an experiment or of `fullrank encode` (vectors, learner)
 
 The names of rooms are older than the folders, and files of other people hold them (entry points, `fullrank list`)."""
 ROOMS = {room: what for room, (what, _, _) in _ROOMS.items()}
+"""Room -> what its components do."""
 PLACES = {room: place for room, (_, place, _) in _ROOMS.items()}
+"""Room -> where their source lies below the package: a folder, or a file."""
 SETTINGS = {room: setting for room, (_, _, setting) in _ROOMS.items() if setting is not None}
+"""Room -> the setting that chooses one of them."""
 
 
 def rooms_named(given: str) -> list[str]:

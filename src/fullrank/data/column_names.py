@@ -11,6 +11,7 @@ from types import EllipsisType
 from typing import Any, TypedDict, TypeVar, get_args
 
 from fullrank.core.checks import check_choice, check_once, check_one_way, check_that
+from fullrank.core.errors import in_context
 from fullrank.core.spec import Spec, put_setting, read_setting
 from fullrank.data.values import Unit
 
@@ -31,7 +32,8 @@ def check_column(name: str, given: Any) -> Any:
 
 def check_said_once(setting: str, sources: Mapping[str, bool]) -> None:
     """Raise `UserError` where several of the sources (`set=`, whether it does) say one setting."""
-    check_one_way({f"{setting} by {source}": says or None for source, says in sources.items()}, code="given-twice")
+    with in_context(f"{setting}: "):
+        check_one_way({source: True for source, says in sources.items() if says}, code="given-twice")
 
 
 class ColumnKeywords(TypedDict, total=False):

@@ -26,7 +26,7 @@ from urllib3.util import Retry, make_headers, parse_url
 
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, brief, in_context, reason_line
-from fullrank.core.files import make_folder, not_written, require_space, write_json
+from fullrank.core.files import make_folder, require_space, write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import Reporter
 from fullrank.core.readers import read_json
@@ -194,7 +194,7 @@ def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Pa
         return None
     part = _Part.of(file, target)
     failures, most = 0, part.done
-    with not_written(part.path):
+    try:
         while part.total is None or part.done != part.total:
             try:
                 _attempt(part, lambda: shown.at(file.name, part.done, part.total or file.size or 0))
@@ -214,6 +214,10 @@ def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Pa
             raise fault
         os.replace(part.path, target)
         part.note.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {part.path}: {reason_line(error)}; make room and run it again", code="not-written"
+        ) from None
     return target
 
 

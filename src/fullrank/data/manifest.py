@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -52,6 +53,9 @@ SETTLED = 2.0
 """Seconds after which the times of a file tell of every further write: file systems count time in steps."""
 
 
+TRIES = 20
+"""Numpy parses the header of an array as Python, and threads that parse at one time confuse the depth that Python 3.11
+counts: a rare `SystemError` (python/cpython#106905)."""
 Count = Annotated[int, Field(ge=0, strict=True)]
 """A number of things, as a manifest has it."""
 
@@ -61,7 +65,7 @@ def describe_files(folder: Path) -> dict[str, JsonObject]:
     files = hash_files(folder, sorted(path.name for path in folder.iterdir()))
     for path in (folder / name for name in files):
         if path.suffix == ".npy":
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = map_npy(path)
             files[path.name] |= {"dtype": array.dtype.str, "shape": list(array.shape)}
     return files
 
@@ -187,7 +191,7 @@ def read_header(folder: Path, *forms: FolderFormat) -> JsonObject:
     if not folder.exists():
         raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}", code="missing-folder")
     described = (folder / NAME).is_file()
-    manifest = load_manifest(folder) if described else {}
+    manifest = load_manifest(folder, form.again) if described else {}
     named = manifest.get("format")
     form = next((other for other in forms if other.name == named), form)
     if named != form.name:
@@ -204,11 +208,19 @@ def read_header(folder: Path, *forms: FolderFormat) -> JsonObject:
     return manifest
 
 
+def map_npy(path: Path) -> np.memmap:
+    """A .npy file mapped read-only, whatever it holds. Raises what numpy does."""
+    for _ in range(TRIES):
+        with suppress(SystemError):
+            return np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
+    return np.lib.format.open_memmap(path, mode="r")
+
+
 def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
     try:
         with np.errstate(over="raise"):  # a shape whose size wraps around
-            found = np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
+            found = map_npy(path)
     except (ValueError, TypeError, ArithmeticError, OSError, EOFError, SyntaxError, RecursionError,
             MemoryError, TokenError) as error:  # fmt: skip
         raise cannot_open(path, error) or damaged_file(path, reason_line(error)) from None
@@ -245,7 +257,7 @@ def check_hash(
 def checked_file(folder: Path, name: str, again: str = AGAIN) -> Path:
     """The path of one file of a folder, its hash compared where the folder's manifest holds it."""
     if (folder / NAME).is_file():
-        manifest = load_manifest(folder)
+        manifest = load_manifest(folder, again)
         check_seal(manifest, folder / NAME, again)
         files = manifest.get("files")
         if isinstance(files, dict) and name in files:
@@ -270,16 +282,20 @@ def require_keys(folder: Path, tree: JsonObject, kinds: Mapping[str, Any], again
         try:
             _adapter(kind).validate_python(tree.get(key))
         except ValidationError as error:
-            told = f"lacks {key!r} as it has to be: {error_sentence(error)}"
+            told = f"has no sound {key!r}: {error_sentence(error)}"
             raise incomplete_manifest(folder, told, again) from None
 
 
 _adapter = lru_cache(maxsize=64)(TypeAdapter)
+"""The reader of an annotation, made once: compiling one takes longer than a manifest."""
 
 
-def load_manifest(folder: Path) -> JsonObject:
-    """The manifest of any store as JSON; nothing of it is checked."""
-    return read_json(folder / NAME)
+def load_manifest(folder: Path, again: str = AGAIN) -> JsonObject:
+    """The manifest of any store as JSON; nothing of it is checked. Raises `UserError` where it cannot be read."""
+    try:
+        return read_json(folder / NAME)
+    except UserError as error:
+        raise error if error.code != "file-damaged" else UserError(f"{error}; {again}", code=error.code) from None
 
 
 def check_files(folder: Path, files: JsonObject, allowed: set[str], needed: set[str], again: str = AGAIN) -> None:

@@ -41,7 +41,7 @@ class Evaluate(Protocol):
         model: Any,
         store: Any,
         split: str,
-        spec: Any = None,
+        spec: Any = ...,
         *,
         progress: Progress = untold,
     ) -> EvaluationResult: ...

@@ -44,9 +44,7 @@ class MeasureTask:
         predictor = self.model.open()
         store, users, protocol = _measured(self.model, self.store, self.split, self.spec)
         low, high = stretch(number, self.parts, len(users))
-        return measure_users(
-            predictor.model, store, users.take(np.arange(low, high)), protocol, self.spec
-        )  # fmt: skip
+        return measure_users(predictor.model, store, users.take(np.arange(low, high)), protocol, self.spec)
 
 
 def evaluate_parts(

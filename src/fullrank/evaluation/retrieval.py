@@ -74,8 +74,8 @@ def evaluate(
 ) -> EvaluationResult:
     """The model's metrics on all users of a split (`validation` or `test`).
 
-    Raises `UserError` where the split has no users, the store and the model
-    disagree about the catalogue, or the model gives NaN.
+    Raises `UserError` where the split has no users, the store and the model disagree about the catalogue, or the model
+    gives NaN.
     """
     return merge([measure(model, store, split, spec, progress=progress)])
 

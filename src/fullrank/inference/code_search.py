@@ -37,7 +37,7 @@ ROWS = 256
 class Candidates:
     """Item ids and scores per user, for searches that do not score every item.
 
-    Items by rising id, each once; places without one hold the largest id of the row again, at score -inf.
+    Items by rising id, each once; places without one hold any item of the catalogue again, at score -inf.
     """
 
     items: Int[Tensor, "B m"]

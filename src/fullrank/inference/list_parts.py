@@ -154,7 +154,7 @@ def for_parts(options: ListOptions, predictor: Predictor) -> ListOptions:
     options = options.with_settings(predictor.budget, predictor.decoding)
     check_budget(predictor.model, options.budget_of(predictor.budget))
     own = dict.fromkeys(("exclude", "allow", "filters", "item_table"))
-    untimed = "error" if options.untimed == "auto" else options.untimed  # tables and stores alone come here
+    untimed = "error" if options.untimed == "auto" else options.untimed  # as manifests of older lists have it
     return options.model_copy(update={**own, "untimed": untimed})
 
 

@@ -369,7 +369,11 @@ class Predictor:
         options: ListOptions,
         columns: EventColumns,
     ) -> RequestBatch:
-        """The histories of a call, or those of its users. Raises `UserError` for both, and for what is not read."""
+        """The histories of a call, or those of its users, read.
+
+        Raises `UserError` for both and for neither, for `data` or `unknown_users` beside histories, and for what cannot
+        be read.
+        """
         ways = {"histories": histories, "users= of a store": users}
         check_one_way(ways, needed=True, code="histories-or-users")
         check_choice("unknown_users", unknown_users, UNKNOWN_USERS)

@@ -95,7 +95,11 @@ def batch_of(
     ordered: bool = True,
 ) -> RequestBatch:
     """Events with external users as a request: items that the catalogue does not have left out, times where a model
-    reads them. Those of lists may have none (`untimed`): a table's column of times may have another name."""
+    reads them.
+
+    Lists may have none (`untimed`); a table without them is refused, since its column may have another name. Raises
+    `UserError` for missing times, and for unknown items where `unknown` is `error`.
+    """
     lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
     if timed and times is None and lengths.any():
         if options.untimed == "error" or (options.untimed == "auto" and not listed):
@@ -369,14 +373,15 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents
     frame = source.read(columns)
     for name in columns[:2]:
         source.require_one_kind(name)
-    users = _table_users(frame[columns[0]])
+    what = "the histories" if source.path is None else source.name
+    users = _table_users(frame[columns[0]], what)
     items = frame[columns[1]]
-    values.refuse(items.is_null(), items, "the histories", "missing ids", code="missing-ids")
+    values.refuse(items.is_null(), items, what, "missing ids", code="missing-ids")
     if not source.typed:  # a text file: ids of items are of the catalogue's type
         items = catalog.parse(items.to_list())
     times, order = None, np.arange(len(frame))
     if len(columns) > 2:
-        times, moved = values.in_time(frame[columns[2]], "the histories", named.unit, typed=source.typed)
+        times, moved = values.in_time(frame[columns[2]], what, named.unit, typed=source.typed)
         order = order if moved is None else moved
     names, lengths, order = by_user(users, order)
     times = None if times is None else times[order]
@@ -387,7 +392,7 @@ def by_user(
     users: pl.Series, order: Int[np.ndarray, "E"]
 ) -> tuple[pl.Series, Int[np.ndarray, "U"], Int[np.ndarray, "E"]]:
     """The users of events, how many each has, and the rows of the events in this order, user after user."""
-    codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+    codes, names = values.dense(users)
     order = order[np.argsort(codes[order], kind="stable")]
     return names.alias("user"), np.bincount(codes, minlength=len(names)), order
 
@@ -399,7 +404,7 @@ def _not_histories(given: Any) -> UserError:
     )
 
 
-def _table_users(column: pl.Series) -> pl.Series:
+def _table_users(column: pl.Series, what: str) -> pl.Series:
     """The users of a table's events. Raises `UserError` where one is missing, and for lists and objects."""
     column = values.without_fractions(column)
     if missing := column.null_count():
@@ -408,7 +413,7 @@ def _table_users(column: pl.Series) -> pl.Series:
             code="missing-users",
         )
     if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary, pl.Boolean):
-        raise values.wrong_type(column, "the histories", "users are numbers or strings")
+        raise values.wrong_type(column, what, "users are numbers or strings")
     # Codes of categories go by first occurrence and their text by the alphabet: as text both are one order.
     return column.cast(pl.String) if isinstance(column.dtype, (pl.Categorical, pl.Enum)) else column
 

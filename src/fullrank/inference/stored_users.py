@@ -15,7 +15,7 @@ from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.data import values
 from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.store import Store
+from fullrank.data.events.store import Store, opened_store
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import (
     FlatEvents,
@@ -56,7 +56,7 @@ def read_users(
     goes through users one by one.
     """
     where: Any = check_given("the store of the users", data, "name it by data=", code="missing-store")
-    store = where if isinstance(where, Store) else Store.open(where)
+    store = opened_store(where)
     given = _ids(users, store)
     rows = store.rows_of(given)
     if bool((rows < 0).any()) and unknown_users != "popular":

@@ -56,7 +56,7 @@ class Product(Codebooks):
         return torch.cdist(self._parts(x)[:, -1], self.codebooks[-1]).pow(2)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"codebooks": self.codebooks, "rotation": self.rotation, "mean": self.mean}
+        return super().tensors() | {"rotation": self.rotation}
 
     @classmethod
     def restore(cls, tensors: Tensors, levels: int, size: int) -> Product:

@@ -65,7 +65,7 @@ class BaseService(ABC, Generic[M]):
                 problem=self.problem,
             ),
             keep=settings.keep,
-            run=lambda step: self.versions.on_loop(self.batcher.call(step)),  # between two batches
+            run=lambda step: self.versions.on_loop(self.batcher.call(step), None),  # between two batches, however slow
             adopt=self._adopt,
             changed=lambda: self.telemetry.versions(self.versions.state.shares),
         )

@@ -243,7 +243,7 @@ def _validation(run: Run) -> JsonObject | None:
 def _column(column: pl.Series) -> JsonObject | None:
     """One column of the items; None for a type that nobody can filter by."""
     (kind, listed), found = kind_of(column.dtype), {"name": column.name}
-    if kind is None:
+    if kind is None or isinstance(column.dtype, pl.Array):  # such are the library's own: vectors, codes
         return None
     if kind == "flag" and not listed:
         return found | {"kind": "bool"}

@@ -243,7 +243,7 @@ class Content:
         """Columns by name, as documents left them."""
         grown = predictor.catalog if origins else growth.catalog
         self.catalog = grown.with_columns(self.values)
-        self.ids = [*growth.numbers.ids, *added]
+        self.ids = [*growth.numbers.ids, *added] if added else growth.numbers.ids
         self.bands = [*growth.bands, *[BANDS[-1]] * len(added)] if added else growth.bands
         self.titles = self.values[TITLE].cast(pl.String) if TITLE in self.values else None
         self.search: TitleSearch | None = None
@@ -263,7 +263,15 @@ def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tupl
     known = {one.id: one.newcomer for one in old.reading.entries.values() if one.newcomer is not None}
     if newcomers == known and not old.refused:
         return old.origins, {}
-    found = growth.origins(newcomers)
+    kept = {
+        item: before[item]
+        for item, one in newcomers.items()
+        if item in before
+        and known.get(item) == one
+        and keys[item] not in old.refused
+        and not any(other in newcomers for other in one.like)
+    }
+    found = growth.origins(newcomers, kept)
     lost = {keys[item]: one for item, one in found.items() if isinstance(one, UserError)}
     numbered = []
     for item in [*before, *(one for one in newcomers if one not in before)]:

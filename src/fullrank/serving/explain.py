@@ -105,9 +105,15 @@ def alike_events(
     )
     likeness = (left @ right.T).cpu().numpy()
     likeness[np.asarray(items)[:, None] == events[None]] = -1.0
-    best = np.argsort(-likeness, axis=1, kind="stable")[:, :most]
-    rows = zip(events[best].tolist(), np.take_along_axis(likeness, best, 1).tolist(), strict=True)
-    return [[(event, round(value, 4)) for event, value in zip(*row, strict=True) if value > 0] for row in rows]
+    found: list[Reasons] = [[] for _ in items]
+    every = np.arange(len(likeness))
+    for _ in range(min(most, len(events))):  # a pass for each: sorting takes longer
+        best = likeness.argmax(1)
+        for reasons, event, value in zip(found, events[best].tolist(), likeness[every, best].tolist(), strict=True):
+            if value > 0:
+                reasons.append((event, round(value, 4)))
+        likeness[every, best] = -1.0
+    return found
 
 
 def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:

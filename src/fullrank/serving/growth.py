@@ -127,9 +127,12 @@ class ItemGrowth:
             with self._lock:
                 _ = self.similar
 
-    def origins(self, newcomers: Mapping[Any, Newcomer]) -> dict[Any, Origin | UserError]:
-        """For each item (by its id) where its vector comes from, or what is wrong with it."""
-        found: dict[Any, Origin | UserError] = {}
+    def origins(self, newcomers: Mapping[Any, Newcomer], kept: Mapping[Any, Origin]) -> dict[Any, Origin | UserError]:
+        """For each item (by its id) where its vector comes from, or what is wrong with it.
+
+        `kept` are those of items of which nothing else is said now than when they were found.
+        """
+        found: dict[Any, Origin | UserError] = dict(kept)
         for start in newcomers:
             # depth first, without recursion: an item may be like one that is like another
             waiting = [start]

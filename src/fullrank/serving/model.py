@@ -131,15 +131,16 @@ class ServedModel:
         return State(predictor, items, finder.barring(items.barred), ranker, documents)
 
     def put(self, state: State) -> None:
-        """Answer from another state from now on."""
+        """Answer from another state from now on; on the model thread, once there are requests."""
         self.state = state
 
     def _now(self) -> State:
         """The state, without what has expired; on the model thread."""
-        live = self.state.items.at(time.time())
-        if live is not self.state.items:
-            self.state = replace(self.state, items=live, finder=self.state.finder.barring(live.barred))
-        return self.state
+        state = self.state
+        live = state.items.at(time.time())
+        if live is not state.items:
+            self.state = state = replace(state, items=live, finder=state.finder.barring(live.barred))
+        return state
 
     @property
     def documents(self) -> Documents:
@@ -249,7 +250,8 @@ class ServedModel:
 
     def title(self, item: int | str) -> str | None:
         """The title of an external id; None where it has none, or is not known."""
-        items, number = self.items, self.items.numbers.get(item)
+        items = self.items  # read once: another thread may put another state in its place
+        number = items.numbers.get(item)
         return items.titles[number] if items.titles is not None and number >= 0 else None
 
     def named(self, number: int) -> dict[str, Any]:

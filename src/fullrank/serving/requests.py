@@ -89,7 +89,8 @@ class ItemNumbers:
     def get(self, given: int | str) -> int:
         """The number of one id; -1 where it is not known."""
         one = self.typed(given)
-        return self._own.get(one, self._added.get(one, -1))
+        number = self._own.get(one)
+        return self._added.get(one, -1) if number is None else number
 
     def typed(self, given: int | str) -> int | str:
         """An id in the catalogue's type; a text that is no number stays one, and is unknown to a catalogue of
@@ -100,7 +101,10 @@ class ItemNumbers:
 
     def known(self, given: Sequence[int | str]) -> Int[np.ndarray, "n"]:
         """The numbers of those that are known, in the order given."""
-        return np.array([number for one in given if (number := self.get(one)) >= 0], np.int64)
+        kind, own, added = int if self.whole else str, self._own.get, self._added.get
+        keys = [one if type(one) is kind else self.typed(one) for one in given]  # a request has up to thousands
+        found = (number if (number := own(one)) is not None else added(one) for one in keys)
+        return np.array([number for number in found if number is not None], np.int64)
 
 
 def whole_number(text: str) -> int | str:

@@ -44,11 +44,13 @@ def metrics_folder() -> Iterator[None]:
     The folder of a service that was killed goes with the next one (`scratch_folder`).
     """
     with scratch_folder() as folder:
+        before = os.environ.get(FOLDER)
         os.environ[FOLDER] = str(folder)
         try:
             yield
         finally:
             del os.environ[FOLDER]
+            os.environ.update({} if before is None else {FOLDER: before})
 
 
 class Telemetry:

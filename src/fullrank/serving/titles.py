@@ -136,7 +136,7 @@ class TitleSearch:
         words = words_of(titles[order])  # everything below counts places of that order
         counts = words.list.len().to_numpy().astype(np.int64)
         flat = words.explode().drop_nulls()
-        codes, known = dense(flat.alias("words")) if len(flat) else (np.zeros(0, np.int32), flat)
+        codes, known = dense(flat.alias("words"))
         self.words: list[str] = known.to_list()
         self.first = np.full(len(titles), -1, np.int32)
         self.first[counts > 0] = codes[(np.cumsum(counts) - counts)[counts > 0]]

@@ -125,15 +125,15 @@ _TRAINING = "its training has not ended"
 def _missing(path: Path) -> str:
     """What a run lacks to be whole; empty where it lacks nothing."""
     try:
-        tree = manifests.load_manifest(path)
+        tree = manifests.load_manifest(path, manifests.RUN_AGAIN)
         if tree.get("finished") is False:
             return _TRAINING
         files = tree.get("files")
         if isinstance(files, dict):  # older formats list none: opening them says what is wrong
             own = {name for name in files if os.path.basename(name) == name}
             manifests.check_files(path, files, own, set(), manifests.RUN_AGAIN)
-    except UserError as error:
-        return str(error)
+    except UserError as error:  # perhaps it is still being copied
+        return str(error).removesuffix(f"; {manifests.RUN_AGAIN}").replace(f"{path}{os.sep}", "")
     return ""
 
 

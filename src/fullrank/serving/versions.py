@@ -142,7 +142,7 @@ class _Routing(Generic[M]):
 
 class Versions(Generic[M]):
     """The versions of one process. `for_user`, `named`, `active` and `describe` are for any thread; what is awaited and
-    `follow` are for the event loop that `start` ran on; all else is for the versions' own thread.
+    `follow` are for the event loop that `begin` ran on; all else is for the versions' own thread.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ class Versions(Generic[M]):
 
     @property
     def _current(self) -> _Routing[M]:
-        assert self._routing is not None, "start first"
+        assert self._routing is not None, "begin first"
         return self._routing
 
     def _note(self, document: Document) -> ActiveVersions | None:
@@ -450,9 +450,9 @@ class Versions(Generic[M]):
 
         return await self._loop.run_in_executor(self._thread, unless_stopping)
 
-    def on_loop(self, step: Coroutine[Any, Any, Any]) -> Any:
-        """Wait, in the thread, for something of the event loop."""
-        return asyncio.run_coroutine_threadsafe(step, self._loop).result(60)
+    def on_loop(self, step: Coroutine[Any, Any, Any], seconds: float | None = 60) -> Any:
+        """Wait, in the thread, for something of the event loop, at most so long."""
+        return asyncio.run_coroutine_threadsafe(step, self._loop).result(seconds)
 
     def _begin(self) -> None:
         """Open what the document says, else what answered before that, else the base, else the newest run."""

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fullrank import __version__
 from fullrank.core.errors import UserError, in_context
-from fullrank.core.files import jsonable, write_jsonl
+from fullrank.core.files import JsonObject, jsonable, write_jsonl
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.data.manifest import require_outside_stores
 from fullrank.metrics.names import history_words
@@ -30,10 +30,10 @@ from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 
 Row = dict[str, Any]
-"""A line of rows.jsonl, or a part of it."""
+"""A line of rows.jsonl."""
 
 
-def environment() -> Row:
+def environment() -> JsonObject:
     """Processor, cores this process may use, threads, accelerator, torch."""
     return {
         "cpu": cpu_model(),
@@ -47,7 +47,7 @@ def environment() -> Row:
 
 
 @cache
-def code_version() -> Row:
+def code_version() -> JsonObject:
     """Version of fullrank; where it runs from a git checkout, the commit and whether its source was edited since.
 
     As it was at the first call: what a process has loaded does not change with the files.
@@ -156,9 +156,9 @@ class Outcome:
     rows: RowsFile
     costs: dict[str, JobCost | None] = field(default_factory=dict)
     """By `Job.cost_key`; jobs that were finished before are not in it."""
-    estimate: list[Row] = field(default_factory=list)
+    estimate: list[JsonObject] = field(default_factory=list)
     """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
-    not_run: list[Row] = field(default_factory=list)
+    not_run: list[JsonObject] = field(default_factory=list)
     """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
     hours: float = 0.0
     """Spent by this call, the measurement included."""
@@ -173,7 +173,7 @@ class Outcome:
         return [row for row in self.newest if row.get("error")]
 
 
-def summarise_seeds(rows: Iterable[Row]) -> Row:
+def summarise_seeds(rows: Iterable[Row]) -> JsonObject:
     """Cell -> split or further evaluation (`test`, `test_seen_keep`) -> metric -> {mean, sd, n} over the seeds.
 
     Of the seeds that ended well; `sd` (n - 1) is null for one seed.

@@ -288,9 +288,19 @@ def run_ladder(
         each = [sweep_results(grid, one.store, one.outcome, None) for one in rungs]
         same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
         own = ("data", "failed", "not_run", "hours_this_call", "estimate")
-        stores = [{key: one[key] for key in own} for one in each]
         means = {"summary": by_store(rungs, summarise_seeds), "history": by_store(rungs, protocols_in_words)}
-        write_json(place, jsonable({**same, "command": command, "stores": stores, **means, "rows": rows}))
+        write_json(
+            place,
+            jsonable(
+                {
+                    **same,
+                    "command": command,
+                    "stores": [{key: one[key] for key in own} for one in each],
+                    **means,
+                    "rows": rows,
+                }
+            ),
+        )
 
     with folder_lock(folder, "sweep"):
         for rung in rungs:

@@ -15,13 +15,13 @@ from typing import Any
 
 from fullrank.core.checks import public
 from fullrank.core.errors import unknown
-from fullrank.core.files import jsonable, write_json, write_text
+from fullrank.core.files import JsonObject, jsonable, write_json, write_text
 from fullrank.core.locks import folder_lock
 from fullrank.core.readers import read_json
 from fullrank.data.impressions.store import AnyStore, check_store
 from fullrank.evaluation.spec import selection_sign
 from fullrank.parallel import Local, Runner
-from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
+from fullrank.sweeps.jobs import Cell, Settings, parse_exponents, tree_hash
 from fullrank.sweeps.records import Outcome, code_version, environment, not_ours
 from fullrank.sweeps.schedule import hours_left, run_jobs
 from fullrank.sweeps.search import SAMPLERS, STARTUP, Plan, Search, SearchCell, settings_of, tpe, trial_name
@@ -92,7 +92,7 @@ class AskedTrials:
 
     def __init__(self, folder: Path, space: Search, fingerprint: str):
         self.path, self.space, self.fingerprint = folder / "plan.json", space, fingerprint
-        self.tree: Tree = read_json(self.path) if self.path.exists() else {}
+        self.tree: JsonObject = read_json(self.path) if self.path.exists() else {}
         self.kept = {cell.name: self._of(cell) for cell in space.cells}
 
     def begin(self, points: Plan) -> Plan:
@@ -108,7 +108,7 @@ class AskedTrials:
                 self.tree.setdefault(cell.name, {})[self._key(cell)] = self.kept[cell.name]
         write_json(self.path, self.tree)
 
-    def _of(self, cell: SearchCell) -> list[Tree]:
+    def _of(self, cell: SearchCell) -> list[Settings]:
         ranges = self.space.space_of(cell)
         try:
             kept = self.tree.get(cell.name, {}).get(self._key(cell), [])

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
@@ -26,7 +27,6 @@ from fullrank.testing.inputs import (
     built,
     close,
     histories,
-    module_device,
     naming,
     of_specs,
     padded,
@@ -45,7 +45,7 @@ COUNTED = (1, 9, 150)
 
 def inputs_of(module: nn.Module, extra: int = 0) -> tuple[Tensor, Batch]:
     """`sequences` where a module's parameters are."""
-    return sequences(DIM, module_device(module), extra)
+    return sequences(DIM, device_of(module), extra)
 
 
 def outputs_of(module: Attention | Encoder, x: Tensor, batch: Batch) -> Tensor:
@@ -227,7 +227,7 @@ def check_across(attention: Attention) -> None:
 
 def check_short_rows(attention: Attention) -> None:
     """Rows of length one are read."""
-    x = torch.randn(2, 1, DIM).to(module_device(attention))
+    x = torch.randn(2, 1, DIM).to(device_of(attention))
     y = attention(x, padded([[3], [4]]).to(x.device))
     assert y.shape == (2, 1, DIM) and y.isfinite().all(), "rows of length one"
 

@@ -158,11 +158,6 @@ def shaken(module: M, scale: float = 0.3, seed: int = 1) -> M:
     return module
 
 
-def module_device(module: nn.Module) -> torch.device:
-    """Where the parameters of a module are."""
-    return next(module.parameters()).device
-
-
 def close(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
     return a.shape == b.shape and bool(torch.allclose(a, b, rtol=tolerance, atol=tolerance))
 

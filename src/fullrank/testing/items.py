@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fullrank.core.device import device_of
 from fullrank.core.spec import Spec
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.testing.inputs import (
@@ -15,7 +16,6 @@ from fullrank.testing.inputs import (
     built,
     catalog,
     close,
-    module_device,
     of_specs,
     reachable,
 )
@@ -55,7 +55,7 @@ def asked(index: ItemIndex, device: torch.device) -> Any:
 def check_gradients(items: Any) -> None:
     """Every parameter learns, of the vectors or of what scores have beside them."""
     items.train()
-    term = asked(ItemIndex(items, normalise=False), module_device(items))
+    term = asked(ItemIndex(items, normalise=False), device_of(items))
     assert (term is not None) == items.needs_times, "what scores have beside the vectors is not announced"
     (items.all().pow(3).sum() + (0 if term is None else term.pow(3).sum())).backward()
     all_learn(items.named_parameters())
@@ -67,7 +67,7 @@ def check_index(items: Any) -> None:
     for cosine in (False, True):
         items.zero_grad()
         index = ItemIndex(items, normalise=cosine)
-        ids = torch.tensor([[1, 2], [2, 7]], device=module_device(items))
+        ids = torch.tensor([[1, 2], [2, 7]], device=device_of(items))
         before = index.embed(ids)
         table = index.all()
         assert index.all() is table, "the table is made again"
@@ -84,14 +84,14 @@ def check_index(items: Any) -> None:
 
 def check_shares(items: Any) -> None:
     """An item without training events counts as one event, so that no probability is zero."""
-    log_q = ItemIndex(items, normalise=False).log_q(torch.arange(ITEMS, device=module_device(items)))
+    log_q = ItemIndex(items, normalise=False).log_q(torch.arange(ITEMS, device=device_of(items)))
     counts = catalog().popularity.clip(1)
     assert close(log_q.exp().cpu(), torch.as_tensor(counts / counts.sum()).float())
 
 
 def check_read(items: Any) -> None:
     """What an encoder reads is what is searched, or it is announced that it is not."""
-    ids = torch.tensor([[1, 2], [2, 7]], device=module_device(items))
+    ids = torch.tensor([[1, 2], [2, 7]], device=device_of(items))
     same = close(items.read(ids), items.embed(ids))
     assert same != items.reads_apart, "vectors that are read and searched differ, and `reads_apart` says otherwise"
 
@@ -100,7 +100,7 @@ def check_exchange(items: Any) -> None:
     """What scores have beside the vectors follows an order of the queries, and stays without one."""
     if not items.needs_times:
         return
-    index, device = ItemIndex(items, normalise=False), module_device(items)
+    index, device = ItemIndex(items, normalise=False), device_of(items)
     vectors = torch.randn(1, DIM, generator=torch.Generator().manual_seed(4)).to(device).expand(3, -1)
     ids = torch.tensor([[1, 2], [3, 0], [7, 5]], device=device)
     times = torch.tensor([10**9, 10**9 + 10**7, 2 * 10**9], device=device)
@@ -120,7 +120,7 @@ def check_one_step(items: Any) -> None:
     view = items.for_one_step()
     assert view.size == items.size
     for ids in ([3, 1, 3], [1, 5], [5, 3, 1, 0]):
-        asked = torch.tensor(ids, device=module_device(items))
+        asked = torch.tensor(ids, device=device_of(items))
         assert close(view.embed(asked), items.embed(asked))
     assert close(view.all(), items.all())
 

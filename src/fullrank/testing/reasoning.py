@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
@@ -32,7 +33,6 @@ from fullrank.testing.inputs import (
     all_learn,
     close,
     histories,
-    module_device,
     of_specs,
     padded,
     reachable,
@@ -66,7 +66,7 @@ def made(spec: Spec, encoder: str = "causal", of: type | None = None, device: De
 
 def inputs_of(reasoner: Any, extra: int = 2) -> tuple[Tensor, Batch]:
     """`sequences` where a reasoner's parameters are."""
-    return sequences(DIM, module_device(reasoner), extra)
+    return sequences(DIM, device_of(reasoner), extra)
 
 
 def near(spec: Spec) -> list[Spec]:

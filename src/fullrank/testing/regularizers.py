@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fullrank.core.device import device_of
 from fullrank.core.spec import Spec
 from fullrank.models import Step
 from fullrank.models.sequential.attention.hstu import HSTU
@@ -31,7 +32,6 @@ from fullrank.testing.inputs import (
     Device,
     catalog,
     histories,
-    module_device,
     of_specs,
     padded,
     reachable,
@@ -89,7 +89,7 @@ def added(penalty: Any, step: Step) -> Tensor:
 
 def check_finite(whole: RecommenderModel, penalty: Any, hinged: bool = False) -> None:
     """A scalar, with gradients that are finite and not all zero, in fp32 and under bf16 autocast."""
-    device = module_device(whole)
+    device = device_of(whole)
     for cast in (False, True):
         whole.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=cast):
@@ -122,7 +122,7 @@ def nudged(moved: Tensor, size: float, seed: int) -> Tensor:
 
 def check_falls(whole: RecommenderModel, penalty: Any) -> None:
     """A small step against the gradient lowers the value (once what it keeps between steps has settled)."""
-    batch = padded(histories([5, 7, 2])).to(module_device(whole))
+    batch = padded(histories([5, 7, 2])).to(device_of(whole))
     with torch.no_grad():
         for _ in range(100):
             penalty(whole.step(batch))

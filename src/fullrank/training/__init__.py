@@ -65,7 +65,7 @@ class FitKeywords(FolderKeywords, total=False):
 
 
 class TrainKeywords(FitKeywords, total=False):
-    """Those, and the Ray cluster that trains."""
+    """The options of `FitKeywords`, and the Ray cluster that trains."""
 
     ray: str | None
     workers: int | None
@@ -79,5 +79,6 @@ FIT_DEFAULTS: FitKeywords = {
     "progress": True, "checkpoints": None,
 }  # fmt: skip
 WORKERS = ("workers", "min_workers", "worker_cpus")
+"""Options about the workers of a Ray cluster."""
 TRAIN_DEFAULTS: dict[str, Any] = {**FIT_DEFAULTS, **dict.fromkeys(("ray", *WORKERS))}
-"""What they are where the caller says nothing."""
+"""What the options of `train` are where the caller says nothing; those of `fit` and `finetune` stand above."""

@@ -25,12 +25,11 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import Progress, untold
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation.ranking import predict_rows, split_rows
-from fullrank.metrics import ctr
+from fullrank.metrics import RowValues, ctr
 from fullrank.models.ranking.calibration import Calibration, logits_of
 from fullrank.run import Run, require_empty, store_of, write_copy
 
 METHODS = get_args(Calibration.model_fields["method"].annotation)
-Rows = Float64[np.ndarray, "N"]
 PARTS, LEAST_ROWS = 200, 50
 """Most parts that isotonic regression looks at, and about the rows that each has at least."""
 
@@ -52,13 +51,14 @@ def calibrate(
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
     require_empty(out)
+    place = resolve_device(device)
     encoder = run.encoder(data)  # refuses a recommender
     if run.needs_store or run.manifest["finished"] is False:
         why = "is of run format 1" if run.needs_store else "has not ended its training"
         raise UserError(f"{run.path} {why}: train it again, or to the end, then calibrate it", code="run-not-finished")
     store = store_of(run, data)
     assert isinstance(store, ImpressionStore)  # its fingerprint is the run's
-    model: Any = run.model(encoder).to(resolve_device(device))
+    model: Any = run.model(encoder).to(place)
     model.calibration = None
     assert run.spec.clicks is not None
     size = run.spec.clicks.batch_size
@@ -67,7 +67,7 @@ def calibrate(
     return write_copy(run, out, encoder, run.tensors(), {"calibrated_from": str(run.path)}, made)
 
 
-def fit_calibration(method: str, probabilities: Rows, labels: Rows) -> Calibration:
+def fit_calibration(method: str, probabilities: RowValues, labels: RowValues) -> Calibration:
     """`platt` or `isotonic`. Raises `UserError` for rows of one class, and for probabilities that do not rise with the
     clicks."""
     clicks = int(labels.sum())
@@ -89,7 +89,7 @@ def fit_calibration(method: str, probabilities: Rows, labels: Rows) -> Calibrati
     return Calibration.parse({"method": method, "knots": knots, "slope": slope, "rows": len(labels)})
 
 
-def _platt(scores: Rows, labels: Rows) -> tuple[float, float]:
+def _platt(scores: RowValues, labels: RowValues) -> tuple[float, float]:
     """a and b of a logit + b. Targets of 1 are (n + 1) / (n + 2), those of 0 are 1 / (n + 2), n rows of that class."""
     clicks = labels.sum()
     targets = np.where(labels > 0, (clicks + 1) / (clicks + 2), 1 / (len(labels) - clicks + 2))
@@ -103,7 +103,7 @@ def _platt(scores: Rows, labels: Rows) -> tuple[float, float]:
     return float(slope), float(shift)
 
 
-def _isotonic(scores: Rows, labels: Rows) -> tuple[tuple[float, float], ...]:
+def _isotonic(scores: RowValues, labels: RowValues) -> tuple[tuple[float, float], ...]:
     parts = ctr.reliability_curve(scores, labels, max(min(PARTS, len(scores) // LEAST_ROWS), 1))
     rows, means, rates = (np.array([getattr(part, name) for part in parts]) for name in ("rows", "probability", "rate"))
     rates = (rates * rows + labels.mean()) / (rows + 1)

@@ -25,6 +25,8 @@ from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import Pieces, read_tensors, write_tensors
 from fullrank.data.manifest import damaged_file, sha256_file
 
+POINTER = "checkpoints/last.json"
+"""A run folder's pointer to its newest checkpoint."""
 TENSOR_FILES = ("weights.safetensors", "optimizer.safetensors")
 MOST_STEPS = 10**12
 """Optimizer steps, and whatever is counted in them; far above any training, and within every integer type."""
@@ -122,7 +124,7 @@ def read_checkpoint(out: Path) -> Checkpoint | None:
 
     Raises `UserError` where it is damaged or incomplete: of the wrong types, out of bounds, or not of its hashes.
     """
-    pointer = out / "checkpoints" / "last.json"
+    pointer = out / POINTER
     if not pointer.exists():
         return None
     named = _json(pointer)
@@ -148,7 +150,7 @@ def read_checkpoint(out: Path) -> Checkpoint | None:
 
 def steps_done(out: Path) -> int:
     """Optimizer steps in the newest checkpoint of a run folder, as its pointer says; 0 without one."""
-    pointer = out / "checkpoints" / "last.json"
+    pointer = out / POINTER
     digits = str(read_json(pointer).get("folder", "")).removeprefix("step-") if pointer.is_file() else ""
     return int(digits) if digits.isdigit() and len(digits) < 14 else 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ class RetrievalData:
             return cls(experiment, store, items.add_columns(known))
         return cls(experiment, store, items.add_columns_of_run(known, earlier.catalog))
 
-    @property
+    @cached_property
     def validates(self) -> bool:
         """Whether there is something to validate on."""
         return len(self.store.eval_set("validation")) > 0
@@ -176,7 +176,7 @@ class RankingData:
     def known(self) -> FieldEncoder:
         return self.store.encoder
 
-    @property
+    @cached_property
     def validates(self) -> bool:
         return len(self.store.split("validation")) > 0
 

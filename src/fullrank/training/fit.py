@@ -60,7 +60,8 @@ def fit(experiment: Experiment, store: AnyStore, out: str | Path, **options: Unp
     """Train `experiment` on `store` and return the run folder `out`, opened; it is locked while it is written."""
     options = with_defaults(options, FIT_DEFAULTS)
     folder, where = without_dots(out), resolve_device(options["device"])
-    experiment, here = settled(experiment, where), launched()
+    experiment = settled(experiment, where)
+    here = launched()
     mirror = None if options["checkpoints"] is None else Mirror(options["checkpoints"])
     if mirror is not None and options["resume"]:  # several machines have to begin at one step
         mirror.restore(folder, unless_behind=here.world == 1)
@@ -316,8 +317,8 @@ def _trainer(
 def without_gradients(what: str, remedy: str) -> UserError:
     """The error for a baseline where a model is needed that is trained by gradient descent."""
     return UserError(
-        f"{what} is a baseline, which is fitted at once and has no steps to watch and no weights to start from: "
-        f"{remedy}",
+        f"{what} is a baseline, which is fitted at once, without gradients: it has no steps to watch and no weights to "
+        f"start from; {remedy}",
         code="baseline-without-training",
     )
 

@@ -25,13 +25,12 @@ from fullrank.core.log import logger
 from fullrank.core.readers import read_json_text
 from fullrank.data.manifest import NAME as MANIFEST
 from fullrank.data.manifest import require_no_store, sha256_file
+from fullrank.training.checkpoint import POINTER as OWN_POINTER
 from fullrank.training.checkpoint import forget_other_checkpoints, steps_done
 
 log = logger(__name__)
 
 POINTER = "last.json"
-OWN_POINTER = "checkpoints/last.json"
-"""The run folder's own pointer to its newest checkpoint."""
 WAIT_SECONDS = 600.0
 """How long a process waits for another one of its machine that downloads the run."""
 
@@ -133,8 +132,8 @@ class Mirror:
             raise
         except Exception as error:
             raise UserError(
-                f"the checkpoints at {brief(self.url)} cannot be reached ({brief(reason_line(error))}); check "
-                "the address, the rights and the network, and go on with resume=True",
+                f"the checkpoints at {brief(self.url)} cannot be reached ({brief(reason_line(error, file=True))}); "
+                "check the address, the rights and the network, and go on with resume=True",
                 code="checkpoints-not-reached",
             ) from error
 

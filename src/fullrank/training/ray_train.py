@@ -188,7 +188,7 @@ def _told(error: Any, out: Path) -> UserError:
             return one
     worst = failures[0] if failures else getattr(error, "controller_failure", error)
     return UserError(
-        f"training on Ray ended: {type(worst).__name__}: {reason_line(worst)}; what is in {str(out)!r} goes "
+        f"training on Ray ended: {type(worst).__name__}: {reason_line(worst, file=True)}; what is in {str(out)!r} goes "
         "on with resume=True",
         code="ray-training-failed",
     )

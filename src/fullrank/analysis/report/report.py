@@ -28,7 +28,7 @@ from fullrank.core.log import Tell, quiet
 from fullrank.core.registry import Problem
 from fullrank.data.impressions.store import AnyStore
 from fullrank.metrics.names import history_words
-from fullrank.run import Run, require_problem
+from fullrank.run import Run, opened_run, require_problem
 
 ORDER: Mapping[Problem, tuple[str, ...]] = {
     "retrieval": (
@@ -285,7 +285,7 @@ def report(
     installed (naming the extra).
     """
     check_extra()
-    opened = [Run.open(run) if isinstance(run, str | Path) else run for run in runs]
+    opened = [opened_run(run) for run in runs]
     samples = [sample_size(run, users=users, impressions=impressions) for run in opened]
     for run in opened:
         remedy = f"give {opened[0].path} a report of its own"

@@ -25,7 +25,7 @@ class CodedColumn:
     """One column as codes."""
 
     name: str
-    codes: Int64[np.ndarray, "V *L"]
+    codes: np.ndarray
     """0 where the value is missing (or unknown), 1 .. cardinality - 1 in sorted order of the values."""
     values: pl.Series
     """What codes 1, 2, ... stand for."""
@@ -36,15 +36,21 @@ class CodedColumn:
         return len(self.values) + 1
 
 
+@dataclass(frozen=True)
 class CategoricalFeature(CodedColumn):
-    """A column with one value for each item: codes [V]."""
+    """A column with one value for each item."""
+
+    codes: Int64[np.ndarray, "V"]
 
 
+@dataclass(frozen=True)
 class CategoryLists(CodedColumn):
-    """A column of lists (the categories of an item, its tags), each value of an item once: codes [V, L].
+    """A column of lists (the categories of an item, its tags), each value of an item once.
 
-    They stand in the order of the list. An item without a known value has one 0; -1 is padding.
+    Codes stand in the order of the list. An item without a known value has one 0; -1 is padding.
     """
+
+    codes: Int64[np.ndarray, "V L"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -82,7 +81,7 @@ class Loader(Batches):
         store = self.store
         self._times, self._keys = store.times if self.times else None, store.user_keys if self.users else None
         self._lengths = np.asarray(store.bounds[:, 0] - store.offsets[:-1])
-        self._plan = lru_cache(1)(self._make_plan)
+        self._kept: tuple[int, _Epoch] | None = None
         self._weights = store.row_weights
         owners, starts, ends = self.segments(self._lengths, self._draw(0))
         if len(ends) == 0:
@@ -107,6 +106,11 @@ class Loader(Batches):
         if len(mine) == 0:
             return replace(self._made(plan.rows.take(rows[:1]), k), counts=counts, empty_shard=True)
         return replace(self._made(plan.rows.take(mine), k), counts=counts)
+
+    def _plan(self, epoch: int) -> _Epoch:
+        if self._kept is None or self._kept[0] != epoch:
+            self._kept = epoch, self._make_plan(epoch)
+        return self._kept[1]
 
     def _draw(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, epoch])

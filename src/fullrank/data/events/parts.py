@@ -161,7 +161,8 @@ def opened_parts(
     for place, told in zip(part_folders(folder, manifest), manifest["parts"], strict=True):
         if is_parts({"format": manifests.format_of(place)}):
             raise manifests.damaged_file(place, "it is a part of a store and in parts itself")
-        found[place] = own, _ = read(place)
+        found[place] = read(place)
+        own, _ = found[place]
         if told["content"] != own["content"] or told["counts"] != own["counts"]:
             reason = f"it is not the part that {manifests.NAME} of {str(folder)!r} was written for"
             raise manifests.damaged_file(place, reason)

@@ -28,6 +28,7 @@ from fullrank.data.events.table import Columns, Events, left_out_notes, missing_
 from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.histories import user_keys
 from fullrank.data.impressions.schema import Numeric
+from fullrank.data.manifest import map_npy
 from fullrank.data.values import IdIndex, TextIndex, joined, take
 
 HELD, EACH = 128 << 20, 1 << 18
@@ -294,6 +295,6 @@ def save_events(folder: Path, events: Events) -> None:
 
 def load_events(folder: Path, item_ids: pl.Series, type_names: tuple[str, ...], features: FeatureCoder) -> Events:
     """What `save_events` wrote; arrays are mapped."""
-    arrays: dict[str, Any] = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
+    arrays: dict[str, Any] = {path.stem: map_npy(path) for path in folder.glob("*.npy")}
     users, columns = read_parquet(folder / "users.parquet", "the users")["user_id"], features.columns(arrays)
     return Events(**arrays, user_ids=users, item_ids=item_ids, type_names=type_names, features=columns)

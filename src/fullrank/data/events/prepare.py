@@ -76,7 +76,7 @@ class TableKeywords(TypedDict, total=False):
 
 
 class EventKeywords(TableKeywords, total=False):
-    """Those of events alone, too."""
+    """The keywords of `prepare`: those of every table, and those of events."""
 
     item_col: str | None
     rating_col: str | None
@@ -99,6 +99,7 @@ SETTINGS = {
 STORE_DEFAULTS: dict[str, Any] = {
     "set": (), "parts": None, "engine": "embedded", "master": None, "overwrite": False, "progress": False, "notes": (),
 }  # fmt: skip
+"""What `TableKeywords` without a setting are where the caller says nothing."""
 DEFAULTS = dict.fromkeys(SETTINGS) | {"time_col": ..., "separator": None, "items_id": None} | STORE_DEFAULTS
 """What `EventKeywords` are where the caller says nothing."""
 

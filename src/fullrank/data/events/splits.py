@@ -84,7 +84,7 @@ class GlobalTime(Spec):
     def at(self, times: Times | EventTimes | None) -> GlobalMoments:
         """The two moments in seconds. Raises `UserError` without times or where a part would be empty."""
         if times is None:
-            raise needs_times(self.kind, "columns.time")
+            raise needs_times(self.kind, "columns.time", "leave_one_out")
         known = ArrayTimes(times) if isinstance(times, np.ndarray) else times
         first, second = _resolve(self.validation_from, known), _resolve(self.test_from, known)
         check_moments(self, first, second)
@@ -164,7 +164,7 @@ class RollingTime(Spec):
     def at(self, times: Times | None) -> tuple[GlobalTime, int]:
         """The split of this fold, and the first second that lies behind it. Raises `UserError` without times."""
         if times is None:
-            raise needs_times(self.kind, "columns.time")
+            raise needs_times(self.kind, "columns.time", "leave_one_out")
         window = max(round(self.days * 86_400), 1)
         until = int(times.max()) + 1 - self.fold * window
         if until - 2 * window <= int(times.min()):
@@ -187,10 +187,11 @@ def check_moments(split: Any, first: int, second: int) -> None:
         )
 
 
-def needs_times(kind: str, setting: str) -> UserError:
-    """The error for a split in time of a table without times; `setting` names their column."""
+def needs_times(kind: str, setting: str, other: str) -> UserError:
+    """The error for a split in time of a table without times; `setting` names their column, `other` a split that needs
+    none."""
     return UserError(
-        f"the {kind} split needs times: name their column with {setting}, or split otherwise", code="split-needs-times"
+        f"the {kind} split needs times: name their column with {setting}, or use {other}", code="split-needs-times"
     )
 
 

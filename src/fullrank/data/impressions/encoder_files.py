@@ -117,7 +117,7 @@ def _lookups(path: Path, schema: FieldSet, again: str) -> dict[str, Lookup]:
     return lookups
 
 
-def _fitted(path: Path, schema: FieldSet, given: Fitted, again: str) -> dict[str, Fitted]:
+def _fitted(path: Path, schema: FieldSet, given: JsonObject, again: str) -> dict[str, Fitted]:
     """The statistics of the numeric fields that need any, each checked."""
     found: dict[str, Fitted] = {}
     for field in schema.declared:

@@ -74,7 +74,7 @@ _PART = "_fullrank_part"
 
 
 class ImpressionKeywords(TableKeywords, total=False):
-    """That of impressions alone, too."""
+    """The keywords of `prepare_impressions`: those of every table, and the label."""
 
     label: str | None
 
@@ -215,19 +215,14 @@ def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[JsonObject, Bor
     if not path.is_file():
         numbers = range(tasks.rows.count)
         borders, split = None, tasks.schema.split
-        if isinstance(split, TemporalSplit):
-            borders = (
-                find_borders(
-                    tasks.rows.rows,
-                    len(numbers),
-                    split.shares,
-                    runner.total(tasks.span, numbers),
-                    lambda moments: runner.total(partial(tasks.before, moments=moments), numbers),
-                    lambda moments: runner.total(partial(tasks.equal, moments=moments), numbers),
-                )
-                if split.moments is None
-                else Borders.at(split.moments, len(numbers))
-            )
+        if isinstance(split, TemporalSplit) and split.moments is not None:
+            borders = Borders.at(split.moments, len(numbers))
+        elif isinstance(split, TemporalSplit):
+            borders = find_borders(
+                tasks.rows.rows, len(numbers), split.shares, runner.total(tasks.span, numbers),
+                lambda moments: runner.total(partial(tasks.before, moments=moments), numbers),
+                lambda moments: runner.total(partial(tasks.equal, moments=moments), numbers),
+            )  # fmt: skip
         say(f"fit {tasks.rows.rows:,} rows")
         fit = runner.total(partial(tasks.fit, borders=borders), numbers)
         fit.check(tasks.rows.name)

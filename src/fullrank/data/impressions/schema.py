@@ -298,7 +298,7 @@ class Schema(FieldSet):
                 code="split-column-is-a-field",
             )
         if self.time is None and isinstance(self.split, TemporalSplit):
-            raise needs_times("temporal", "time")
+            raise needs_times("temporal", "time", "random")
         self.check_shared()
         return self
 

@@ -6,7 +6,7 @@ A function that rises everywhere keeps the order of impressions: auc, gauc and l
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,19 +14,17 @@ from jaxtyping import Float, Float64
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.constraints import MOST_ENTRIES, MOST_VALUE, Count
+from fullrank.core.constraints import MOST_ENTRIES, MOST_VALUE, Count, Value
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.metrics.ctr import LEAST
-
-Logit = Annotated[float, Field(ge=-MOST_VALUE, le=MOST_VALUE)]
 
 
 class Calibration(Spec):
     """A fitted calibration: a rising function in pieces of lines, of logits to logits."""
 
     method: Literal["platt", "isotonic"]
-    knots: tuple[tuple[Logit, Logit], ...] = Field(min_length=1, max_length=MOST_ENTRIES)
+    knots: tuple[tuple[Value, Value], ...] = Field(min_length=1, max_length=MOST_ENTRIES)
     """Logits and what they become, both rising."""
     slope: float = Field(gt=0, le=MOST_VALUE)
     """Before the first knot and behind the last."""

@@ -199,7 +199,7 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
             model_kwargs={"use_safetensors": True},
         )
     except Exception as error:  # the hub, the files and the model classes each have errors of their own
-        reason = reason_line(error)
+        reason = reason_line(error, file=True)
         if folder is None and not answers:
             reason = "the hub does not answer, and this machine's cache does not have it"
         raise UserError(

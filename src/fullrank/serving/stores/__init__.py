@@ -123,7 +123,7 @@ class HistoryStore(ABC):
     async def history(self, user: str, limit: int) -> list[Event]:
         """The last `limit` events of a user, at most `keep`: oldest first by time, and by arrival in equal times."""
         limit = min(limit, self.keep)
-        rows = from_json(f"[{await self._last(_known(user), limit)}]") if limit > 0 else []
+        rows = from_json(f"[{await self._last(user, limit)}]") if limit > 0 and _storable(user) else []
         return [Event(row[-3], user, row[-2], row[-1]) for row in reversed(rows)]
 
     async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
@@ -134,7 +134,7 @@ class HistoryStore(ABC):
 
     async def user(self, user: str) -> dict[str, Any] | None:
         """The features of a user, or None."""
-        found = await self._user(_known(user))
+        found = await self._user(user) if _storable(user) else None
         return None if found is None else from_json(found)
 
     async def delete_user(self, user: str) -> Forgotten:
@@ -252,9 +252,12 @@ def json_text(value: Any) -> str:
         ) from None
 
 
-def _known(text: str) -> str:
-    """Half a character cannot be stored, so that nothing is known of it."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+def _storable(text: str) -> bool:
+    """Whether a text is whole: half a character cannot be stored, so that nothing is known of it."""
+    try:
+        return bool(text.isascii() or text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _time(event: Event) -> float:

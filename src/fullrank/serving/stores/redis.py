@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from fullrank.core.errors import UserError, brief
 from fullrank.serving.stores import KEEP, EventRow, HistoryStore, StoreUnavailable
 from fullrank.serving.stores.gather import Gatherer
-from fullrank.serving.stores.redis_calls import ADD, DOCUMENTS, FORGET, PUT, READ
+from fullrank.serving.stores.redis_scripts import ADD, DOCUMENTS, FORGET, PUT, READ
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -224,7 +224,7 @@ class Writer:
     async def close(self) -> None:
         """Write what waits, and end."""
         await self._gathered.finish()
-        self._thread.shutdown()
+        await asyncio.to_thread(self._thread.shutdown)
         await asyncio.to_thread(self._connection.close)
 
     def check(self) -> None:

@@ -40,6 +40,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from fullrank.core.constraints import CountFromZero, Factor, Temperature, needs, only_with, some_of
+from fullrank.core.device import device_of
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import later
 from fullrank.data.batch import ColumnSums
@@ -160,7 +161,7 @@ class SprintPenalty(SpecPenalty[Sprint]):
                 self.sigmas[f"{name}_{i}_second"] = PowerIteration(second, self.spec.warmup)
         if self.spec.item_table:
             with torch.no_grad():
-                every = torch.arange(model.num_items, device=next(model.parameters()).device)
+                every = torch.arange(model.num_items, device=device_of(model))
                 table = model.items.table if model.task.generates else model.items.embed(every)
                 self.sigmas["table"] = PowerIteration(table, self.spec.warmup)
 
@@ -209,7 +210,7 @@ class SprintPenalty(SpecPenalty[Sprint]):
         """The term of one layer, made of its columns and of those norms that belong to it."""
         spec = self.spec
         if not any(c.valid.any() for c in noted):
-            return torch.zeros((), device=next(module.parameters()).device)
+            return torch.zeros((), device=device_of(module))
         mass = largest_sum([_received(c, mean=spec.column_mean) for c in noted], noted, spec.temperature)
         if spec.exact_bound:
             mass = mass * largest_sum([c.rows for c in noted if c.rows is not None], noted, spec.temperature)
