@@ -25,6 +25,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
+
+from fullrank.data.features import NO_TIME
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,23 @@ class Fields:
         """The same of changed rows."""
         return Fields(change(self.ids), change(self.numbers), change(self.missing), tuple(map(change, self.bags)))
 
+    def unknown(self, *shape: int) -> Fields:
+        """The same fields of rows or places of this shape, all missing."""
+        gone = self.map(lambda x: x.new_zeros(*shape, x.shape[-1]))
+        return replace(gone, missing=torch.ones_like(gone.missing))
+
+    def joined(self, other: Fields) -> Fields:
+        """Places of rows [B T] with those of the other behind them."""
+        widths = [max(a.shape[-1], b.shape[-1]) for a, b in zip(self.bags, other.bags, strict=True)]
+        bags = tuple(
+            torch.cat([pad(one, (0, width - one.shape[-1])) for one in pair], 1)
+            for *pair, width in zip(self.bags, other.bags, widths, strict=True)
+        )
+        ids, numbers, missing = (
+            torch.cat([getattr(one, name) for one in (self, other)], 1) for name in ("ids", "numbers", "missing")
+        )
+        return Fields(ids, numbers, missing, bags)
+
 
 @dataclass(frozen=True)
 class BatchFeatures:
@@ -84,7 +104,38 @@ class BatchFeatures:
     """Of the request that is to be answered: [B] as it is loaded, [B T] of the request behind each place once a task
     has made inputs of a batch."""
     asked_at: Int[Tensor, "B"] | Int[Tensor, "B T"] | None = None
-    """When that is, seconds since 1970; None where a model may not know it."""
+    """When that is, seconds since 1970, `NO_TIME` where nobody knows; None where a model may not know it."""
+
+    def at_places(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:
+        """The same of other places of the rows."""
+        known = {name: getattr(self, name) for name in ("event", "request")}
+        moved: Any = {name: one.map(change) for name, one in known.items() if one is not None}
+        return replace(self, **moved)
+
+    def before_targets(self, times: Int[Tensor, "B T"] | None) -> BatchFeatures:
+        """Of training rows, less their last event, which is a target alone: behind place t stands the request of event
+        t + 1, and nothing else of that event."""
+        asked = None if self.request is None else self.request.map(lambda x: x[:, 1:])
+        read = self.at_places(lambda x: x[:, :-1])
+        return replace(read, asked=asked, asked_at=None if times is None else times[:, 1:])
+
+    def before_answers(self, times: Int[Tensor, "B T"] | None, lengths: Int[Tensor, "B"], width: int) -> BatchFeatures:
+        """Of whole histories: behind each place stands the next event's request, behind the last one the request that
+        is to be answered (missing where it is not known)."""
+        rows = len(lengths)
+        at = torch.arange(1, width + 1, device=lengths.device).expand(rows, -1)
+        at = torch.where(at < lengths[:, None], at, width)
+        row = torch.arange(rows, device=lengths.device)[:, None]
+        request, asked, asked_at = self.request, self.asked, self.asked_at
+        if (some := asked or request) is not None:
+            past, new = request or some.unknown(rows, width), asked or some.unknown(rows)
+            asked = past.joined(new.map(lambda x: x[:, None])).map(lambda x: x[row, at])
+        if times is not None:
+            new_at = torch.full_like(lengths, NO_TIME) if asked_at is None else asked_at
+            asked_at = torch.cat([times, new_at[:, None]], 1)[row, at]
+        else:
+            asked_at = None
+        return replace(self, asked=asked, asked_at=asked_at)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:
         """The same of changed rows."""

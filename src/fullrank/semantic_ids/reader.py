@@ -130,10 +130,8 @@ class Codes:
         """
         catalog.require_free(CODES, SIZES)
         sizes = pl.Series(SIZES, [list(self.sizes)], dtype=pl.Array(pl.Int32, self.levels))
-        return Catalog(
-            catalog.frame.with_columns(
-                folder.codes_column(self.of(catalog)).alias(CODES), sizes.new_from_index(0, catalog.size).alias(SIZES)
-            )
+        return catalog.with_columns(
+            {CODES: folder.codes_column(self.of(catalog)), SIZES: sizes.new_from_index(0, catalog.size)}
         )
 
     @cached_property

@@ -282,7 +282,7 @@ class ItemGrowth:
         place[old.size :][source >= 0] = source[source >= 0]
         if not (source >= 0).any():
             return grown
-        return Catalog(grown.frame.with_columns(grown.frame[name].gather(place) for name in copied))
+        return grown.with_columns({name: grown.frame[name].gather(place) for name in copied})
 
 
 def _neighbours(titles: SimilarTitles, text: str) -> Near:
@@ -318,7 +318,7 @@ def _widened(catalog: Catalog) -> Catalog:
     """With whole ids of 64 bits: a new item's may be larger than those of the run."""
     if catalog.ids.dtype in (pl.String, pl.Int64, pl.UInt64):
         return catalog
-    return Catalog(catalog.frame.with_columns(pl.col("item_id").cast(pl.Int64)))
+    return catalog.of_frame(catalog.frame.with_columns(pl.col("item_id").cast(pl.Int64)))
 
 
 class GrowingTables:

@@ -90,7 +90,7 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
     if codes is None:
         return grown
     opened = codes if isinstance(codes, Codes) else Codes.open(codes)
-    whole = opened.attach(Catalog(grown.frame.drop(CODES, SIZES)))
+    whole = opened.attach(grown.of_frame(grown.frame.drop(CODES, SIZES)))
     (before, sizes), (after, more) = read_codes(old), read_codes(whole)
     if more != sizes or not torch.equal(after[: old.size], before):
         raise UserError(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -33,6 +33,9 @@ from fullrank.data.events.item_features import (
 )
 from fullrank.data.frames import InputTable
 
+if TYPE_CHECKING:
+    from fullrank.data.events.features import FeatureEncoder
+
 RESERVED = ("item", "item_id", "train_count", "map_version")
 """Columns of items.parquet that are the library's own."""
 
@@ -43,6 +46,9 @@ class Catalog:
     Columns: `item` (0 .. V-1), `item_id` (external id, string or whole number), `train_count` (training events),
     `map_version` (only in a grown catalogue: the id map in which the item came, 0 for the first), then the user's own.
     """
+
+    features: FeatureEncoder | None = None
+    """The fitted features of events, requests and users, where the store declares some."""
 
     def __init__(self, frame: pl.DataFrame):
         """Raises `UserError` where the frame is no such table."""
@@ -216,7 +222,13 @@ class Catalog:
             raise UserError(
                 f"new items do not fit the catalogue's types: {reason_line(error)}", code="wrong-column-type"
             ) from None
-        return Catalog(pl.concat([old, new], how="diagonal"))
+        return self.of_frame(pl.concat([old, new], how="diagonal"))
+
+    def of_frame(self, frame: pl.DataFrame) -> Catalog:
+        """A catalogue of another item table, of the same store. Raises `UserError` where the frame is none."""
+        other = Catalog(frame)
+        other.features = self.features
+        return other
 
     def with_columns(self, columns: Mapping[str, pl.Series]) -> Catalog:
         """The same items with other values, or other columns, of the user's own; the id map is shared.

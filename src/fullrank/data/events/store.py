@@ -23,6 +23,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.splits import repeated_share
+from fullrank.data.features import FeatureTable
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
 from fullrank.data.values import IdIndex
 
@@ -64,6 +65,12 @@ class Store:
     types: Int32[np.ndarray, "E"] | None
     """Positions in `type_names`."""
     catalog: Catalog
+    event_features: FeatureTable | None = None
+    """Of each event, beside `items`; None where none are declared."""
+    request_features: FeatureTable | None = None
+    """Likewise, of the request that each event answered."""
+    user_features: FeatureTable | None = None
+    """Of each user."""
 
     def __init__(self, path: Path, manifest: JsonObject, arrays: Mapping[str, Flat | None], catalog: Catalog):
         self.path, self.manifest, self.catalog = path, manifest, catalog

@@ -233,7 +233,7 @@ class Text(ItemsSpec):
             text = text_of(field, new, may_be_empty=True)
             kept = _known_tokens(tokeniser, field, text, frame[:old])
             grown[field.kept] = pl.concat([frame[field.kept][:old], kept])
-        return Catalog(frame.with_columns(**grown))
+        return catalog.with_columns(grown)
 
     def build(self, dim: int, catalog: Catalog) -> TextItems:
         size = kept_column(catalog.frame, TOKENISER_SIZE, "tokens", pl.Int32, None, MADE)[0]
@@ -294,7 +294,7 @@ def _with_tokens(catalog: Catalog, tokeniser: TextTokeniser, tokens: Mapping[Tex
     columns = {field.kept: some for field, some in tokens.items()}
     columns[TOKENISER] = pl.concat([pl.Series([tokeniser.model], dtype=pl.Binary), rest])
     columns[TOKENISER_SIZE] = pl.repeat(tokeniser.size, catalog.size, dtype=pl.Int32, eager=True)
-    return Catalog(catalog.frame.with_columns(**columns))
+    return catalog.with_columns(columns)
 
 
 class TextItems(ComputedItems):

@@ -67,7 +67,7 @@ class UniSRec(ItemsSpec):
     def add_columns(self, catalog: Catalog) -> Catalog:
         """The catalogue with each item's x. Raises `UserError` where there is none, or the columns' names are taken."""
         catalog.require_free(VECTORS, AUGMENTED)
-        return Catalog(catalog.frame.with_columns(**self._read(catalog)))
+        return catalog.with_columns(self._read(catalog))
 
     def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
         """The grown catalogue with the x of new items."""
@@ -77,7 +77,7 @@ class UniSRec(ItemsSpec):
         width = _matrix(Catalog(frame[:old]), VECTORS).shape[1]
         for column in found.values():
             _require_width("of the new items", column.dtype.shape[0], width)  # type: ignore[attr-defined]
-        return Catalog(frame.with_columns(**{name: pl.concat([frame[name][:old], new]) for name, new in found.items()}))
+        return catalog.with_columns({name: pl.concat([frame[name][:old], new]) for name, new in found.items()})
 
     def build(self, dim: int, catalog: Catalog) -> UniSRecItems:
         x = _matrix(catalog, VECTORS)
