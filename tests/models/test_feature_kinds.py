@@ -33,7 +33,8 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "reasoning": ("task=last_item",),
     "dros": ("loss=bce",), "items.tpab": ("loss=bce",), "regularizers.tpab": ("items=tpab", "loss=bce"),
     "stream_loss": ("task=last_item", "reasoner={kind: plr, streams: 2}"), "kl_diversity": REASONS,
-    "s3rec": ("task=cloze", "encoder.attention.causal=false"), "progressive": REASONS, "reasoning_alignment": REASONS, "reasoning_contrast": REASONS,
+    "s3rec": ("task=cloze", "encoder.attention.causal=false"), "progressive": REASONS,
+    "reasoning_alignment": REASONS, "reasoning_contrast": REASONS,
 }  # fmt: skip
 """Settings that a kind asks for, with or without features."""
 PAIRS = everything(*ROOMS)

@@ -139,13 +139,13 @@ def test_an_answer_is_the_state_that_was_trained(encoder: str, user_at: str, tas
     known, times = batch.features, batch.times
     assert known is not None and times is not None and known.request is not None
     for t in range(1, 9):
-        row = replace(batch, items=batch.items[:, : t + 1], times=times[:, : t + 1],
-                      lengths=torch.full((2,), t + 1), features=known.at_places(lambda x, t=t: x[:, : t + 1]))  # fmt: skip
+        upto = known.at_places(lambda x, t=t: x[:, : t + 1])
+        row = Batch(batch.items[:, : t + 1], torch.full((2,), t + 1), times=times[:, : t + 1], features=upto)
         (q,) = model.step(row).queries
         trained = q.vectors[q.positions - model.task.tokens_before == t - 1]
         asked = known.request.map(lambda x, t=t: x[:, t])
-        history = replace(row, items=row.items[:, :t], lengths=torch.full((2,), t), times=times[:, :t],
-                          features=replace(known.at_places(lambda x, t=t: x[:, :t]), asked=asked, asked_at=times[:, t]))  # fmt: skip
+        before = replace(known.at_places(lambda x, t=t: x[:, :t]), asked=asked, asked_at=times[:, t])
+        history = Batch(row.items[:, :t], torch.full((2,), t), times=times[:, :t], features=before)
         assert close(model.answer(history).block(0, ITEMS), trained @ model.items.all().T, 1e-4), t
 
 
@@ -181,10 +181,10 @@ def test_values_have_their_own_vectors() -> None:
         for name, given in zip(("gap", "age"), seconds, strict=True):
             bucket = 0 if given is None else 1 + min(max(given, 0).bit_length(), BUCKETS - 1)
             expected.append(table[starts[name] + bucket])
-        number = fields.numbers[b, t, 0]
-        expected.append(none[0] if fields.missing[b, t, 0] else zero[0] + number * slope[0])
         held = fields.bags[0][b, t][fields.bags[0][b, t] > 0].tolist() or [0]
         expected.append(torch.stack([table[starts["tags"] + one] for one in held]).mean(0))
+        number = fields.numbers[b, t, 0]
+        expected.append(none[0] if fields.missing[b, t, 0] else zero[0] + number * slope[0])
         assert close(vectors[b, t], torch.stack(expected))
 
 
@@ -224,5 +224,5 @@ def test_names_are_those_of_the_store() -> None:
     with refused(code="setting-without-effect"):
         spec_of(features="auto").build(bare)
     assert spec_of(features="{event: [hour]}").build(bare).reads_features == ("event",)
-    with refused(code="items-without-first-times"):
+    with refused("unknown-column", "first_event_time"):
         spec_of(features="{event: [age]}").build(bare)

@@ -18,7 +18,7 @@ Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,9 +68,19 @@ class Fields:
     bags: tuple[Int[Tensor, "*n L"], ...] = ()
     """The ids of each list, then zeros."""
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.ids, self.numbers, self.missing, *self.bags
+
+    @staticmethod
+    def of(tensors: Iterable[Tensor]) -> Fields:
+        """The inverse of `tensors`."""
+        ids, numbers, missing, *bags = tensors
+        return Fields(ids, numbers, missing, tuple(bags))
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Fields:
         """The same of changed rows."""
-        return Fields(change(self.ids), change(self.numbers), change(self.missing), tuple(map(change, self.bags)))
+        return Fields.of(map(change, self.tensors))
 
     def unknown(self, *shape: int) -> Fields:
         """The same fields of rows or places of this shape, all missing."""
@@ -79,15 +89,10 @@ class Fields:
 
     def joined(self, other: Fields) -> Fields:
         """Places of rows [B T] with those of the other behind them."""
-        widths = [max(a.shape[-1], b.shape[-1]) for a, b in zip(self.bags, other.bags, strict=True)]
-        bags = tuple(
-            torch.cat([pad(one, (0, width - one.shape[-1])) for one in pair], 1)
-            for *pair, width in zip(self.bags, other.bags, widths, strict=True)
-        )
-        ids, numbers, missing = (
-            torch.cat([getattr(one, name) for one in (self, other)], 1) for name in ("ids", "numbers", "missing")
-        )
-        return Fields(ids, numbers, missing, bags)
+        widths = [max(a.shape[-1], b.shape[-1]) for a, b in zip(self.tensors, other.tensors, strict=True)]
+        both = ([pad(x, (0, width - x.shape[-1])) for x, width in zip(one.tensors, widths, strict=True)]
+                for one in (self, other))  # fmt: skip
+        return Fields.of(torch.cat(pair, 1) for pair in zip(*both, strict=True))
 
 
 @dataclass(frozen=True)
@@ -108,33 +113,30 @@ class BatchFeatures:
 
     def at_places(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:
         """The same of other places of the rows."""
-        known = {name: getattr(self, name) for name in ("event", "request")}
-        moved: Any = {name: one.map(change) for name, one in known.items() if one is not None}
-        return replace(self, **moved)
+        return replace(
+            self, event=self.event and self.event.map(change), request=self.request and self.request.map(change)
+        )
 
     def before_targets(self, times: Int[Tensor, "B T"] | None) -> BatchFeatures:
         """Of training rows, less their last event, which is a target alone: behind place t stands the request of event
         t + 1, and nothing else of that event."""
-        asked = None if self.request is None else self.request.map(lambda x: x[:, 1:])
+        asked = self.request and self.request.map(lambda x: x[:, 1:])
         read = self.at_places(lambda x: x[:, :-1])
         return replace(read, asked=asked, asked_at=None if times is None else times[:, 1:])
 
     def before_answers(self, times: Int[Tensor, "B T"] | None, lengths: Int[Tensor, "B"], width: int) -> BatchFeatures:
         """Of whole histories: behind each place stands the next event's request, behind the last one the request that
         is to be answered (missing where it is not known)."""
-        rows = len(lengths)
+        rows, asked_at = len(lengths), None
         at = torch.arange(1, width + 1, device=lengths.device).expand(rows, -1)
         at = torch.where(at < lengths[:, None], at, width)
         row = torch.arange(rows, device=lengths.device)[:, None]
-        request, asked, asked_at = self.request, self.asked, self.asked_at
-        if (some := asked or request) is not None:
-            past, new = request or some.unknown(rows, width), asked or some.unknown(rows)
+        if (asked := self.asked or self.request) is not None:
+            past, new = self.request or asked.unknown(rows, width), self.asked or asked.unknown(rows)
             asked = past.joined(new.map(lambda x: x[:, None])).map(lambda x: x[row, at])
         if times is not None:
-            new_at = torch.full_like(lengths, NO_TIME) if asked_at is None else asked_at
+            new_at = torch.full_like(lengths, NO_TIME) if self.asked_at is None else self.asked_at
             asked_at = torch.cat([times, new_at[:, None]], 1)[row, at]
-        else:
-            asked_at = None
         return replace(self, asked=asked, asked_at=asked_at)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import BatchFeatures, Fields
-from fullrank.data.features import Encoded, FeatureRows, FeatureTable, HistoryFeatures
+from fullrank.data.features import Encoded, FeatureRows, HistoryFeatures
 
 
 def batch_features(known: HistoryFeatures | None, rows: Jagged, roles: Collection[str]) -> BatchFeatures:
@@ -22,18 +22,15 @@ def batch_features(known: HistoryFeatures | None, rows: Jagged, roles: Collectio
     if known is None:
         return BatchFeatures()
     inside = np.arange(max(int(rows.lengths.max(initial=0)), 1)) < rows.lengths[:, None]
-    places = rows.places()
-
-    def beside(role: str, table: FeatureTable | None) -> Fields | None:
-        return None if table is None or role not in roles else to_fields(table.take(places), inside)
-
-    def of_rows(role: str, some: FeatureRows | None) -> Fields | None:
-        return None if some is None or role not in roles else to_fields(some.table.take(some.rows))
-
-    return BatchFeatures(
-        beside("event", known.event), beside("request", known.request), of_rows("user", known.user),
-        of_rows("request", known.asked), None if known.asked_at is None else torch.as_tensor(known.asked_at),
-    )  # fmt: skip
+    events = FeatureRows(known.event, rows.places()) if known.event is not None else None
+    requests = FeatureRows(known.request, rows.places()) if known.request is not None else None
+    found = {"event": events, "request": requests, "user": known.user, "asked": known.asked}
+    fields = {
+        name: to_fields(one.table.take(one.rows), inside if name in ("event", "request") else None)
+        for name, one in found.items()
+        if one is not None and ("request" if name == "asked" else name) in roles
+    }
+    return BatchFeatures(**fields, asked_at=None if known.asked_at is None else torch.as_tensor(known.asked_at))
 
 
 def to_fields(encoded: Encoded, inside: Bool[np.ndarray, "B T"] | None = None) -> Fields:

@@ -13,7 +13,7 @@ own score beside sampled negatives, which is no matrix product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -92,7 +92,7 @@ def non_embedding(model: RecommenderModel) -> int:
     """
     tables = sum(
         w.numel()
-        for part in (*model.items.modules(), *_modules_of_features(model))
+        for part in (*model.items.modules(), *model.task.modules())
         if isinstance(part, nn.Embedding | SemanticItems | FieldVectors)
         for w in part.parameters(recurse=False)
     )
@@ -182,14 +182,9 @@ def _sampled(model: RecommenderModel) -> Negatives | None:
 
 def _more(model: RecommenderModel) -> bool:
     """Whether a step computes more from its states than the scores of its queries."""
-    of_features = set(_modules_of_features(model))
-    layers = any(isinstance(m, nn.Linear) and m not in of_features for m in model.task.modules())
+    beside = None if model.features is None else model.features.map  # of what is read
+    layers = any(isinstance(m, nn.Linear) and m is not beside for m in model.task.modules())
     return layers or len(model.penalties) > 0
-
-
-def _modules_of_features(model: RecommenderModel) -> Iterator[nn.Module]:
-    """What reads what is known beside the items."""
-    yield from () if model.features is None else model.features.modules()
 
 
 def published_flops(layers: int, heads: int, dim: int, negatives: int, *, batch: int = 128, length: int = 50) -> int:

@@ -36,8 +36,10 @@ from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, BatchFeatures, Fields
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.features import ROLES, FeatureEncoder, Role, encoder_of
+from fullrank.data.events.features import ROLES, FeatureEncoder, Features, Role, encoder_of
 from fullrank.data.features import NO_TIME
+from fullrank.data.impressions.encoding import FieldEncoder
+from fullrank.data.impressions.schema import AnyField
 from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.attention.calendar import DAY, HOUR, calendar_fields
 from fullrank.models.sequential.items import TrainingEvents
@@ -70,9 +72,9 @@ class FeatureInput(Spec):
     def build(self, dim: int, catalog: Catalog) -> FeatureReader:
         return FeatureReader(dim, catalog, self)
 
-    def names(self, role: Role, known: FeatureEncoder | None) -> tuple[list[str], list[str]]:
+    def names(self, role: Role, known: FeatureEncoder) -> tuple[list[str], list[str]]:
         """The store's features that are read and those made of times. Raises `UserError` for a name of neither."""
-        declared = [] if known is None else [field.name for field in encoder_of(known, role).fields]
+        declared = [field.name for field in encoder_of(known, role).fields]
         named, made = getattr(self, role), [name for name in MADE[role] if name not in declared]
         for name in named:
             if name not in (AUTO, *declared, *made):
@@ -85,7 +87,7 @@ class FeatureInput(Spec):
 
         Raises `UserError` where the store does not have what is read.
         """
-        made = [name for role in ROLES for name in self.names(role, catalog.features)[1]]
+        made = [name for role in ROLES for name in self.names(role, encoder_in(catalog))[1]]
         if not made:
             return catalog
         _, items, times = events()
@@ -97,6 +99,11 @@ class FeatureInput(Spec):
         np.minimum.at(first, items, times)
         seen = catalog.popularity > 0
         return catalog.with_columns({FIRST_TIME: pl.Series(np.where(seen, first, 0)).set(pl.Series(~seen), None)})
+
+
+def encoder_in(catalog: Catalog) -> FeatureEncoder:
+    """The fitted features of a catalogue, of no field where the store declares none."""
+    return catalog.features or FieldEncoder(Features(), {}, {})
 
 
 def require_readable(setting: str, spec: Spec, part: Any) -> None:
@@ -117,26 +124,23 @@ class FieldVectors(nn.Module):
     id_columns: Tensor
     number_columns: Tensor
 
-    def __init__(self, known: FeatureEncoder | None, read: Sequence[str], made: Sequence[str], dim: int):
+    def __init__(self, known: FeatureEncoder, read: Sequence[str], made: Sequence[str], dim: int):
         super().__init__()
-        columns: list[list[str]] = [[], [], []]
-        sizes = {}
-        if known is not None:
-            columns = [[one.name for one in kind] for kind in (known.categorical, known.numeric, known.multivalued)]
-            sizes = {field.name: field.size for field in known.fields}
-        self.widths = [len(names) for names in columns]
-        ids, numbers, bags = ([at for at, name in enumerate(names) if name in read] for names in columns)
-        rows = {columns[0][at]: sizes[columns[0][at]] for at in ids} | {name: SIZES[name] + 1 for name in made}
-        rows |= {columns[2][at]: sizes[columns[2][at]] for at in bags}
-        starts = np.cumsum([0, *rows.values()])
-        self.starts = dict(zip(rows, starts.tolist(), strict=False))
+        kinds: tuple[Sequence[AnyField], ...] = known.categorical, known.numeric, known.multivalued
+        self.widths = [len(kind) for kind in kinds]
+        ids, numbers, bags = ([at for at, field in enumerate(kind) if field.name in read] for kind in kinds)
+        rows = {field.name: field.size for field in known.fields} | {name: SIZES[name] + 1 for name in made}
+        lists = [known.multivalued[at].name for at in bags]
+        names = [*(known.categorical[at].name for at in ids), *made, *lists]
+        offsets = torch.tensor([0, *(rows[name] for name in names)]).cumsum(0)
+        self.starts = dict(zip(names, offsets.tolist(), strict=False))
         """Row of the table where each feature that has ids begins."""
-        self.made, self.bags = tuple(made), tuple((at, self.starts[columns[2][at]]) for at in bags)
-        self.count = len(rows) + len(numbers)
-        self.register_buffer("offsets", torch.from_numpy(starts[: len(ids) + len(made)]), persistent=False)
+        self.made, self.bags = tuple(made), [(at, self.starts[name]) for at, name in zip(bags, lists, strict=True)]
+        self.count = len(names) + len(numbers)
+        self.register_buffer("offsets", offsets[: len(ids) + len(made)], persistent=False)
         self.register_buffer("id_columns", torch.tensor(ids, dtype=torch.long), persistent=False)
         self.register_buffer("number_columns", torch.tensor(numbers, dtype=torch.long), persistent=False)
-        self.table = small(int(starts[-1]), dim) if rows else None
+        self.table = small(int(offsets[-1]), dim) if names else None
         self.numbers = small(3, len(numbers), dim) if numbers else None
         """Of each number: slope, value at 0, and the vector where it is missing."""
 
@@ -144,17 +148,14 @@ class FieldVectors(nn.Module):
         """`made` are ids of what times tell, 0 where nothing; without `fields` all of them are missing."""
         fields = self._none().unknown(*shape) if fields is None else fields
         found = []
-        if self.table is not None and len(self.offsets):
-            ids = [fields.ids.index_select(-1, self.id_columns), *(one[..., None] for one in made)]
-            found.append(F.embedding(torch.cat(ids, -1) + self.offsets, self.table))
+        if self.table is not None:
+            ids = torch.cat([fields.ids[..., self.id_columns], *(one[..., None] for one in made)], -1)
+            found = [F.embedding(ids + self.offsets, self.table)]
+            found += [_mean_vector(fields.bags[at], self.table, start)[..., None, :] for at, start in self.bags]
         if self.numbers is not None:
             slope, at_zero, none = self.numbers
-            numbers, missing = (one.index_select(-1, self.number_columns)[..., None]
-                                for one in (fields.numbers, fields.missing))  # fmt: skip
+            numbers, missing = (one[..., self.number_columns, None] for one in (fields.numbers, fields.missing))
             found.append(torch.where(missing, none, at_zero + numbers * slope))
-        for at, start in self.bags:
-            assert self.table is not None
-            found.append(_mean_vector(fields.bags[at], self.table, start)[..., None, :])
         return torch.cat(found, -2)
 
     def _none(self) -> Fields:
@@ -175,18 +176,18 @@ def _mean_vector(ids: Int[Tensor, "*n L"], table: Float[Tensor, "R D"], start: i
 class FeatureReader(nn.Module):
     """What an encoder reads of a batch: the vectors of its items, and of what is known beside them."""
 
-    first_times: Tensor | None
+    first_times: Tensor
+    """None where no age is read."""
     powers: Tensor
 
     def __init__(self, dim: int, catalog: Catalog, spec: FeatureInput):
         super().__init__()
-        known, found = catalog.features, {}
+        known, found = encoder_in(catalog), {}
         for role in ROLES:
             read, made = spec.names(role, known)
-            part = None if known is None else encoder_of(known, role)
             for name in ("request", "asked") if role == "request" else (role,):
                 if read or made:
-                    found[name] = FieldVectors(part, read, made, dim)
+                    found[name] = FieldVectors(encoder_of(known, role), read, made, dim)
         if not found:
             raise no_effect("model.features", "on a store that declares no features: leave it out", "prepare the store "
                             "with event, request or user features, or name hour, weekday, day, gap or age")  # fmt: skip
@@ -197,7 +198,10 @@ class FeatureReader(nn.Module):
         self.roles = tuple(role for role in ROLES if role in found)
         self.reads_times = any(part.made for part in found.values())
         ages = any("age" in part.made for part in found.values())
-        self.register_buffer("first_times", _first_times(catalog) if ages else None, persistent=False)
+        first = (
+            torch.from_numpy(catalog.column(FIRST_TIME).fill_null(NO_TIME).to_numpy(writable=True)) if ages else None
+        )
+        self.register_buffer("first_times", first, persistent=False)
         self.register_buffer("powers", 2 ** torch.arange(BUCKETS - 1), persistent=False)
         self.fuse, self.map = spec.fuse, cast(nn.Linear | None, None)
         count = sum(part.count for name, part in found.items() if not (self.prefix and name == "user"))
@@ -262,7 +266,7 @@ class FeatureReader(nn.Module):
         found = []
         for name in part.made:
             if name in ("gap", "age"):
-                start = since if name == "gap" else self._begun(inputs.items)
+                start = since if name == "gap" else self.first_times[inputs.items]
                 seconds = (at - start).clamp_min(0)
                 value, there = torch.bucketize(seconds, self.powers, right=True), (at != NO_TIME) & (start != NO_TIME)
             else:
@@ -270,27 +274,12 @@ class FeatureReader(nn.Module):
             found.append(torch.where(there, value + 1, 0))
         return found
 
-    def _begun(self, items: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
-        assert self.first_times is not None
-        return self.first_times[items]
-
 
 _OF_DATE: dict[str, Callable[[Tensor], Tensor]] = {
     "hour": lambda at: at % DAY // HOUR,
     "weekday": lambda at: (at // DAY + 3) % 7,  # 1970 began on a Thursday
     "day": lambda at: calendar_fields(at)[..., 2],
 }
-
-
-def _first_times(catalog: Catalog) -> Int[Tensor, "V"]:
-    """The second of each item's first training event. Raises `UserError` for a catalogue without them."""
-    if FIRST_TIME not in catalog.frame.columns:
-        raise UserError(
-            "the items have no times of their first events, which training makes of a store's: train with age in "
-            "model.features.event on a store with times",
-            code="items-without-first-times",
-        )
-    return torch.from_numpy(catalog.frame[FIRST_TIME].fill_null(NO_TIME).to_numpy().astype(np.int64))
 
 
 def _with_token(x: Tensor, inputs: Batch, token: Float[Tensor, "B 1 D"]) -> tuple[Float[Tensor, "B n D"], Batch]:
