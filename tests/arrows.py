@@ -43,7 +43,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "models.sequential": (
         "__init__",
         "attention items baselines",
-        "encoders",
+        "encoders features",
         "objectives regularizers",
         "reasoning",
         "model",
@@ -55,7 +55,7 @@ PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "sh
 PICKLING_CALLS = {"read_pickle", "to_pickle"}
 # What importing a room, or the package itself, must not load.
 LIGHT = {"data": {"torch", *LIGHTNING}, "core": {"torch", *LIGHTNING}, "__init__": {"torch", "polars", *LIGHTNING}}
-MAY_BE_HEAVY = {"core.device", "core.tensor_files", "data.batch", "data.events.loader"}
+MAY_BE_HEAVY = {"core.device", "core.tensor_files", "data.batch", "data.events.loader", "data.feature_batches"}
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,16 @@ Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
+
+from fullrank.data.features import NO_TIME
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,31 @@ class Fields:
     bags: tuple[Int[Tensor, "*n L"], ...] = ()
     """The ids of each list, then zeros."""
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.ids, self.numbers, self.missing, *self.bags
+
+    @staticmethod
+    def of(tensors: Iterable[Tensor]) -> Fields:
+        """The inverse of `tensors`."""
+        ids, numbers, missing, *bags = tensors
+        return Fields(ids, numbers, missing, tuple(bags))
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Fields:
         """The same of changed rows."""
-        return Fields(change(self.ids), change(self.numbers), change(self.missing), tuple(map(change, self.bags)))
+        return Fields.of(map(change, self.tensors))
+
+    def unknown(self, *shape: int) -> Fields:
+        """The same fields of rows or places of this shape, all missing."""
+        gone = self.map(lambda x: x.new_zeros(*shape, x.shape[-1]))
+        return replace(gone, missing=torch.ones_like(gone.missing))
+
+    def joined(self, other: Fields) -> Fields:
+        """Places of rows [B T] with those of the other behind them."""
+        widths = [max(a.shape[-1], b.shape[-1]) for a, b in zip(self.tensors, other.tensors, strict=True)]
+        both = ([pad(x, (0, width - x.shape[-1])) for x, width in zip(one.tensors, widths, strict=True)]
+                for one in (self, other))  # fmt: skip
+        return Fields.of(torch.cat(pair, 1) for pair in zip(*both, strict=True))
 
 
 @dataclass(frozen=True)
@@ -84,7 +109,35 @@ class BatchFeatures:
     """Of the request that is to be answered: [B] as it is loaded, [B T] of the request behind each place once a task
     has made inputs of a batch."""
     asked_at: Int[Tensor, "B"] | Int[Tensor, "B T"] | None = None
-    """When that is, seconds since 1970; None where a model may not know it."""
+    """When that is, seconds since 1970, `NO_TIME` where nobody knows; None where a model may not know it."""
+
+    def at_places(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:
+        """The same of other places of the rows."""
+        return replace(
+            self, event=self.event and self.event.map(change), request=self.request and self.request.map(change)
+        )
+
+    def before_targets(self, times: Int[Tensor, "B T"] | None) -> BatchFeatures:
+        """Of training rows, less their last event, which is a target alone: behind place t stands the request of event
+        t + 1, and nothing else of that event."""
+        asked = self.request and self.request.map(lambda x: x[:, 1:])
+        read = self.at_places(lambda x: x[:, :-1])
+        return replace(read, asked=asked, asked_at=None if times is None else times[:, 1:])
+
+    def before_answers(self, times: Int[Tensor, "B T"] | None, lengths: Int[Tensor, "B"], width: int) -> BatchFeatures:
+        """Of whole histories: behind each place stands the next event's request, behind the last one the request that
+        is to be answered (missing where it is not known)."""
+        rows, asked_at = len(lengths), None
+        at = torch.arange(1, width + 1, device=lengths.device).expand(rows, -1)
+        at = torch.where(at < lengths[:, None], at, width)
+        row = torch.arange(rows, device=lengths.device)[:, None]
+        if (asked := self.asked or self.request) is not None:
+            past, new = self.request or asked.unknown(rows, width), self.asked or asked.unknown(rows)
+            asked = past.joined(new.map(lambda x: x[:, None])).map(lambda x: x[row, at])
+        if times is not None:
+            new_at = torch.full_like(lengths, NO_TIME) if self.asked_at is None else self.asked_at
+            asked_at = torch.cat([times, new_at[:, None]], 1)[row, at]
+        return replace(self, asked=asked, asked_at=asked_at)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:
         """The same of changed rows."""

@@ -14,6 +14,9 @@ from jaxtyping import Bool, Float32, Int, Int32
 from fullrank.core.jagged import Jagged, Rows
 from fullrank.core.parted import Flat
 
+NO_TIME = -(2**63)
+"""In place of a time that nobody knows."""
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -99,7 +102,7 @@ class HistoryFeatures:
     asked: FeatureRows | None = None
     """The request that is to be answered, of the fields of `request`."""
     asked_at: Int[np.ndarray, "U"] | None = None
-    """When it is asked, seconds since 1970; None where nobody knows."""
+    """When it is asked, seconds since 1970, `NO_TIME` for users of whom nobody knows; None where that is all."""
 
     @classmethod
     def of(

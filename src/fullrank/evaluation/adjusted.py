@@ -65,7 +65,9 @@ def drop_events(batch: Batch, stays: Bool[Tensor, "B T"], longest: int) -> Batch
     taken = order.gather(1, at.clamp_max(order.shape[1] - 1))
     items = torch.where(valid, batch.items.gather(1, taken), 0)
     times = None if batch.times is None else torch.where(valid, batch.times.gather(1, taken), 0)
-    return replace(batch, items=items, lengths=lengths, times=times)
+    row = torch.arange(len(counts), device=counts.device)[:, None]
+    features = None if batch.features is None else batch.features.at_places(lambda known: known[row, taken])
+    return replace(batch, items=items, lengths=lengths, times=times, features=features)
 
 
 @dataclass(frozen=True)

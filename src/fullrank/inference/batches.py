@@ -23,6 +23,7 @@ from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress, untold
 from fullrank.data.batch import Batch
+from fullrank.data.feature_batches import batch_features
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import block_scorer, refuse_nan
 from fullrank.models import Model, Scorer
@@ -101,6 +102,7 @@ def batches(
         )
     times = histories.times if model.reads_times else None
     keys = histories.keys.numbers() if histories.keys is not None and model.reads_users else None
+    roles, known = model.reads_features, histories.features
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
     device, most = device_of(model), how.batch_size or max(SCORES // (how.block or BLOCK), 1)
     done = 0
@@ -124,6 +126,7 @@ def batches(
                 rows=torch.from_numpy(np.asarray(at if histories.users is None else histories.users[at], np.int64)),
                 user_keys=None if keys is None else torch.from_numpy(keys[at]),
                 times=None if times is None else _padded(items.over(times).padded()),
+                features=None if roles is None else batch_features(known and known.take(at), items, roles),
             )
             yield at, batch if device.type == "cpu" else batch.to(device)
             done += len(at)
@@ -176,7 +179,8 @@ class WrappedModel(nn.Module, Model):
         super().__init__()
         self.model, self.num_items = model, model.num_items
         self.max_length = model.max_length if max_length is None else max_length
-        self.allows_empty, self.reads_times, self.reads_users = model.allows_empty, model.reads_times, model.reads_users
+        for name in ("allows_empty", "reads_times", "reads_users", "reads_features"):
+            setattr(self, name, getattr(model, name))
         self.train(isinstance(model, nn.Module) and model.training)
 
     @property

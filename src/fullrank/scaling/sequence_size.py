@@ -29,6 +29,7 @@ from fullrank.data.events.store import Store
 from fullrank.models import States
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
+from fullrank.models.sequential.features import FieldVectors
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
@@ -85,14 +86,14 @@ def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> Seq
 
 
 def non_embedding(model: RecommenderModel) -> int:
-    """Parameters of a model without the tables of its items (ids, features, tokens of text, codes).
+    """Parameters of a model without the tables of its items (ids, features, tokens of text, codes) and of features.
 
     What SPRINT's Figure 1 has across; position vectors and linear maps of items are counted.
     """
     tables = sum(
         w.numel()
-        for part in model.items.modules()
-        if isinstance(part, nn.Embedding | SemanticItems)
+        for part in (*model.items.modules(), *model.task.modules())
+        if isinstance(part, nn.Embedding | SemanticItems | FieldVectors)
         for w in part.parameters(recurse=False)
     )
     return sum(p.numel() for p in model.parameters()) - tables
@@ -109,6 +110,8 @@ def batch_flops(model: RecommenderModel, batch: Any, count: Callable[[int, int],
     parts: Parts = {"items": _items(model, noted, x, inputs, batch)}
     row = (count or model.encoder.flops)(length, inputs.answer)
     parts |= {part: None if one is None else rows * one for part, one in row.items()}
+    if model.features is not None:
+        parts["features"] = model.features.flops(batch.items[:, 1:].numel())
     asked = model.task.counts(batch)
     sampled = _sampled(model)
     scored: int | None = None
@@ -179,7 +182,8 @@ def _sampled(model: RecommenderModel) -> Negatives | None:
 
 def _more(model: RecommenderModel) -> bool:
     """Whether a step computes more from its states than the scores of its queries."""
-    layers = any(isinstance(m, nn.Linear) for m in model.task.modules())
+    beside = None if model.features is None else model.features.map  # of what is read
+    layers = any(isinstance(m, nn.Linear) and m is not beside for m in model.task.modules())
     return layers or len(model.penalties) > 0
 
 
@@ -203,7 +207,9 @@ def published_epoch(model: RecommenderModel, interactions: int) -> int | None:
     with LayerNorm, the next item as the task, and sampled negatives of each query's own.
     """
     sampled, encoder, cost = _sampled(model), model.encoder, getattr(model.items, "flops", None)
-    if sampled is None or cost is None or _more(model) or not isinstance(encoder, TransformerEncoder):
+    if sampled is None or cost is None or _more(model) or model.features is not None:
+        return None
+    if not isinstance(encoder, TransformerEncoder):
         return None
     if not model.items.computed or sampled.share != "query" or not isinstance(model.task, NextItemTask):
         return None

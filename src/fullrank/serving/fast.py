@@ -259,7 +259,7 @@ class FastEncoder:
         """
         if type(model) is not RecommenderModel or type(model.task) not in (NextItemTask, LastItemTask, ClozeTask):
             return None
-        if model.items.reads_apart:  # one table of vectors serves both ends here
+        if model.items.reads_apart or model.reads_features is not None:  # one table of vectors serves both ends here
             return None
         if any(one.device.type != "cpu" or one.dtype != torch.float32 for one in model.parameters()):
             return None

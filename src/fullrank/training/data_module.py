@@ -65,6 +65,8 @@ class RetrievalData:
             return cls(experiment, store, store.catalog)
         items = experiment.model.items
         known = items.add_columns_of_events(store.catalog, store.trained)
+        if (features := experiment.model.features) is not None:
+            known = features.add_columns_of_events(known, store.trained)
         if earlier is None:
             return cls(experiment, store, items.add_columns(known))
         return cls(experiment, store, items.add_columns_of_run(known, earlier.catalog))
@@ -93,6 +95,7 @@ class RetrievalData:
             counts=model.task.counts,
             times=model.trains_on_times,
             users=model.reads_users,
+            features=model.reads_features,
         )
 
     def warm_start(self, model: RecommenderModel, source: Run) -> None:

@@ -13,6 +13,7 @@ are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabul
 from fullrank.data.values import none_known
 from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule
+from fullrank.models.sequential.features import SIZES, FieldVectors
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 
@@ -57,11 +59,13 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     tensors = source.tensors()
     old = source.catalog
     own, learned = model.state_dict(), {name for name, _ in model.named_parameters()}
-    carried: dict[str, Tensor] = {}
+    carried, of_features = dict[str, Tensor](), dict[str, Tensor]()
     if isinstance(model, RecommenderModel):
         given = {name.removeprefix(ITEMS): tensor for name, tensor in tensors.items() if name.startswith(ITEMS)}
         carried = {ITEMS + name: tensor for name, tensor in model.items.transferred(given, old, catalog).items()}
+        of_features = _features_carried(model, catalog, source, tensors)
     by_value = bool(carried) and all(name in carried for name in learned if name.startswith(ITEMS))
+    carried |= of_features
     place = np.arange(0) if by_value else _places(catalog, old, source)
     known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])
     shard = model.items.shard if isinstance(model, RecommenderModel) else None
@@ -82,6 +86,40 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
         else:
             raise other_weights(source, name, before, tensor)
     return catalog.size if by_value else len(known)
+
+
+def _features_carried(
+    model: RecommenderModel, catalog: Catalog, source: Run, given: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The tables of features, each value with the vector that it has in the run; a new one keeps its first vector.
+
+    Raises `UserError` for a feature that is of another kind there.
+    """
+    known, before = catalog.features, source.catalog.features
+    if model.features is None or known is None or before is None:
+        return {}
+    earlier = {field.name: field for field in before.schema.declared}
+    fields = {field.name: field for field in known.schema.declared if field.name in earlier}
+    for name, field in fields.items():
+        if _settings(field) != _settings(earlier[name]):
+            raise UserError(
+                f"the feature {name!r} is {_settings(earlier[name])} in {source.path} and {_settings(field)} in this "
+                "store; going on needs the same kind of feature",
+                code="other-fields",
+            )
+    old: Any = source.spec.model.features.build(model.dim, source.catalog).vectors  # type: ignore[attr-defined]
+    carried = {}
+    for role, part in model.features.vectors.items():
+        name = f"task.features.vectors.{role}.table"
+        if name in given and isinstance(part, FieldVectors) and part.table is not None:
+            carried[name] = part.table.clone()
+            for feature, start in part.starts.items():
+                if feature in old[role].starts:
+                    every = np.arange(1 + SIZES.get(feature, 0))
+                    rows = _rows(fields[feature], before, known) if feature in fields else (every, every)
+                    ids, places = (torch.from_numpy(one.astype(np.int64)) for one in rows)
+                    carried[name][start + ids] = given[name][old[role].starts[feature] + places]
+    return carried
 
 
 def other_weights(source: Run, name: str, given: Tensor | None, needed: Tensor) -> UserError:
@@ -134,6 +172,10 @@ FREE = {"min_count", "separator", "max_length", "buckets"}
 """Settings of a field that may differ: they change which values have rows, not what a row means."""
 
 
+def _settings(field: AnyField) -> dict[str, Any]:
+    return {key: value for key, value in field.dump().items() if key not in FREE}
+
+
 @torch.no_grad()
 def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: Run) -> int:
     """Fill `model` from a run. Returns how many values of the new vocabularies the run knew.
@@ -142,10 +184,7 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
     where it knows no value.
     """
     before = _its_encoder(source)
-    told = [
-        [{key: value for key, value in field.dump().items() if key not in FREE} for field in schema.fields]
-        for schema in (before.schema, store.schema)
-    ]
+    told = [[_settings(field) for field in schema.fields] for schema in (before.schema, store.schema)]
     for number, (a, b) in enumerate(zip_longest(*told), 1):
         if a != b:
             raise UserError(

@@ -31,7 +31,7 @@ from fullrank.analysis.diagnostics import (
 )
 from fullrank.metrics import ItemCounts
 from fullrank.models.sequential.attention import mask
-from fullrank.models.sequential.reading import weights_of
+from fullrank.models.sequential.reading import event_places, weights_of
 
 EDGES = ("0.01", "0.05", "0.2", "0.5", "1")
 """Upper ends of the bands, as shares of the catalogue by falling popularity."""
@@ -73,7 +73,7 @@ class AttentionShare(Diagnostic):
         for given in batch.attentions:
             first = given.layer == batch.attentions[0].layer  # what can be seen is the same in every layer
             for _, some, weights in weights_of(given):
-                real = some.valid if some.hidden is None else some.valid & ~some.hidden
+                real = event_places(self.context.model, some)
                 bins = self.band.to(some.items.device)[some.items[real]]
                 sums = _by_band(weights.abs().sum(2).permute(1, 0, 2)[:, real], bins)
                 self.mass[given.layer] = self.mass.get(given.layer, torch.zeros_like(sums)) + sums

@@ -11,7 +11,7 @@ from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -34,6 +34,9 @@ from fullrank.data.events.item_features import (
     standardised,
 )
 from fullrank.data.frames import InputTable
+
+if TYPE_CHECKING:
+    from fullrank.data.events.features import FeatureEncoder
 
 RESERVED = ("item", "item_id", "train_count", "map_version")
 """Columns of items.parquet that are the library's own."""

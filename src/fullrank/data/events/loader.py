@@ -17,8 +17,10 @@ import torch
 
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import Batch
+from fullrank.data.batch import Batch, BatchFeatures
 from fullrank.data.events.store import Store
+from fullrank.data.feature_batches import batch_features
+from fullrank.data.features import FeatureRows, HistoryFeatures
 
 MakeSegments = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray, np.ndarray]]
 """(training events of each user, draw) -> user, first event and end of each row of an epoch."""
@@ -76,6 +78,8 @@ class Loader(Batches):
     """Whether batches hold the times of events."""
     users: bool = False
     """Whether they hold the keys of users."""
+    features: tuple[str, ...] | None = None
+    """Roles whose features they hold; None where they hold none."""
 
     def __post_init__(self) -> None:
         store = self.store
@@ -112,6 +116,12 @@ class Loader(Batches):
             self._kept = epoch, self._make_plan(epoch)
         return self._kept[1]
 
+    def _features(self, rows: Jagged, users: np.ndarray, roles: tuple[str, ...]) -> BatchFeatures:
+        store = self.store
+        people = store.user_features if "user" in roles else None
+        of_users = None if people is None else FeatureRows(people, users)
+        return batch_features(HistoryFeatures(store.event_features, store.request_features, of_users), rows, roles)
+
     def _draw(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, epoch])
 
@@ -144,6 +154,7 @@ class Loader(Batches):
             users=torch.from_numpy(users),
             user_keys=None if self._keys is None else torch.from_numpy(self._keys[users]),
             times=None if times is None else torch.from_numpy(times),
+            features=None if self.features is None else self._features(rows, users, self.features),
             seed=self.seed,
             step=k,
         )

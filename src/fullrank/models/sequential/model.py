@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from fullrank.core.constraints import MOST_LENGTH, MOST_PARTS, Temperature, Width, once
@@ -20,12 +20,13 @@ from fullrank.models import DenseScorer, Model, Queries, Scorer, Step
 from fullrank.models.sequential import check_parts, start_by_width
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.features import AUTO, FeatureInput, FeatureReader, require_readable
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.semantic import SemanticItems, index_codes, score_by_codes
 from fullrank.models.sequential.items.table import ShardedScorer, Table
 from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
-from fullrank.models.sequential.objectives.tasks import TaskSpec
+from fullrank.models.sequential.objectives.tasks import HistoryTask, TaskSpec
 from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer, GenerateTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.objectives.weightings import WeightingSpec
@@ -41,6 +42,9 @@ class Scoring(Spec):
     """Inner product, or that of vectors of length one."""
     temperature: Temperature = 1.0
     """Divides the similarity in training and inference."""
+
+
+Features = Annotated[FeatureInput | None, BeforeValidator(lambda given: {} if given == AUTO else given)]
 
 
 class Recommender(Spec):
@@ -72,6 +76,8 @@ class Recommender(Spec):
     """Terms added to the loss."""
     initial: Literal["fixed", "width"] = later("fixed")
     """Standard deviation of what starts as N(0, s^2) (projections, tables, triggers): 0.02, or 0.02 sqrt(512 / dim)."""
+    features: Features = later(None)
+    """What is read beside the items; `auto` reads every feature that the store declares."""
 
     def build(self, catalog: Catalog, shard: RowShard | None = None) -> RecommenderModel:
         """The untrained model. With `shard`, this process's share of one whose item table several hold together."""
@@ -88,20 +94,26 @@ class RecommenderModel(nn.Module, Model):
             self.items = spec.items.build(spec.dim, catalog)
         else:
             self.items = spec.items.build_shard(spec.dim, catalog, shard)
+        before = int(spec.features is not None and spec.features.user_at == "prefix")
         self.encoder: Encoder | Reasoner = spec.encoder.build(
-            spec.dim, spec.task.positions(spec.max_length, self.items)
+            spec.dim, before + spec.task.positions(spec.max_length, self.items)
         )
         if spec.reasoner is not None:
-            self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)
+            self.encoder = spec.reasoner.build(self.encoder, spec.dim, before + spec.max_length)
         self.reads_times = self.encoder.reads_times
-        self.trains_on_times = self.reads_times or self.items.needs_times
         self.task = spec.task.build(spec.dim, spec.max_length, self.items)
+        if spec.features is not None:
+            self._read_features(catalog, spec, spec.features)
+        self.trains_on_times = self.reads_times or self.items.needs_times
         self.reads_users = self.task.reads_users
         if spec.initial == "width":
             start_by_width(self, spec.dim)  # before penalties read the matrices
         self.loss = spec.loss.build()
         self.weighting = spec.weighting.build() if spec.weighting else None
         penalties = {p.kind_of(): p.build() for p in spec.penalties}
+        if spec.features is not None:
+            for penalty_spec in spec.penalties:
+                require_readable("penalties", penalty_spec, penalties[penalty_spec.kind_of()])
         self.penalties = nn.ModuleDict(penalties)
         # the values of a ModuleDict are typed nn.Module; this tuple keeps Penalty for mypy
         self._penalties = tuple(penalties.values())
@@ -117,9 +129,23 @@ class RecommenderModel(nn.Module, Model):
         self._first_view_only = self._needs.loss_of == "first_view"
 
     @property
+    def features(self) -> FeatureReader | None:
+        """What reads features beside the items, where the model does."""
+        return self.task.features if isinstance(self.task, HistoryTask) else None
+
+    @property
     def reasoner(self) -> Reasoner | None:
         """The encoder, where it reasons."""
         return self.encoder if isinstance(self.encoder, Reasoner) else None
+
+    def _read_features(self, catalog: Catalog, spec: Recommender, features: FeatureInput) -> None:
+        """Raises `UserError` where the task or the encoder cannot read them."""
+        require_readable("task", spec.task, self.task)
+        require_readable("encoder", spec.encoder, self.encoder)
+        assert isinstance(self.task, HistoryTask)
+        reader = features.build(spec.dim, catalog)
+        self.task.read_features(reader)
+        self.reads_features, self.reads_times = reader.roles, self.reads_times or reader.reads_times
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""

@@ -129,6 +129,12 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
             "itself (`fullrank serve RUN`), or export a recipe that predicts all codes at once (rpg, fair)",
             code="not-exportable",
         )
+    if model.reads_features is not None:
+        raise UserError(
+            "this recommender reads features of events, requests or users, which no graph takes: serve the run itself "
+            "(`fullrank serve RUN`), or train one without model.features",
+            code="not-exportable",
+        )
     module = RecommenderGraph(model, k, hide_seen=hide_seen, budget=budget).eval()
     longest, size = model.max_length, model.num_items
     length = next(one for one in LENGTHS if one <= longest)

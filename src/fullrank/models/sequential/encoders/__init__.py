@@ -104,6 +104,8 @@ class Encoder(nn.Module, ABC):
     the others have a part for each stream; None where it cannot."""
     decodes: bool = False
     """It reads a history from both sides and answers behind it with a decoder, so that a row has one answer."""
+    featureless: str = "it does not say that it reads them"
+    """Why features may not be part of its vectors (`sequential/features.py`); empty where they may."""
     uncounted: str = ""
     """Why its FLOPs cannot be counted on shapes; empty where they can."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "encoder"}

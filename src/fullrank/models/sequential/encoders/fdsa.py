@@ -40,6 +40,7 @@ class FDSA(EncoderSpec):
 
 
 class FDSAEncoder(Encoder):
+    featureless = "it reads ids and item features apart, and these are neither"
     flop_parts = {"ids": "ids", "features": "features", "join": "projections"}
 
     def __init__(self, dim: int, max_length: int, spec: FDSA):

@@ -110,7 +110,7 @@ class FMLPBlock(nn.Module):
 class FMLPEncoder(Encoder):
     """Learned positions, a norm, and blocks."""
 
-    branching = 1, 1
+    branching, featureless = (1, 1), ""
     uncounted = "its filters run by Fourier transforms, and what is counted are matrix products"
 
     def __init__(self, dim: int, max_length: int, spec: FMLP):

@@ -32,7 +32,7 @@ class GRU(EncoderSpec):
 
 
 class GRUEncoder(Encoder):
-    causal, continues, branching = True, True, (0, 1)
+    causal, continues, branching, featureless = True, True, (0, 1), ""
     flop_parts = {"gru": "recurrence", "back": "projections"}
 
     def __init__(self, dim: int, spec: GRU):

@@ -110,6 +110,7 @@ class Seq2SeqEncoder(Encoder):
 
     causal, continues, decodes = False, True, True
     branching = SHARED, 2
+    featureless = "its decoder answers from a token that knows no request"
     flop_parts = {"source": "encoder", "": "decoder"}
 
     def __init__(self, dim: int, max_length: int, spec: Seq2Seq):

@@ -124,7 +124,7 @@ class TransformerEncoder(Encoder):
 
     flop_parts = {"attention.*": "projections", "attention": "mixing", "feed_forward": "feed_forward"}
     """Of a block."""
-    branching = 2, 2
+    branching, featureless = (2, 2), ""
 
     def __init__(self, dim: int, max_length: int, spec: Transformer):
         super().__init__()

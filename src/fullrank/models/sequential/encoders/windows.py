@@ -23,6 +23,7 @@ class WindowEncoder(Encoder):
     """One state for each window of a history."""
 
     causal, continues, branching = True, True, (0, 1)
+    featureless = "its window is of items alone"
 
     def __init__(self, dim: int, window: int):
         super().__init__()

@@ -157,7 +157,7 @@ class Reasoner(nn.Module, ABC):
             )
         self.encoder = encoder
         self.causal, self.reads_times, self.decodes = encoder.causal, encoder.reads_times, encoder.decodes
-        self.steps, self.streams = steps, streams
+        self.steps, self.streams, self.featureless = steps, streams, encoder.featureless
 
     @abstractmethod
     def opened(self, x: Float[Tensor, "B T D"], batch: Batch, streams: int) -> tuple[States, ReasoningCache]:

@@ -90,6 +90,8 @@ class Penalty(nn.Module, ABC):
     reads_every_item: bool = True
     """Whether one process must hold the vectors of all items. False where the penalty reads none, or the queries'."""
 
+    featureless: str = ""
+    """Why features may not stand beside the items of its step (`sequential/features.py`); empty where they may."""
     reads_start: bool = False
     """Whether it reads the weights that training starts from, which a run that was cut off then reads again."""
 

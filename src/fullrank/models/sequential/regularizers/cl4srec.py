@@ -64,6 +64,8 @@ class CL4SRec(PenaltySpec):
 class CL4SRecPenalty(SpecPenalty[CL4SRec]):
     """It runs the encoder once more, on both views together, inside the model's own forward pass."""
 
+    featureless = "it masks and shuffles items, whose features would stay where they were"
+
     def __init__(self, spec: CL4SRec):
         super().__init__(spec)
         self.masked: Tensor | None = None

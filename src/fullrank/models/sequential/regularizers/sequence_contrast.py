@@ -59,6 +59,8 @@ class SequenceContrast(PenaltySpec):
 class SequenceContrastPenalty(SpecPenalty[SequenceContrast]):
     """It runs the encoder once more, inside the model's own forward pass."""
 
+    featureless = "it drops events, and what asks for one that is dropped would ask at another place"
+
     def __init__(self, spec: SequenceContrast):
         super().__init__(spec)
         self.requires = (

@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch
+from fullrank.data.batch import Batch, BatchFeatures
 from fullrank.models import ItemVectors, QueryGroups, States
 from fullrank.models.sequential import Requirement
+from fullrank.models.sequential.features import FeatureReader
 from fullrank.models.sequential.items import Items
 
 Segments = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -94,6 +95,8 @@ class Task(nn.Module, ABC):
     """Positions of the encoder before the first event."""
     reads_users = False
     """It needs `Batch.user_keys` to know who a row is of."""
+    featureless = "it does not say that it reads them"
+    """Why features may not stand beside its items (`sequential/features.py`); empty where they may."""
     adds_groups = False
     """Whether inference reads out the sum of what its groups of queries ask with, each times its weight; else the first
     group alone is answered with."""
@@ -129,13 +132,30 @@ class Task(nn.Module, ABC):
 class HistoryTask(Task):
     """A task whose rows are read without their last event, a target alone, and whose histories are read whole."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.features: FeatureReader | None = None
+        """Reads what is known beside the items."""
+
     def training_inputs(self, items: Items, batch: Batch) -> Inputs:
         times = None if batch.times is None else batch.times[:, :-1]
         inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
-        return items.read(inputs.items), inputs
+        x = items.read(inputs.items)
+        if self.features is None:
+            return x, inputs
+        known = (batch.features or BatchFeatures()).before_targets(batch.times)
+        return self.features(x, replace(inputs, features=known))
 
     def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
-        return items.read(batch.items), batch
+        x = items.read(batch.items)
+        if self.features is None:
+            return x, batch
+        known = (batch.features or BatchFeatures()).before_answers(batch.times, batch.lengths, batch.items.shape[1])
+        return self.features(x, replace(batch, features=known))
+
+    def read_features(self, reader: FeatureReader) -> None:
+        """Read what is known beside the items from now on."""
+        self.features, self.tokens_before = reader, reader.tokens_before
 
 
 class TaskSpec(Spec):

@@ -45,6 +45,7 @@ class Cloze(TaskSpec):
 
 class ClozeTask(Task):
     causal = False
+    featureless = "its covered events would show what is known with them alone"
 
     def __init__(self, dim: int, max_length: int, spec: Cloze):
         super().__init__()

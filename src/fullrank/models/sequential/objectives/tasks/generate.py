@@ -73,6 +73,7 @@ class GenerateTask(Task):
 
     generates = True
     code_by_code = True
+    featureless = "an event takes several places of it, one for each code of its item"
 
     def __init__(self, dim: int, max_length: int, levels: int, spec: Generate):
         super().__init__()

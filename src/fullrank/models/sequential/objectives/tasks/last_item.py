@@ -31,7 +31,7 @@ class LastItem(TaskSpec):
 
 
 class LastItemTask(HistoryTask):
-    reads_outputs = True
+    reads_outputs, featureless = True, ""
 
     def __init__(self, max_length: int, spec: LastItem):
         super().__init__()

@@ -50,6 +50,7 @@ class MojitoTask(HistoryTask):
     """Rows of `NextItem`, with two groups of queries."""
 
     causal = True
+    featureless = "it compares the item vectors that its encoder reads with each other"
     adds_groups = True
 
     def __init__(self, dim: int, max_length: int, spec: MojitoNextItem):

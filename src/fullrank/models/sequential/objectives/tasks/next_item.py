@@ -30,7 +30,7 @@ class NextItem(TaskSpec):
 
 
 class NextItemTask(HistoryTask):
-    causal = True
+    causal, featureless = True, ""
 
     def __init__(self, dim: int, max_length: int, spec: NextItem):
         super().__init__()
@@ -53,12 +53,13 @@ class NextItemTask(HistoryTask):
         for h in range(1, self.horizons + 1):
             known = batch.valid[:, h:]
             rows, positions = known.nonzero(as_tuple=True)
-            vectors = states.tokens[rows, positions]
+            at = positions + self.tokens_before
+            vectors = states.tokens[rows, at]
             if h > 1:
                 vectors = self.heads[h - 2](vectors)
             targets = batch.items[rows, positions + h]
             times = None if batch.times is None else batch.times[rows, positions + h]
-            found.append(Queries(f"ahead_{h}", vectors, targets, table, rows, positions, times=times))
+            found.append(Queries(f"ahead_{h}", vectors, targets, table, rows, at, times=times))
         return tuple(found)
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:

@@ -46,6 +46,7 @@ class SemanticTokensTask(NextItemTask):
     """`NextItem`'s rows and views; K queries a position."""
 
     generates = True
+    featureless = "its heads predict codes of items, with which features were not tried"
 
     def __init__(self, dim: int, max_length: int, levels: int, spec: SemanticTokens):
         super().__init__(dim, max_length, NextItem(window=spec.window))

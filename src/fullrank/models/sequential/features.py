@@ -1,0 +1,289 @@
+"""Features beside the items: what is known of events, of the requests that they answered, and of users.
+
+A place of a history is the vector x of its event's item and the vectors e_1 .. e_n of the features known there,
+
+    sum      x + e_1 + .. + e_n
+    concat   W [x; e_1; ..; e_n] + b, which starts as the sum
+    gate     x + sigmoid(W [x; e] + b) * e      with e = e_1 + .. + e_n
+
+Place t is of event t and asks for event t + 1. It reads the features of event t, which are known with it and not
+before, those of the request that event t answered, and those of the request that is to be answered, with vectors of
+their own (`Batch.features`, as a task makes it of a batch: nothing else of event t + 1 is in there). A user's features
+stand at every place, or are one token before the first event, the sum of their vectors.
+
+A category has a vector for each value, one for all that are unknown and one where it is missing; a number x the vector
+x u + v, or one where it is missing; a list the mean of its values' vectors. `hour`, `weekday`, `day` (of the month,
+all UTC), `gap` (since the event before; of a request: since the last event) and `age` (of the event's item, since its
+first training event) are made of times, the last two in buckets by powers of two seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import polars as pl
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fullrank.core.checks import known_times
+from fullrank.core.constraints import Names
+from fullrank.core.errors import UserError, no_effect, no_such
+from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch, BatchFeatures, Fields
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.features import ROLES, FeatureEncoder, Features, Role, encoder_of
+from fullrank.data.features import NO_TIME
+from fullrank.data.impressions.encoding import FieldEncoder
+from fullrank.data.impressions.schema import AnyField
+from fullrank.models.sequential import small, start_small
+from fullrank.models.sequential.attention.calendar import DAY, HOUR, calendar_fields
+from fullrank.models.sequential.items import TrainingEvents
+
+AUTO = "auto"
+FIRST_TIME = "first_event_time"
+"""Column of a run's item table: the second of an item's first training event, where it has one."""
+BUCKETS = 42
+"""Of seconds: 0, then 2^n to 2^(n + 1) - 1; the last takes all from 2^40, 35,000 years."""
+SIZES = {"hour": 24, "weekday": 7, "day": 31, "gap": BUCKETS, "age": BUCKETS}
+"""How many values each feature has that is made of times."""
+MADE: dict[Role, tuple[str, ...]] = {"event": tuple(SIZES), "request": ("hour", "weekday", "day", "gap"), "user": ()}
+
+
+class FeatureInput(Spec):
+    """Features that a model reads beside the items; `auto` in place of names stands for all that the store declares."""
+
+    event: Names = (AUTO,)
+    """Of past events; beside the store's: hour, weekday, day, gap, age."""
+    request: Names = (AUTO,)
+    """Of past requests and of the one that is answered; beside the store's hour, weekday, day and gap, which declare
+    that the time of a request is known."""
+    user: Names = (AUTO,)
+    """Of the user."""
+    fuse: Literal["sum", "concat", "gate"] = "sum"
+    """How the vectors of a place become one."""
+    user_at: Literal["places", "prefix"] = "places"
+    """Features of the user: at every place, or one token before the first event."""
+
+    def build(self, dim: int, catalog: Catalog) -> FeatureReader:
+        return FeatureReader(dim, catalog, self)
+
+    def names(self, role: Role, known: FeatureEncoder) -> tuple[list[str], list[str]]:
+        """The store's features that are read and those made of times. Raises `UserError` for a name of neither."""
+        declared = [field.name for field in encoder_of(known, role).fields]
+        named, made = getattr(self, role), [name for name in MADE[role] if name not in declared]
+        for name in named:
+            if name not in (AUTO, *declared, *made):
+                raise no_such(f"model.features.{role}: the store declares no such feature,", name,
+                              [*declared, *made, AUTO], code="unknown-feature")  # fmt: skip
+        return [name for name in declared if AUTO in named or name in named], [name for name in made if name in named]
+
+    def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
+        """The catalogue with the first time of each item, where its age is read.
+
+        Raises `UserError` where the store does not have what is read.
+        """
+        made = [name for role in ROLES for name in self.names(role, encoder_in(catalog))[1]]
+        if not made:
+            return catalog
+        _, items, times = events()
+        times = known_times(times, f"model.features ({', '.join(made)})", "this store was prepared without a time "
+                            "column", "prepare it with one, or leave these features out")  # fmt: skip
+        if "age" not in made:
+            return catalog
+        first = np.full(catalog.size, np.iinfo(np.int64).max)
+        np.minimum.at(first, items, times)
+        seen = catalog.popularity > 0
+        return catalog.with_columns({FIRST_TIME: pl.Series(np.where(seen, first, 0)).set(pl.Series(~seen), None)})
+
+
+def encoder_in(catalog: Catalog) -> FeatureEncoder:
+    """The fitted features of a catalogue, of no field where the store declares none."""
+    return catalog.features or FieldEncoder(Features(), {}, {})
+
+
+def require_readable(setting: str, spec: Spec, part: Any) -> None:
+    """Raise `UserError` for a part of a model that features cannot stand beside."""
+    if part.featureless:
+        raise UserError(
+            f"model.features cannot be read with model.{setting}={spec.kind_of()}, since {part.featureless}: leave one "
+            "of the two out (features go with the tasks next_item and last_item, and with the encoders transformer, of "
+            "any attention, gru and fmlp)",
+            code="features-not-read",
+        )
+
+
+class FieldVectors(nn.Module):
+    """The features of one role -> a vector of each."""
+
+    offsets: Tensor
+    id_columns: Tensor
+    number_columns: Tensor
+
+    def __init__(self, known: FeatureEncoder, read: Sequence[str], made: Sequence[str], dim: int):
+        super().__init__()
+        kinds: tuple[Sequence[AnyField], ...] = known.categorical, known.numeric, known.multivalued
+        self.widths = [len(kind) for kind in kinds]
+        ids, numbers, bags = ([at for at, field in enumerate(kind) if field.name in read] for kind in kinds)
+        rows = {field.name: field.size for field in known.fields} | {name: SIZES[name] + 1 for name in made}
+        lists = [known.multivalued[at].name for at in bags]
+        names = [*(known.categorical[at].name for at in ids), *made, *lists]
+        offsets = torch.tensor([0, *(rows[name] for name in names)]).cumsum(0)
+        self.starts = dict(zip(names, offsets.tolist(), strict=False))
+        """Row of the table where each feature that has ids begins."""
+        self.made, self.bags = tuple(made), [(at, self.starts[name]) for at, name in zip(bags, lists, strict=True)]
+        self.count = len(names) + len(numbers)
+        self.register_buffer("offsets", offsets[: len(ids) + len(made)], persistent=False)
+        self.register_buffer("id_columns", torch.tensor(ids, dtype=torch.long), persistent=False)
+        self.register_buffer("number_columns", torch.tensor(numbers, dtype=torch.long), persistent=False)
+        self.table = small(int(offsets[-1]), dim) if names else None
+        self.numbers = small(3, len(numbers), dim) if numbers else None
+        """Of each number: slope, value at 0, and the vector where it is missing."""
+
+    def forward(self, fields: Fields | None, made: Sequence[Tensor], *shape: int) -> Float[Tensor, "*n f D"]:
+        """`made` are ids of what times tell, 0 where nothing; without `fields` all of them are missing."""
+        fields = self._none().unknown(*shape) if fields is None else fields
+        found = []
+        if self.table is not None:
+            ids = torch.cat([fields.ids[..., self.id_columns], *(one[..., None] for one in made)], -1)
+            found = [F.embedding(ids + self.offsets, self.table)]
+            found += [_mean_vector(fields.bags[at], self.table, start)[..., None, :] for at, start in self.bags]
+        if self.numbers is not None:
+            slope, at_zero, none = self.numbers
+            numbers, missing = (one[..., self.number_columns, None] for one in (fields.numbers, fields.missing))
+            found.append(torch.where(missing, none, at_zero + numbers * slope))
+        return torch.cat(found, -2)
+
+    def _none(self) -> Fields:
+        """The fields of the role, of no rows."""
+        ids, numbers, bags = self.widths
+        empty = self.offsets.new_zeros
+        return Fields(empty(0, ids), empty(0, numbers).float(), empty(0, numbers).bool(), (empty(0, 1),) * bags)
+
+
+def _mean_vector(ids: Int[Tensor, "*n L"], table: Float[Tensor, "R D"], start: int) -> Float[Tensor, "*n D"]:
+    """The mean over the ids of each list; of an empty one the vector of what is missing."""
+    held = ids > 0
+    held = torch.cat([held[..., :1] | ~held.any(-1, keepdim=True), held[..., 1:]], -1)
+    share = (held / held.sum(-1, keepdim=True))[..., None]
+    return (F.embedding(ids + start, table) * share.to(table.dtype)).sum(-2)
+
+
+class FeatureReader(nn.Module):
+    """What an encoder reads of a batch: the vectors of its items, and of what is known beside them."""
+
+    first_times: Tensor
+    """None where no age is read."""
+    powers: Tensor
+
+    def __init__(self, dim: int, catalog: Catalog, spec: FeatureInput):
+        super().__init__()
+        known, found = encoder_in(catalog), {}
+        for role in ROLES:
+            read, made = spec.names(role, known)
+            for name in ("request", "asked") if role == "request" else (role,):
+                if read or made:
+                    found[name] = FieldVectors(encoder_of(known, role), read, made, dim)
+        if not found:
+            raise no_effect("model.features", "on a store that declares no features: leave it out", "prepare the store "
+                            "with event, request or user features, or name hour, weekday, day, gap or age")  # fmt: skip
+        self.prefix = spec.user_at == "prefix"
+        if self.prefix and "user" not in found:
+            raise no_effect("model.features.user_at=prefix", "without features of the user")
+        self.vectors = nn.ModuleDict(found)
+        self.roles = tuple(role for role in ROLES if role in found)
+        self.reads_times = any(part.made for part in found.values())
+        ages = any("age" in part.made for part in found.values())
+        first = (
+            torch.from_numpy(catalog.column(FIRST_TIME).fill_null(NO_TIME).to_numpy(writable=True)) if ages else None
+        )
+        self.register_buffer("first_times", first, persistent=False)
+        self.register_buffer("powers", 2 ** torch.arange(BUCKETS - 1), persistent=False)
+        self.fuse, self.map = spec.fuse, cast(nn.Linear | None, None)
+        count = sum(part.count for name, part in found.items() if not (self.prefix and name == "user"))
+        if spec.fuse != "sum":
+            if not count:
+                raise no_effect(f"model.features.fuse={spec.fuse}", "where the features of the user stand before the "
+                                "history and there are no others")  # fmt: skip
+            self.map = nn.Linear((1 + (count if spec.fuse == "concat" else 1)) * dim, dim)
+            start_small(self)
+        if self.map is not None and spec.fuse == "concat":
+            self.map.weight = nn.Parameter(torch.eye(dim).repeat(1, 1 + count))
+
+    @property
+    def tokens_before(self) -> int:
+        """Places before the first event."""
+        return int(self.prefix)
+
+    def flops(self, places: int) -> int:
+        """FLOPs of so many places: the products, without look-ups."""
+        return 0 if self.map is None else 2 * places * self.map.weight.numel()
+
+    def forward(self, x: Float[Tensor, "B T D"], inputs: Batch) -> tuple[Float[Tensor, "B n D"], Batch]:
+        """x with what is known beside it, and what the encoder reads: a place more, n = T + 1, for a user's token."""
+        known, places = inputs.features or BatchFeatures(), x.shape[:2]
+        parts: list[Tensor] = []
+        token = None
+        for name, module in self.vectors.items():
+            part = cast(FieldVectors, module)
+            if name == "user":
+                vectors = part(known.user, (), len(x))
+                if self.prefix:
+                    token = vectors.sum(1, keepdim=True).to(x.dtype)
+                    continue
+                parts.append(vectors[:, None])
+            else:
+                parts.append(part(getattr(known, name), self._made(part, inputs, known, name == "asked"), *places))
+        x, inputs = self._fused(x, parts), replace(inputs, features=None)
+        return (x, inputs) if token is None else _with_token(x, inputs, token)
+
+    def _fused(self, x: Float[Tensor, "B T D"], parts: Sequence[Float[Tensor, "B #T f D"]]) -> Float[Tensor, "B T D"]:
+        if self.map is not None and self.fuse == "concat":
+            beside = [part.expand(*x.shape[:2], -1, -1).flatten(2).to(x.dtype) for part in parts]
+            joined: Tensor = self.map(torch.cat([x, *beside], -1))
+            return joined
+        if not parts:
+            return x
+        added = sum((part.sum(-2) for part in parts[1:]), parts[0].sum(-2)).to(x.dtype)
+        if self.map is None:
+            return x + added
+        added = added.expand_as(x)
+        return x + self.map(torch.cat([x, added], -1)).sigmoid() * added
+
+    def _made(self, part: FieldVectors, inputs: Batch, known: BatchFeatures, asked: bool) -> list[Int[Tensor, "B T"]]:
+        """The ids of what the times of places tell: 0 where one is not known."""
+        if not part.made:
+            return []
+        times = known_times(inputs.times, "model.features", "the batch has no times", "give them, or leave out what is "
+                            "made of times")  # fmt: skip
+        none = torch.full_like(times, NO_TIME)
+        at = times if not asked else none if known.asked_at is None else known.asked_at
+        since = times if asked else torch.cat([none[:, :1], times[:, :-1]], 1)
+        found = []
+        for name in part.made:
+            if name in ("gap", "age"):
+                start = since if name == "gap" else self.first_times[inputs.items]
+                seconds = (at - start).clamp_min(0)
+                value, there = torch.bucketize(seconds, self.powers, right=True), (at != NO_TIME) & (start != NO_TIME)
+            else:
+                value, there = _OF_DATE[name](at), at != NO_TIME
+            found.append(torch.where(there, value + 1, 0))
+        return found
+
+
+_OF_DATE: dict[str, Callable[[Tensor], Tensor]] = {
+    "hour": lambda at: at % DAY // HOUR,
+    "weekday": lambda at: (at // DAY + 3) % 7,  # 1970 began on a Thursday
+    "day": lambda at: calendar_fields(at)[..., 2],
+}
+
+
+def _with_token(x: Tensor, inputs: Batch, token: Float[Tensor, "B 1 D"]) -> tuple[Float[Tensor, "B n D"], Batch]:
+    """A token before the first event, at the time of that."""
+    items = torch.cat([torch.zeros_like(inputs.items[:, :1]), inputs.items], 1)
+    times = None if inputs.times is None else torch.cat([inputs.times[:, :1], inputs.times], 1)
+    return torch.cat([token, x], 1), replace(inputs, items=items, times=times, lengths=inputs.lengths + 1)

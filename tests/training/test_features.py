@@ -1,0 +1,175 @@
+"""Features from the store to training, answers and evaluation; and what is planted in each role is found."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import fullrank as fr
+from featured import FeaturedStore, some_tables
+from fullrank.core.jagged import Jagged
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.evaluation import Evaluation, evaluate
+from fullrank.experiment import Experiment
+from fullrank.inference.batches import Batching, batches
+from fullrank.inference.recommend import rank
+from fullrank.models.sequential.model import RecommenderModel
+from fullrank.training.data_module import RetrievalData
+from refusals import refused
+from tests.training.conftest import Stop, Stopped, same_weights, tiny
+
+AUTO = "model.features=auto"
+MADE = "model.features={event: [auto, hour, age], request: [auto, gap]}"
+
+
+@pytest.fixture(scope="module")
+def rich(market: Store) -> FeaturedStore:
+    return FeaturedStore.of(market, **some_tables(market.num_events, market.num_users))
+
+
+def model_of(experiment: Experiment, store: Store) -> tuple[RecommenderModel, RetrievalData]:
+    data = RetrievalData.of(experiment, store)
+    model: Any = experiment.model.build(data.known)  # type: ignore[attr-defined]
+    return model, data
+
+
+def test_batches_hold_what_the_model_reads(rich: FeaturedStore) -> None:
+    """Row by row the features of the row's own events, requests and user; a model without features is given none."""
+    model, data = model_of(tiny(AUTO), rich)
+    loader = data.loader(model)
+    for k in range(3):
+        batch = loader.batch(k)
+        known, (event, request, user) = batch.features, (rich.event_features, rich.request_features, rich.user_features)
+        assert known is not None and known.event and known.request and known.user and event and request and user
+        assert batch.rows is not None and batch.users is not None and known.asked is None
+        for row, (n, end, person) in enumerate(zip(batch.lengths, batch.rows, batch.users, strict=True)):
+            places = np.arange(int(end) - int(n), int(end))
+            for table, fields in ((event, known.event), (request, known.request)):
+                one = table.take(places)
+                assert np.array_equal(fields.ids[row, :n], one.categorical)
+                assert np.array_equal(fields.missing[row, :n], np.isnan(one.numeric))
+                assert np.array_equal(fields.numbers[row, :n], np.nan_to_num(one.numeric))
+                assert not fields.ids[row, n:].any() and fields.missing[row, n:].all()
+                for bag, ids in zip(one.bags, fields.bags, strict=True):
+                    assert [list(x) for x in bag] == [x[x > 0].tolist() for x in ids[row, :n]]
+            assert np.array_equal(known.user.ids[row : row + 1], user.take(np.array([person])).categorical)
+    plain, data = model_of(tiny(), rich)
+    assert data.loader(plain).batch(0).features is None and plain.reads_features is None
+    some, data = model_of(tiny("model.features={event: [], request: []}"), rich)
+    known = data.loader(some).batch(0).features
+    assert known is not None and known.event is None and known.request is None and known.user is not None
+
+
+def test_answers_read_the_last_events_and_the_request(rich: FeaturedStore) -> None:
+    """Of histories longer than the model reads, the features of the events that it reads; batches change nothing."""
+    model, _ = model_of(tiny(MADE, "model.max_length=4"), rich)
+    histories = rich.eval_set("test").histories
+    assert rich.request_features is not None and rich.times is not None
+    for at, batch in batches(model, histories, Batching(batch_size=7)):
+        known = batch.features
+        assert known is not None and known.event is not None and known.asked is not None and known.asked_at is not None
+        for row, user in enumerate(at):
+            end = int(histories.items.ends[user])
+            places = np.arange(end - int(batch.lengths[row]), end)
+            assert np.array_equal(known.event.ids[row, : len(places)], rich.event_features.take(places).categorical)  # type: ignore[union-attr]
+            assert np.array_equal(known.asked.ids[row], rich.request_features.take(np.array([end])).categorical[0])
+            assert int(known.asked_at[row]) == int(rich.times[end])
+    one, other = (rank(model, histories, k=5, how=Batching(batch_size=n)) for n in (5, 64))
+    assert np.array_equal(one.ids, other.ids)
+
+
+@pytest.mark.parametrize("role", ["event", "request"])
+def test_no_list_knows_what_comes_later(rich: FeaturedStore, role: str) -> None:
+    """Planted: other features of the targets' events and all later ones, other requests behind the targets' own."""
+    model, _ = model_of(tiny(MADE), rich)
+    found = rich.eval_set("validation")
+    ends = found.histories.items.ends
+    stops = rich.offsets[found.users + 1]
+    own = Jagged(rich.items, ends + (role == "request"), stops).places()
+    before = rank(model, found.histories, k=10)
+    for places, same in ((own, True), (ends if role == "request" else ends - 1, False)):
+        tables = some_tables(rich.num_events, rich.num_users)
+        swapped = some_tables(rich.num_events, rich.num_users, seed=1)[role]
+        mask = pl.Series(np.isin(np.arange(rich.num_events), places))
+        tables[role] = tables[role].select(
+            pl.when(mask).then(swapped[name]).otherwise(pl.col(name)).alias(name) for name in swapped.columns
+        )
+        other = FeaturedStore.of(rich, rich.catalog.features, **tables)
+        after = rank(model, other.eval_set("validation").histories, k=10)
+        assert np.array_equal(before.scores, after.scores) == same
+
+
+def fitted(spec: Experiment, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch, **how: Any) -> Any:
+    monkeypatch.setattr(Catalog, "features", store.catalog.features)  # as a run folder that keeps them has it
+    return fr.train(spec, store, folder, progress=False, **how)
+
+
+ENCODERS = {
+    "transformer": (), "hstu": ("model.encoder.attention=hstu",), "gru": ("model.encoder={kind: gru, dropout: 0.1}",),
+    "fmlp": ("model.encoder={kind: fmlp, dropout: 0.1}",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fuse", ["sum", "concat", "gate"])
+@pytest.mark.parametrize("user_at", ["places", "prefix"])
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    rich: FeaturedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str, user_at: str, fuse: str
+) -> None:
+    spec = tiny(*ENCODERS[encoder], MADE, f"model.features.fuse={fuse}", f"model.features.user_at={user_at}",
+                "training.max_epochs=2", "training.accumulate=2", dropout=0.1)  # fmt: skip
+    whole = fitted(spec, rich, tmp_path / "whole", monkeypatch)
+    with pytest.raises(Stopped):
+        fitted(spec, rich, tmp_path / "cut", monkeypatch, callbacks=[Stop(1)])
+    again = fitted(spec, rich, tmp_path / "cut", monkeypatch, resume=True)
+    assert same_weights(whole, again)
+    spec_of_lists = Evaluation(ks=(5,), metrics=("ndcg",), bootstrap=0)
+    values = [evaluate(run.model(), rich, "test", spec_of_lists).metrics for run in (whole, again)]
+    assert values[0] == values[1]
+
+
+def test_what_the_store_lacks_is_refused(rich: FeaturedStore, market: Store) -> None:
+    with refused("unknown-feature", "devices", "device"):
+        RetrievalData.of(tiny("model.features={request: [devices]}"), rich)
+    untimed = FeaturedStore.of(market, **some_tables(market.num_events, market.num_users))
+    untimed.times = None
+    with refused("missing-times", "hour"):
+        RetrievalData.of(tiny("model.features={event: [auto, hour]}"), untimed)
+    first = RetrievalData.of(tiny(MADE), rich).known.frame["first_event_time"]
+    _, items, times = rich.trained()
+    assert times is not None
+    for item in np.unique(items)[:20]:
+        assert first[int(item)] == times[items == item].min()
+    never = rich.catalog.popularity == 0
+    assert first.is_null().to_numpy().tolist() == never.tolist()
+
+
+def test_a_run_goes_on_with_other_values(rich: FeaturedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value has its vector wherever its id stands, a new one starts anew; a feature of another kind is refused."""
+    run = fitted(tiny(MADE, "training.max_epochs=1"), rich, tmp_path / "run", monkeypatch)
+    old = rich.catalog.features
+    assert old is not None
+    tables = some_tables(rich.num_events, rich.num_users)
+    swapped = {**tables, "request": tables["request"].with_columns(pl.col("device").replace({"a": "z"}))}
+    data = RetrievalData.of(tiny(MADE), FeaturedStore.of(rich, **swapped))
+    fresh: Any = tiny(MADE).model.build(data.known)  # type: ignore[attr-defined]
+    model: Any = tiny(MADE).model.build(data.known)  # type: ignore[attr-defined]
+    model.load_state_dict(fresh.state_dict())
+    run.catalog.features = old
+    data.warm_start(model, run)
+    before, after = (one.features.vectors["asked"] for one in (run.model(), model))
+    start, first = after.starts["device"], before.starts["device"]
+    assert start == first
+    rows = {"missing": (0, 0), "unknown": (1, 1), "b": (3, 2), "c": (4, 3), "d": (5, 4)}
+    for place, now in rows.values():
+        assert torch.equal(after.table[start + now], before.table[first + place])
+    assert torch.equal(after.table[start + 5], fresh.features.vectors["asked"].table[start + 5]), "z is new"
+    assert torch.equal(after.numbers, before.numbers) and torch.equal(after.table[6:], before.table[6:])
+    other = FeaturedStore.of(rich, **{**tables, "request": tables["request"].with_columns(device=pl.lit(1.5))})
+    data = RetrievalData.of(tiny(MADE), other)
+    with refused("other-fields", "device"):
+        data.warm_start(tiny(MADE).model.build(data.known), run)  # type: ignore[attr-defined]

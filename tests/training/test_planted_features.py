@@ -1,0 +1,84 @@
+"""Planted in a column of users, of events or of requests, or in the hour alone, the next item is found."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from featured import FeaturedStore
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.evaluation import Evaluation, evaluate
+from fullrank.experiment import Experiment
+from fullrank.models.sequential.model import Recommender
+from fullrank.training.data_module import RetrievalData
+
+VALUES, USERS, TESTED, NOISE = 8, 1500, 500, 0.1
+CEILING = 1 - NOISE + NOISE / VALUES
+"""Share of targets that the planted value gives away, and those of the others that it names by chance."""
+
+
+def world(role: str, *, shuffled: bool = False) -> FeaturedStore:
+    """Users of two events (a user says no more than one, or history would show the column), with a value in each; the
+    second item is that of the value but for noise, and the first is any. The last users are tested on."""
+    draw = np.random.default_rng(7)
+    first, value = draw.integers(0, VALUES, USERS), draw.integers(0, VALUES, USERS)
+    second = np.where(draw.random(USERS) < NOISE, draw.integers(0, VALUES, USERS), draw.permutation(VALUES)[value])
+    items = np.stack([first, second], 1).ravel().astype(np.int32)
+    given = draw.permutation(value) if shuffled else value
+    hours = np.where(np.arange(2 * USERS) % 2, np.repeat(given, 2), 12)  # of the second event alone
+    times = 1_700_006_400 + 86_400 * np.arange(2 * USERS) + 3600 * hours + draw.integers(0, 3600, 2 * USERS)
+    offsets = np.arange(USERS + 1) * 2
+    ends = offsets[1:] - (np.arange(USERS) >= USERS - TESTED)
+    arrays = {"items": items, "offsets": offsets, "bounds": np.stack([ends, ends], 1), "times": times, "weights": None,
+              "types": None}  # fmt: skip
+    counts = np.bincount(items, minlength=VALUES)
+    columns = {"item": range(VALUES), "item_id": range(VALUES), "train_count": counts}
+    plain = Store(Path("in memory"), {"fingerprint": role}, arrays, Catalog(pl.DataFrame(columns)))
+    other = draw.integers(0, VALUES, USERS)
+    rows = {"user": given, "event": np.stack([given, other], 1).ravel(), "request": np.stack([other, given], 1).ravel()}
+    return FeaturedStore.of(plain, **({role: pl.DataFrame({"planted": rows[role]})} if role in rows else {}))
+
+
+def found(store: Store, *settings: str, features: str) -> float:
+    """The share of the tested users whose target is first in their list."""
+    spec = Experiment(model=Recommender(dim=16, max_length=4)).override(
+        "model.encoder.layers=1", "training.batch_size=512", "training.batch_by=rows", f"model.features={features}",
+        *settings,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    data = RetrievalData.of(spec, store)
+    model = spec.model.build(data.known)  # type: ignore[attr-defined]
+    loader, optimizer = data.loader(model), torch.optim.Adam(model.parameters(), lr=0.02)
+    for k in range(60):
+        optimizer.zero_grad()
+        sum(model(loader.batch(k)).values()).backward()
+        optimizer.step()
+    lists = Evaluation(ks=(1,), metrics=("recall",), bootstrap=0, seen="keep", selection="recall@1")
+    return evaluate(model, store, "test", lists).metrics["recall@1"]
+
+
+ALONE = {
+    "user": "{event: [], request: []}", "event": "{request: [], user: []}", "request": "{event: [], user: []}",
+    "hour": "{event: [], request: [hour], user: []}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ALONE)
+def test_what_is_planted_is_found(role: str) -> None:
+    assert found(world(role), features=ALONE[role]) > 0.95 * CEILING
+    assert found(world(role, shuffled=True), features=ALONE[role]) < 0.3
+
+
+@pytest.mark.parametrize("fuse", ["concat", "gate"])
+def test_other_ways_of_fusing_find_it_too(fuse: str) -> None:
+    assert found(world("request"), features=f"{{fuse: {fuse}}}") > 0.95 * CEILING
+
+
+@pytest.mark.parametrize("encoder", ["gru", "fmlp", "{kind: transformer, layers: 1, attention: {kind: hstu}}"])
+def test_a_token_of_the_user_is_found_too(encoder: str) -> None:
+    features = "{user_at: prefix}"
+    spec = f"model.encoder={encoder}"
+    assert found(world("user"), spec, features=features) > 0.95 * CEILING
