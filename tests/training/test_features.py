@@ -11,7 +11,6 @@ import torch
 import fullrank as fr
 from featured import FeaturedStore, some_tables
 from fullrank.core.jagged import Jagged
-from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.experiment import Experiment
@@ -103,8 +102,7 @@ def test_no_list_knows_what_comes_later(rich: FeaturedStore, role: str) -> None:
         assert np.array_equal(before.scores, after.scores) == same
 
 
-def fitted(spec: Experiment, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch, **how: Any) -> Any:
-    monkeypatch.setattr(Catalog, "features", store.catalog.features)  # as a run folder that keeps them has it
+def fitted(spec: Experiment, store: Store, folder: Path, **how: Any) -> Any:
     return fr.train(spec, store, folder, progress=False, **how)
 
 
@@ -118,14 +116,14 @@ ENCODERS = {
 @pytest.mark.parametrize("user_at", ["places", "prefix"])
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    rich: FeaturedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str, user_at: str, fuse: str
+    rich: FeaturedStore, tmp_path: Path, encoder: str, user_at: str, fuse: str
 ) -> None:
     spec = tiny(*ENCODERS[encoder], MADE, f"model.features.fuse={fuse}", f"model.features.user_at={user_at}",
                 "training.max_epochs=2", "training.accumulate=2", dropout=0.1)  # fmt: skip
-    whole = fitted(spec, rich, tmp_path / "whole", monkeypatch)
+    whole = fitted(spec, rich, tmp_path / "whole")
     with pytest.raises(Stopped):
-        fitted(spec, rich, tmp_path / "cut", monkeypatch, callbacks=[Stop(1)])
-    again = fitted(spec, rich, tmp_path / "cut", monkeypatch, resume=True)
+        fitted(spec, rich, tmp_path / "cut", callbacks=[Stop(1)])
+    again = fitted(spec, rich, tmp_path / "cut", resume=True)
     assert same_weights(whole, again)
     spec_of_lists = Evaluation(ks=(5,), metrics=("ndcg",), bootstrap=0)
     values = [evaluate(run.model(), rich, "test", spec_of_lists).metrics for run in (whole, again)]
@@ -148,9 +146,9 @@ def test_what_the_store_lacks_is_refused(rich: FeaturedStore, market: Store) -> 
     assert first.is_null().to_numpy().tolist() == never.tolist()
 
 
-def test_a_run_goes_on_with_other_values(rich: FeaturedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_with_other_values(rich: FeaturedStore, tmp_path: Path) -> None:
     """A value has its vector wherever its id stands, a new one starts anew; a feature of another kind is refused."""
-    run = fitted(tiny(MADE, "training.max_epochs=1"), rich, tmp_path / "run", monkeypatch)
+    run = fitted(tiny(MADE, "training.max_epochs=1"), rich, tmp_path / "run")
     old = rich.catalog.features
     assert old is not None
     tables = some_tables(rich.num_events, rich.num_users)
@@ -159,7 +157,6 @@ def test_a_run_goes_on_with_other_values(rich: FeaturedStore, tmp_path: Path, mo
     fresh: Any = tiny(MADE).model.build(data.known)  # type: ignore[attr-defined]
     model: Any = tiny(MADE).model.build(data.known)  # type: ignore[attr-defined]
     model.load_state_dict(fresh.state_dict())
-    run.catalog.features = old
     data.warm_start(model, run)
     before, after = (one.features.vectors["asked"] for one in (run.model(), model))
     start, first = after.starts["device"], before.starts["device"]
