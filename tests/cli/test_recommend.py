@@ -7,10 +7,12 @@ import pytest
 
 from fullrank import api
 from fullrank.cli.list_options import parse_filters
+from fullrank.data.events.prepare import prepare as api_prepare
 from fullrank.data.events.store import Store
 from refusals import refused
 from tests.cli.conftest import Ask, Call, Refuses
 from tests.cli.mistakes import TINY
+from tests.training.conftest import tiny
 
 
 @pytest.fixture
@@ -243,3 +245,28 @@ def test_vectors(ask: Ask, call: Call, refuses: Refuses, shop: Path, tmp_path: P
     refuses("unknown-suffix", "vectors @sasrec --out v.csv", ".parquet")
     refuses("option-without-effect", "vectors @sasrec --data @ --out v.parquet")
     refuses("no-vectors", "vectors @item_to_item --out v.parquet")
+
+
+def test_features_of_a_table_and_of_users(call: Call, ask: Ask, tmp_path: Path) -> None:
+    """A file of features says what the library is told; a note says what is missing, in the words of a shell."""
+    events = pl.DataFrame({
+        "user_id": [n % 20 for n in range(200)], "item_id": [n * n % 17 for n in range(200)],
+        "timestamp": range(200), "rating": [n % 5 for n in range(200)], "device": ["phone", "desk"] * 100,
+    })  # fmt: skip
+    people = pl.DataFrame({"user_id": range(20), "country": ["is", "no"] * 10, "device": ["desk"] * 20})
+    people.write_csv(tmp_path / "people.csv")
+    store = api_prepare(
+        events, tmp_path / "store", users=people.drop("device"), event_features=["rating"], request_features=["device"],
+        user_features=["country"],
+    )  # fmt: skip
+    events.write_parquet(tmp_path / "events.parquet")
+    run = api.train(tiny("model.features=auto", "training.max_epochs=1"), store, tmp_path / "run", progress=False)
+    words = f"recommend {run.path} --histories {tmp_path / 'events.parquet'} --k 3"
+    rows = ask(f"{words} --features {tmp_path / 'people.csv'}")["recommendations"]
+    expected = api.recommend(run.path, events, features=people, k=3, titles=True)
+    assert pl.DataFrame(rows).equals(expected)
+    said = call(f"recommend {run.path} --users 3,4 --features {tmp_path / 'people.csv'} --k 3 --json")
+    found = [row["item"] for row in said.json["recommendations"]]
+    assert found == [row["item"] for row in rows if row["user"] in (3, 4)] and "missing" not in said.err
+    bare = call(f"{words} --json")
+    assert "device of the request; country of users" in bare.err and "given by --features" in bare.err

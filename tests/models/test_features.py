@@ -219,10 +219,10 @@ def test_names_are_those_of_the_store() -> None:
         with refused(code="setting-without-effect"):
             built(features=names)
     assert spec_of(features="auto").features == FeatureInput()
-    assert built(features="auto").reads_features == tuple(NAMES)
+    assert built(features="auto").reads_features == NAMES
     bare = catalog()
     with refused(code="setting-without-effect"):
         spec_of(features="auto").build(bare)
-    assert spec_of(features="{event: [hour]}").build(bare).reads_features == ("event",)
+    assert spec_of(features="{event: [hour]}").build(bare).reads_features == {"event": ("hour",)}
     with refused("unknown-column", "first_event_time"):
         spec_of(features="{event: [age]}").build(bare)

@@ -137,9 +137,9 @@ class Cascade:
         """The ranker's k best of each user's `candidates` best items: user, item, score, rank and source ("ranker"), as
         `fr.recommend` gives.
 
-        Histories as in `fr.recommend`, and so are filters and policies; or `users`, ids of the
-        retriever's store, with all their events there (`unknown_users` as there too). In a list of item lists nobody is
-        named: what is read of users is missing.
+        Histories as in `fr.recommend`, and so are filters, policies and the `features` that the retriever reads; or
+        `users`, ids of the retriever's store, with all their events there (`unknown_users` as there too). In a list of
+        item lists nobody is named: what is read of users is missing.
         `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
         user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order
         (`blend_scores`). Users for whom the retriever finds nothing are an error, or skipped (`bare`).
@@ -149,7 +149,8 @@ class Cascade:
         check_choice("bare", bare, ("error", "skip"))
         catalog, store = self.predictor.catalog, None if users is None else self.retriever.require_store()
         columns = EventColumns.of(options)
-        request = self.predictor.request_of(histories, users, store, unknown_users, asked, columns)
+        features = options.get("features")
+        request = self.predictor.request_of(histories, users, store, unknown_users, asked, columns, features)
         reranker, kept, k = self.ordering(context), read_filters(asked, request, catalog), asked.k
         deep = asked.model_copy(update={"k": candidates})
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)

@@ -53,6 +53,9 @@ def recommend(
     unknown_users: Annotated[
         Word | None, choice("error|popular|skip", "Users whom --data does not have.  [default: error]")
     ] = None,
+    features: Annotated[
+        Path | None, option("FILE", "A table of what is known of users and of the requests that are answered.")
+    ] = None,
 ) -> None:
     """Recommend items for histories or known users.
 
@@ -67,6 +70,7 @@ def recommend(
     fullrank recommend runs/sasrec --history 2,3,5 --exclude 11,12
     fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
     fullrank recommend runs/sasrec --users 17,42 --filters genre=Comedy --filters 'year>=2000'
+    fullrank recommend runs/featured --histories today.parquet --features users.parquet
     """
     from fullrank.core.checks import check_one_way
 
@@ -75,7 +79,7 @@ def recommend(
     check_beside("--users", users, data=data, unknown_users=unknown_users)
     table = "a column of --histories FILE"
     check_beside(table, histories, **vars(replace(names, user_col=None)))
-    check_beside(table, histories or users, user_col=names.user_col)
+    check_beside(f"{table}, --users or --features", histories or users or features, user_col=names.user_col)
     strangers = unknown_users or "error"
     output.check()
     check_store(data)
@@ -96,9 +100,9 @@ def recommend(
     missing = []
     if users is not None:
         store = event_store_of(opened) if data is None else Store.open(data)
-        # --user-col was of the file of users
+        # --user-col was of the file of users, and of that of features
         asked = {"users": user_ids(users, store, columns[0]), "data": store, "unknown_users": strangers}
-        asked |= column_names(item_col=names.item_col)
+        asked |= column_names(item_col=names.item_col, user_col=None if features is None else names.user_col)
     else:
         listed = _listed(history or [], catalog)
         items = (
@@ -106,8 +110,9 @@ def recommend(
         )
         missing = unknown_ids(items, catalog)
         asked |= {"histories": listed if source is None else histories}
+    asked["features"] = features
     lists, budget = list_keywords(given(context), catalog, columns[1]), budget_of(given(context))
-    with _doubts(output, "--empty", "--untimed"):
+    with _doubts(output, "--empty", "--untimed", "--features"):
         answers = predictor.recommend(**asked, **lists, titles=True, budget=budget)
     if missing:
         output.say(

@@ -115,6 +115,11 @@ class HistoryFeatures:
         known = any(one is not None for one in (event, request, user, at))
         return cls(event, request, user, rows, at) if known else None
 
+    def of_events(self, rows: Int[np.ndarray, "n"] | Bool[np.ndarray, "E"]) -> HistoryFeatures:
+        """The same beside some of the events."""
+        event, request = (None if one is None else one.some(rows) for one in (self.event, self.request))
+        return replace(self, event=event, request=request)
+
     def take(self, rows: Rows) -> HistoryFeatures:
         """Those of some of the users."""
         of_users = {

@@ -28,7 +28,7 @@ from fullrank.core.log import Progress, untold
 from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.feature_files import OF_EVENTS, OfEvents, same_encoding
+from fullrank.data.events.feature_files import OF_EVENTS, OfEvents, require_same_encoding
 from fullrank.data.events.features import encoder_of
 from fullrank.data.events.store import Store
 from fullrank.data.features import FeatureRows, FeatureTable, HistoryFeatures
@@ -233,20 +233,10 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
     if stored is None:
         tables = _encoded(catalog, pl.select(pl.repeat(None, store.num_events).alias("nothing")), str(store.path))
     else:
-        _require_features(store, catalog)
+        require_same_encoding(str(store.path), store.features, catalog.features)
         tables = {} if catalog.features is None else dict(stored.tables)
     items = number[np.asarray(store.items)]
     return _Events(str(store.path), store.user_ids.cast(pl.String), owner, items, times, tables)
-
-
-def _require_features(store: Store, catalog: Catalog) -> None:
-    """Raise `UserError` where a store encodes features as the catalogue does not."""
-    if catalog.features is not None and not same_encoding(store.features, catalog.features):
-        raise UserError(
-            f"{store.path} has other features than the model's items know, or fitted them on other data: give the "
-            "store that it was trained on, or the earlier events as a table",
-            code="other-features",
-        )
 
 
 def _encoded(catalog: Catalog, frame: pl.DataFrame, what: str) -> dict[OfEvents, FeatureTable]:
@@ -266,7 +256,7 @@ def _users_of(users: pl.Series, catalog: Catalog, stores: Sequence[Store | None]
     """What the first of some stores that has features knows of users; None where none has."""
     for store in stores:
         if store is not None and catalog.features is not None and store.features is not None:
-            _require_features(store, catalog)
+            require_same_encoding(str(store.path), store.features, catalog.features)
             ids = users if store.user_ids.dtype == pl.String else users.cast(store.user_ids.dtype, strict=False)
             table = store.user_features
             return None if table is None else FeatureRows(table, store.rows_of(ids))

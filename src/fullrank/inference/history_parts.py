@@ -28,6 +28,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns
 from fullrank.data.frames import Chunks, InputTable
+from fullrank.inference.features import Reads
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, by_user, event_columns, require_some
 from fullrank.inference.stored_users import read_rows, refuse_table_columns
@@ -76,8 +77,8 @@ class StoreParts:
         known = {"parts": count, "histories": [store.fingerprint, store.manifest["content"]]}
         return cls(tuple(folders), parts_of_users, known)
 
-    def read(self, number: int, catalog: Catalog, options: ListOptions, *, timed: bool) -> Iterator[RequestBatch]:
-        """The users of a part, for a model that reads times (`timed`) or not."""
+    def read(self, number: int, catalog: Catalog, options: ListOptions, reads: Reads) -> Iterator[RequestBatch]:
+        """The users of a part, for a model that `reads` so much of them."""
         low, high = stretch(number, self.parts, sum(users for _, users, _ in self.folders))
         start = 0
         for folder, users, content in self.folders:
@@ -86,7 +87,7 @@ class StoreParts:
             if len(rows):
                 store = _store(folder, content)
                 ids = store.user_ids.gather(rows).alias("user")
-                yield read_rows(rows, ids, store, catalog, options, timed=timed)
+                yield read_rows(rows, ids, store, catalog, options, reads=reads)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class TableParts:
     names: tuple[str, ...]
     """Columns of the table, for sentences."""
 
-    def read(self, number: int, catalog: Catalog, options: ListOptions, *, timed: bool) -> Iterator[RequestBatch]:
+    def read(self, number: int, catalog: Catalog, options: ListOptions, reads: Reads) -> Iterator[RequestBatch]:
         """The same as of `StoreParts`."""
         users, own = Spill(Path(self.folder), 1).read(number, self.columns, text=self.text_users)
         users = users.cast(pl.String) if self.text_users else users  # no users have no type
@@ -109,7 +110,7 @@ class TableParts:
         names, lengths, order = by_user(users, order)
         times = own["time"][order] if "time" in own else None
         flat = FlatEvents(names, lengths, own["item"][order].astype(np.int64), times)
-        yield batch_of(flat, self.names, options, timed=timed, ordered=False)
+        yield batch_of(flat, EventColumns(self.names), options, reads=reads, ordered=False)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from fullrank.core.constraints import MOST_VALUE
 from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec, error_sentence
 from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords
+from fullrank.inference.features import FeatureInput
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
@@ -144,7 +145,9 @@ class ListKeywords(TypedDict, total=False):
 
 
 class RecommendKeywords(ListKeywords, ColumnKeywords, total=False):
-    """What is asked of lists, and the columns of a table of histories."""
+    """What is asked of lists, the columns of a table of histories, and what is known beside these."""
+
+    features: FeatureInput
 
 
 class ScoreKeywords(ColumnKeywords, total=False):
@@ -153,12 +156,16 @@ class ScoreKeywords(ColumnKeywords, total=False):
     budget: BudgetInput
     unknown: str
     untimed: str
+    features: FeatureInput
 
 
 LIST_DEFAULTS: dict[str, Any] = {name: field.default for name, field in ListOptions.model_fields.items()}
 """What `ListKeywords` are where the caller says nothing."""
-RECOMMEND_DEFAULTS = COLUMN_DEFAULTS | LIST_DEFAULTS
-SCORE_DEFAULTS = COLUMN_DEFAULTS | {name: LIST_DEFAULTS[name] for name in ("budget", "unknown", "untimed")}
+FEATURES_DEFAULT: dict[str, Any] = {"features": None}
+RECOMMEND_DEFAULTS = COLUMN_DEFAULTS | LIST_DEFAULTS | FEATURES_DEFAULT
+SCORE_DEFAULTS = (
+    COLUMN_DEFAULTS | {name: LIST_DEFAULTS[name] for name in ("budget", "unknown", "untimed")} | FEATURES_DEFAULT
+)
 
 
 def changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:

@@ -98,7 +98,7 @@ class ListTask:
 
     def __call__(self, number: int) -> ListCounts:
         predictor, filters = self.model.open(), Filters(barred=self.barred)
-        requests = self.histories.read(number, predictor.catalog, self.options, timed=predictor.model.reads_times)
+        requests = self.histories.read(number, predictor.catalog, self.options, predictor.reads)
         frame = pl.concat([predictor.list_frame(request, self.options, filters) for request in requests])
         write_table(frame, part_file(Path(self.out), number))
         return counts_of(frame.lazy())

@@ -31,6 +31,7 @@ from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import take
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.exact import top_k
+from fullrank.inference.features import FeatureInput, Reads, missing_note
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import (
     RECOMMEND_DEFAULTS,
@@ -157,6 +158,11 @@ class Predictor:
         with adaptive stopping a column `steps` says how long for each user. `decoding` is the search among semantic
         ids, such as {"kind": "graph"} (an error for a model that does not generate them).
 
+        A model that reads features finds those of events and of past requests in columns of the table, or in the store.
+        `features` are those of users and of the requests that are answered: {user: {name: value}}, a list with a
+        mapping for each history, or a table with the user column; `asked_at` is when a request is asked (now). They
+        stand over what a store knows of its users. What nobody gives is missing, and told in a note.
+
         Returns user, item, score, rank (from 1), source, and title where `titles` is asked for and known: polars unless
         a frame was given. `source` is `model`, or `popular` where the history holds no item that the model
         knows: then scores are counts of training events, which no score of a model compares with. Raises `UserError`
@@ -164,7 +170,7 @@ class Predictor:
         """
         asked = ListOptions.of(options).with_settings(self.budget, self.decoding)
         columns = EventColumns.of(options)
-        request = self.request_of(histories, users, data, unknown_users, asked, columns)
+        request = self.request_of(histories, users, data, unknown_users, asked, columns, options.get("features"))
         if request.unknown_only and asked.empty == "popular" and not self.model.allows_empty:
             warnings.warn(
                 f"{request.unknown_only:,} of {len(request):,} histories hold no item that the model knows: they get "
@@ -199,7 +205,9 @@ class Predictor:
         """
         asked = ListOptions.of(options)
         budget = self._fixed(asked)
-        request = self._read(histories, asked, EventColumns.of(options))
+        request = self.request_of(
+            histories, None, None, "error", asked, EventColumns.of(options), options.get("features")
+        )
         rows, items = read_candidates(candidates, request)
         empty = request.histories.lengths == 0
         if not self.model.allows_empty:
@@ -301,7 +309,9 @@ class Predictor:
         Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
         """
         # Any history does: all scorers share these vectors.
-        one = self._read([[self.catalog.ids[0]]], ListOptions(unknown="error", untimed="even"), EventColumns())
+        one = read_histories(
+            [[self.catalog.ids[0]]], self.catalog, ListOptions(unknown="error", untimed="even"), reads=self.reads
+        )
         return self._dense(one)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
     def item_vector_table(self) -> pl.DataFrame:
@@ -325,7 +335,8 @@ class Predictor:
         """
         asked = ListOptions.of(options)
         budget = self._fixed(asked)
-        request = self.request_of(histories, users, data, unknown_users, asked, EventColumns.of(options))
+        columns, features = EventColumns.of(options), options.get("features")
+        request = self.request_of(histories, users, data, unknown_users, asked, columns, features)
         return request.users, self._dense(request, budget)[0]
 
     def user_vector_table(self, histories: HistoryInput | None = None, **how: Any) -> pl.DataFrame:
@@ -368,8 +379,9 @@ class Predictor:
         unknown_users: str,
         options: ListOptions,
         columns: EventColumns,
+        features: FeatureInput = None,
     ) -> RequestBatch:
-        """The histories of a call, or those of its users, read.
+        """The histories of a call, or those of its users, read; a note where features are missing.
 
         Raises `UserError` for both and for neither, for `data` or `unknown_users` beside histories, and for what cannot
         be read.
@@ -380,13 +392,23 @@ class Predictor:
         if users is None:
             if data is not None or unknown_users != "error":
                 raise no_effect("data or unknown_users", "on histories, since it is about users= of a store")
-            return self._read(histories, options, columns)
-        refuse_table_columns(columns)
-        timed = self.model.reads_times
-        return read_users(users, data, self.catalog, options, unknown_users=unknown_users, timed=timed)
+            request = read_histories(
+                histories, self.catalog, options, columns=columns, features=features, reads=self.reads
+            )
+        else:
+            refuse_table_columns(columns, user=features is None)
+            request = read_users(
+                users, data, self.catalog, options, unknown_users=unknown_users, columns=columns, features=features,
+                reads=self.reads,
+            )  # fmt: skip
+        if request.lacking:
+            warnings.warn(missing_note(request.lacking), stacklevel=3)
+        return request
 
-    def _read(self, histories: HistoryInput, options: ListOptions, columns: EventColumns) -> RequestBatch:
-        return read_histories(histories, self.catalog, options, columns=columns, timed=self.model.reads_times)
+    @property
+    def reads(self) -> Reads:
+        """What the model reads of histories."""
+        return Reads.of(self.model, self.catalog.features)
 
     def _fixed(self, options: ListOptions) -> Budget:
         """A budget without adaptive stopping, which compares ranked lists."""

@@ -20,9 +20,11 @@ from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.features import HistoryFeatures
 from fullrank.data.frames import SUFFIXES, InputTable
 from fullrank.data.histories import Histories, UserKeys, user_keys
 from fullrank.inference.column_filters import check_filters, filters_key, item_columns, refused_by
+from fullrank.inference.features import FeatureInput, Given, Reads, known_features
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ItemLists, ListOptions
 
@@ -46,6 +48,8 @@ class RequestBatch:
     """Histories that hold items, none of which the catalogue has."""
     give: Callable[[pl.DataFrame], Any] = lambda frame: frame
     """A polars frame as the caller's type of DataFrame."""
+    lacking: str = ""
+    """Features that the model reads and nobody gave, for a note."""
 
     def __len__(self) -> int:
         return len(self.histories)
@@ -67,9 +71,10 @@ def read_histories(
     options: ListOptions = ListOptions(),
     *,
     columns: EventColumns = EventColumns(),
-    timed: bool = False,
+    features: FeatureInput = None,
+    reads: Reads = Reads(),
 ) -> RequestBatch:
-    """The histories as arrays. `timed`: a model reads when events happened. The rest is as in `Predictor.recommend`.
+    """The histories as arrays, for a model that `reads` so much of them. The rest is as in `Predictor.recommend`.
 
     A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model reads times.
     """
@@ -81,29 +86,30 @@ def read_histories(
         if columns.unit != "s":
             raise no_effect(f"time_unit={columns.unit!r}", "on histories without times")
     else:
-        flat = _from_table(histories, columns, catalog)
-    return batch_of(flat, columns.names, options, timed=timed, listed=listed, ordered=listed)
+        flat = _from_table(histories, columns, catalog, reads)
+    return batch_of(flat, columns, options, features=features, reads=reads, listed=listed, ordered=listed)
 
 
 def batch_of(
     flat: FlatEvents,
-    columns: Sequence[str],
+    columns: EventColumns,
     options: ListOptions,
     *,
-    timed: bool,
+    reads: Reads,
+    features: FeatureInput = None,
     listed: bool = False,
     ordered: bool = True,
 ) -> RequestBatch:
-    """Events with external users as a request: items that the catalogue does not have left out, times where a model
-    reads them.
+    """Events with external users as a request: items that the catalogue does not have left out, times and features
+    where a model reads them.
 
     Lists may have none (`untimed`); a table without them is refused, since its column may have another name. Raises
     `UserError` for missing times, and for unknown items where `unknown` is `error`.
     """
-    lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
-    if timed and times is None and lengths.any():
+    lengths, items, times = flat.lengths, flat.items, flat.times if reads.timed else None
+    if reads.timed and times is None and lengths.any():
         if options.untimed == "error" or (options.untimed == "auto" and not listed):
-            name = columns[2] if len(columns) > 2 else "timestamp"
+            name = columns.names[2] if len(columns.names) > 2 else USUAL[2]
             raise UserError(
                 "this model reads when events happened and these histories have no times: give a table with a column "
                 f"{name!r}, or have events taken as a day apart by untimed='even'",
@@ -116,7 +122,9 @@ def batch_of(
                 stacklevel=2,
             )
         times = even_times(lengths)
-    known, unknown_only = items >= 0, 0
+    numbered = pl.Series("user", np.arange(len(lengths))) if flat.users is None else flat.users
+    given = None if features is None else Given.read(features, reads, numbered, columns, ordered=ordered)
+    beside, known, unknown_only = flat.features, items >= 0, 0
     if not known.all():
         if options.unknown == "error":
             raise UserError(
@@ -125,12 +133,15 @@ def batch_of(
                 code="unknown-item",
             )
         owner = np.repeat(np.arange(len(lengths)), lengths)
-        given, lengths = lengths, np.bincount(owner[known], minlength=len(lengths))
-        unknown_only = int(((given > 0) & (lengths == 0)).sum())
+        before, lengths = lengths, np.bincount(owner[known], minlength=len(lengths))
+        unknown_only = int(((before > 0) & (lengths == 0)).sum())
+        beside = None if beside is None else beside.of_events(known)
         items, times = items[known], None if times is None else times[known]
     keys = None if flat.users is None else UserKeys(partial(user_keys, flat.users))
-    made = Histories(Jagged.from_lengths(items.astype(np.int64, copy=False), lengths), times, keys=keys)
-    return RequestBatch(flat.users, made, ordered, unknown_only, flat.give)
+    known_of = known_features(beside, given, reads, len(lengths), columns.unit)
+    made = Histories(Jagged.from_lengths(items.astype(np.int64, copy=False), lengths), times, None, keys, known_of)
+    lacking = reads.lacking(flat.columns, beside is not None and beside.user is not None, given)
+    return RequestBatch(flat.users, made, ordered, unknown_only, flat.give, lacking)
 
 
 def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, item: str = "item_id") -> Filters:
@@ -284,6 +295,10 @@ class FlatEvents:
     """Seconds since 1970; None where there are none."""
     give: Callable[[pl.DataFrame], Any] = lambda frame: frame
     """A polars frame as the caller's type of DataFrame."""
+    features: HistoryFeatures | None = None
+    """What is known of the events, their requests, and of users; None where nothing is."""
+    columns: Sequence[str] = ()
+    """The features that the events have."""
 
 
 def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) -> FlatEvents:
@@ -361,7 +376,7 @@ def event_columns(source: InputTable, named: EventColumns) -> tuple[str, ...]:
     return names
 
 
-def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents:
+def _from_table(table: Any, named: EventColumns, catalog: Catalog, reads: Reads) -> FlatEvents:
     """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
     if isinstance(table, str | bytes) and not str(table).lower().endswith(SUFFIXES):  # an id rather than a file
         raise _not_histories(table)
@@ -370,7 +385,8 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents
     except UserError as error:
         raise _not_histories(table) if error.code == "not-a-table" else error from None
     columns = event_columns(source, named)
-    frame = source.read(columns)
+    features = [name for name in reads.columns("event", "request") if name in source.columns]
+    frame = source.read([*columns, *features])
     for name in columns[:2]:
         source.require_one_kind(name)
     what = "the histories" if source.path is None else source.name
@@ -385,7 +401,8 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents
         order = order if moved is None else moved
     names, lengths, order = by_user(users, order)
     times = None if times is None else times[order]
-    return FlatEvents(names, lengths, catalog.lookup(items)[order], times, giver(source.frame))
+    known = reads.of_events(frame[order] if features else frame, what)
+    return FlatEvents(names, lengths, catalog.lookup(items)[order], times, giver(source.frame), known, features)
 
 
 def by_user(

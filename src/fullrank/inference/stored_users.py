@@ -15,7 +15,10 @@ from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.data import values
 from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.feature_files import require_same_encoding
 from fullrank.data.events.store import Store, opened_store
+from fullrank.data.features import FeatureRows, HistoryFeatures
+from fullrank.inference.features import FeatureInput, Reads
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import (
     FlatEvents,
@@ -31,9 +34,10 @@ Users = Sequence[Any] | pl.Series | Any
 UNKNOWN_USERS = ("error", "popular", "skip")
 
 
-def refuse_table_columns(columns: EventColumns) -> None:
-    """Raise `UserError` where users are a store's and columns of a table are named: that of items, of an item table."""
-    if (*columns.names[:1], *columns.names[2:], columns.unit) != (USUAL[0], USUAL[2], "s"):
+def refuse_table_columns(columns: EventColumns, *, user: bool = True) -> None:
+    """Raise `UserError` where users are a store's and columns of a table are named, but for that of items (of an item
+    table) and, without `user`, that of users (of a table of features)."""
+    if (*columns.names[: int(user)], *columns.names[2:], columns.unit) != (*USUAL[: int(user)], USUAL[2], "s"):
         raise no_effect(
             "user_col, time_col or time_unit",
             "on users of a store, whose columns were named when it was prepared",
@@ -48,12 +52,14 @@ def read_users(
     options: ListOptions = ListOptions(),
     *,
     unknown_users: str = "error",
-    timed: bool = False,
+    columns: EventColumns = EventColumns(),
+    features: FeatureInput = None,
+    reads: Reads = Reads(),
 ) -> RequestBatch:
     """Users of a store with all their events there, in the order given; policies as in `Predictor.recommend`.
 
-    The store may be another one than the model was trained on: its items are found by their external ids. Nothing here
-    goes through users one by one.
+    The store may be another one than the model was trained on: its items are found by their external ids. `columns` has
+    the user column of `features`. Nothing here goes through users one by one.
     """
     where: Any = check_given("the store of the users", data, "name it by data=", code="missing-store")
     store = opened_store(where)
@@ -69,7 +75,7 @@ def read_users(
                 code="unknown-user",
             )
         given, rows = given.filter(pl.Series(rows >= 0)), rows[rows >= 0]
-    return read_rows(rows, given, store, catalog, options, timed=timed)
+    return read_rows(rows, given, store, catalog, options, columns=columns, features=features, reads=reads)
 
 
 def _left_out(store: Store) -> str:
@@ -111,20 +117,37 @@ def _ids(users: Users, store: Store) -> pl.Series:
 
 
 def read_rows(
-    rows: Int[np.ndarray, "U"], users: pl.Series, store: Store, catalog: Catalog, options: ListOptions, *, timed: bool
+    rows: Int[np.ndarray, "U"],
+    users: pl.Series,
+    store: Store,
+    catalog: Catalog,
+    options: ListOptions,
+    *,
+    reads: Reads,
+    columns: EventColumns = EventColumns(),
+    features: FeatureInput = None,
 ) -> RequestBatch:
     """The users in these rows of a store with all their events there, none where a row is -1.
 
-    Items are as the model's catalogue numbers them, policies as in `batch_of`.
+    Items are as the model's catalogue numbers them, policies as in `batch_of`. Raises `UserError` for a store that
+    encodes features otherwise than the model's items.
     """
-    known = rows >= 0
+    there = rows >= 0
     lengths = np.zeros(len(rows), np.int64)
-    found = store.events.take(rows[known])
-    lengths[known] = found.lengths
+    found = store.events.take(rows[there])
+    lengths[there] = found.lengths
     number = catalog.lookup(store.catalog.ids)
     if not (number >= 0).any():
         what = f"items of {str(store.path)!r}"
         raise values.none_known(store.catalog.ids, what, "the model's catalogue", catalog.ids)
     seconds = found.seconds
     times = None if seconds is None else seconds.flat()
-    return batch_of(FlatEvents(users, lengths, number[found.items.flat()], times), USUAL, options, timed=timed)
+    known: HistoryFeatures | None = None
+    names: tuple[str, ...] = ()
+    if reads.names and store.features is not None:
+        require_same_encoding(str(store.path), store.features, reads.encoder)
+        people, names = store.user_features, reads.columns("event", "request")
+        of_users = None if people is None else FeatureRows(people, rows)
+        known = HistoryFeatures(store.event_features, store.request_features, of_users).of_events(found.items.places())
+    flat = FlatEvents(users, lengths, number[found.items.flat()], times, features=known, columns=names)
+    return batch_of(flat, columns, options, features=features, reads=reads)

@@ -184,8 +184,9 @@ class Model(ABC):
     """Whether it needs `Batch.times`: it is then given them everywhere, and never otherwise."""
     reads_users: bool = False
     """Whether it reads `Batch.user_keys`."""
-    reads_features: tuple[str, ...] | None = None
-    """Roles of features (event, request, user) that it reads in `Batch.features`; None where it reads none."""
+    reads_features: Mapping[str, tuple[str, ...]] | None = None
+    """Names of the features that it reads in `Batch.features`, those made of times too, by role (event, request, user);
+    None where it reads none."""
 
     @property
     def reasoner(self) -> Any | None:

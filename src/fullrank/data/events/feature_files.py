@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
+from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject, write_array, write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.parted import Flat, stretches
@@ -124,6 +125,16 @@ def same_encoding(one: FeatureEncoder | None, other: FeatureEncoder | None) -> b
         return one is other
     there, here = vocabularies(one), vocabularies(other)
     return encoder_state(one) == encoder_state(other) and all(there[name].equals(here[name]) for name in there)
+
+
+def require_same_encoding(path: str, theirs: FeatureEncoder | None, ours: FeatureEncoder | None) -> None:
+    """Raise `UserError` where the store at `path` encodes features as the model's items do not."""
+    if ours is not None and not same_encoding(theirs, ours):
+        raise UserError(
+            f"{path} has other features than the model's items know, or fitted them on other data: give the store that "
+            "it was trained on, or the events as a table",
+            code="other-features",
+        )
 
 
 def read_tables(

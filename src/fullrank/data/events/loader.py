@@ -8,7 +8,7 @@ A global batch is split into shards, one for each process and micro-batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
@@ -78,7 +78,7 @@ class Loader(Batches):
     """Whether batches hold the times of events."""
     users: bool = False
     """Whether they hold the keys of users."""
-    features: tuple[str, ...] | None = None
+    features: Collection[str] | None = None
     """Roles whose features they hold; None where they hold none."""
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class Loader(Batches):
             self._kept = epoch, self._make_plan(epoch)
         return self._kept[1]
 
-    def _features(self, rows: Jagged, users: np.ndarray, roles: tuple[str, ...]) -> BatchFeatures:
+    def _features(self, rows: Jagged, users: np.ndarray, roles: Collection[str]) -> BatchFeatures:
         store = self.store
         people = store.user_features if "user" in roles else None
         of_users = None if people is None else FeatureRows(people, users)

@@ -183,8 +183,12 @@ class FeatureReader(nn.Module):
     def __init__(self, dim: int, catalog: Catalog, spec: FeatureInput):
         super().__init__()
         known, found = encoder_in(catalog), {}
+        self.names: dict[str, tuple[str, ...]] = {}
+        """What is read, by role."""
         for role in ROLES:
             read, made = spec.names(role, known)
+            if read or made:
+                self.names[role] = (*read, *made)
             for name in ("request", "asked") if role == "request" else (role,):
                 if read or made:
                     found[name] = FieldVectors(encoder_of(known, role), read, made, dim)
@@ -195,7 +199,6 @@ class FeatureReader(nn.Module):
         if self.prefix and "user" not in found:
             raise no_effect("model.features.user_at=prefix", "without features of the user")
         self.vectors = nn.ModuleDict(found)
-        self.roles = tuple(role for role in ROLES if role in found)
         self.reads_times = any(part.made for part in found.values())
         ages = any("age" in part.made for part in found.values())
         first = (

@@ -145,7 +145,7 @@ class RecommenderModel(nn.Module, Model):
         assert isinstance(self.task, HistoryTask)
         reader = features.build(spec.dim, catalog)
         self.task.read_features(reader)
-        self.reads_features, self.reads_times = reader.roles, self.reads_times or reader.reads_times
+        self.reads_features, self.reads_times = reader.names, self.reads_times or reader.reads_times
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
