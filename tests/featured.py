@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,9 @@ from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.schema import Numeric
 from fullrank.data.impressions.vocabulary import Vocabulary
+from fullrank.experiment import Experiment
+from fullrank.inference.predictor import Predictor
+from fullrank.training.data_module import RetrievalData
 
 NAMES = {"event": ("rating", "dwell", "tags"), "request": ("device", "price"), "user": ("country", "born", "likes")}
 KINDS = {"dwell": "numeric", "price": "numeric", "born": "numeric", "tags": "bag", "likes": "bag"}
@@ -133,3 +137,48 @@ def changed(fields: Fields, where: torch.Tensor, seed: int = 99) -> Fields:
         ids.to(fields.ids.dtype), torch.where(where[..., None], numbers, fields.numbers),
         fields.missing & ~where[..., None], tuple(bag.to(fields.bags[0].dtype) for bag in bags),
     )  # fmt: skip
+
+
+SHOP_BEGAN = 1_700_000_000
+SHOP_FEATURES: dict[str, Any] = {
+    "event_features": ["rating", {"kind": "numeric", "name": "dwell"}, {"kind": "bag", "name": "tags"}],
+    "request_features": ["device", {"kind": "numeric", "name": "price", "transform": "bucket", "buckets": 3}],
+    "user_features": ["country", {"kind": "numeric", "name": "born"}, {"kind": "bag", "name": "likes"}],
+}  # fmt: skip
+"""What `fr.prepare` is told of `shop_events` and `shop_people`."""
+
+
+def shop_events(count: int = 400, users: int = 40) -> pl.DataFrame:
+    """A table of events with a column of every kind of feature."""
+    draw = np.random.default_rng(5)
+    return pl.DataFrame({
+        "user_id": [f"u{n}" for n in draw.permutation(np.arange(count) % users)],
+        "item_id": draw.zipf(1.5, count) % 30,
+        "timestamp": SHOP_BEGAN + 3_600 * draw.permutation(count),
+        "rating": draw.integers(1, 6, count),
+        "dwell": pl.Series(draw.gamma(2.0, 30.0, count)).set(pl.Series(draw.random(count) < 0.2), None),
+        "tags": [draw.choice(list("abcde"), n % 4, replace=False).tolist() for n in range(count)],
+        "device": draw.choice(["phone", "desk", ""], count).tolist(),
+        "price": np.round(draw.gamma(2.0, 10.0, count), 1),
+    })  # fmt: skip
+
+
+def shop_people(users: int = 40) -> pl.DataFrame:
+    """The table of its users."""
+    draw = np.random.default_rng(6)
+    return pl.DataFrame({
+        "user_id": [f"u{n}" for n in range(users)],
+        "country": draw.choice(["is", "no", "fo"], users).tolist(),
+        "born": draw.integers(1950, 2000, users).astype(float),
+        "likes": [draw.choice(["sea", "hills", "town"], n % 3, replace=False).tolist() for n in range(users)],
+    })  # fmt: skip
+
+
+def shop_predictor(store: Store, spec: Experiment) -> Predictor:
+    """A predictor, not trained, whose features weigh as much as its items."""
+    known = RetrievalData.of(spec, store).known
+    model: Any = spec.model.build(known)  # type: ignore[attr-defined]
+    for name, one in model.named_parameters():
+        if "features" in name:
+            one.data.mul_(20)
+    return Predictor(model, known)

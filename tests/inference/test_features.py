@@ -13,21 +13,14 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from featured import SHOP_BEGAN, SHOP_FEATURES, shop_events, shop_people, shop_predictor
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
-from fullrank.training.data_module import RetrievalData
 from refusals import refused
 from tests.training.conftest import tiny
 
-EVENTS, USERS = 400, 40
-BEFORE = 1_700_000_000
-FEATURES: dict[str, Any] = {
-    "event_features": ["rating", {"kind": "numeric", "name": "dwell"}, {"kind": "bag", "name": "tags"}],
-    "request_features": ["device", {"kind": "numeric", "name": "price", "transform": "bucket", "buckets": 3}],
-    "user_features": ["country", {"kind": "numeric", "name": "born"}, {"kind": "bag", "name": "likes"}],
-}  # fmt: skip
 ALL = "model.features=auto"
 TIMED = "model.features={event: [auto, hour, age], request: [auto, weekday, gap]}"
 LISTS = {"k": 8, "seen": "keep"}
@@ -35,44 +28,21 @@ LISTS = {"k": 8, "seen": "keep"}
 
 @pytest.fixture(scope="module")
 def events() -> pl.DataFrame:
-    draw = np.random.default_rng(5)
-    return pl.DataFrame({
-        "user_id": [f"u{n}" for n in draw.permutation(np.arange(EVENTS) % USERS)],
-        "item_id": draw.zipf(1.5, EVENTS) % 30,
-        "timestamp": BEFORE + 3_600 * draw.permutation(EVENTS),
-        "rating": draw.integers(1, 6, EVENTS),
-        "dwell": pl.Series(draw.gamma(2.0, 30.0, EVENTS)).set(pl.Series(draw.random(EVENTS) < 0.2), None),
-        "tags": [draw.choice(list("abcde"), n % 4, replace=False).tolist() for n in range(EVENTS)],
-        "device": draw.choice(["phone", "desk", ""], EVENTS).tolist(),
-        "price": np.round(draw.gamma(2.0, 10.0, EVENTS), 1),
-    })  # fmt: skip
+    return shop_events()
 
 
 @pytest.fixture(scope="module")
 def people() -> pl.DataFrame:
-    draw = np.random.default_rng(6)
-    return pl.DataFrame({
-        "user_id": [f"u{n}" for n in range(USERS)],
-        "country": draw.choice(["is", "no", "fo"], USERS).tolist(),
-        "born": draw.integers(1950, 2000, USERS).astype(float),
-        "likes": [draw.choice(["sea", "hills", "town"], n % 3, replace=False).tolist() for n in range(USERS)],
-    })  # fmt: skip
+    return shop_people()
 
 
 @pytest.fixture(scope="module")
 def store(events: pl.DataFrame, people: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return fr.prepare(events, tmp_path_factory.mktemp("rich") / "store", users=people, **FEATURES)
+    return fr.prepare(events, tmp_path_factory.mktemp("rich") / "store", users=people, **SHOP_FEATURES)
 
 
 def made(store: Store, *settings: str) -> Predictor:
-    """A predictor whose features weigh as much as its items."""
-    spec = tiny(*settings)
-    known = RetrievalData.of(spec, store).known
-    model: Any = spec.model.build(known)  # type: ignore[attr-defined]
-    for name, one in model.named_parameters():
-        if "features" in name:
-            one.data.mul_(20)
-    return Predictor(model, known)
+    return shop_predictor(store, tiny(*settings))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +77,7 @@ def test_a_table_and_a_store_say_the_same(
 ) -> None:
     predictor = request.getfixturevalue(kind)
     users = store.user_ids.to_list()
-    when = {} if kind == "plain" else {"asked_at": BEFORE + 10**7}
+    when = {} if kind == "plain" else {"asked_at": SHOP_BEGAN + 10**7}
     asked, known = asked_of(users, **when), of_people(people)
     told = {user: {**known[user], **asked[user]} for user in users}
     found = predictor.recommend(users=users, data=store, features=asked, **LISTS)
@@ -160,7 +130,7 @@ def test_unknown_items_go_with_their_features(plain: Predictor, events: pl.DataF
     users = events["user_id"].unique().sort().to_list()
     known = of_people(people)
     told = {user: {**known[user], **asked_of([user])[user]} for user in users}
-    more = events.sample(100, seed=2).with_columns(item_id=pl.lit(10**6), rating=pl.lit(1), timestamp=BEFORE + 5)
+    more = events.sample(100, seed=2).with_columns(item_id=pl.lit(10**6), rating=pl.lit(1), timestamp=SHOP_BEGAN + 5)
     mixed = pl.concat([events, more.cast(events.schema)]).sample(fraction=1.0, shuffle=True, seed=3)
     assert plain.recommend(events, features=told, **LISTS).equals(plain.recommend(mixed, features=told, **LISTS))
 
@@ -181,8 +151,8 @@ def test_score_and_vectors_read_them_too(plain: Predictor, store: Store, events:
 
 
 TIMES: list[Any] = [
-    BEFORE, float(BEFORE), "2023-11-14T22:13:20", "2023-11-14T22:13:20Z", datetime.datetime(2023, 11, 14, 22, 13, 20),
-    np.int64(BEFORE), datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC),
+    SHOP_BEGAN, float(SHOP_BEGAN), "2023-11-14T22:13:20", "2023-11-14T22:13:20Z",
+    datetime.datetime(2023, 11, 14, 22, 13, 20), np.int64(SHOP_BEGAN), datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC),
 ]  # fmt: skip
 
 
@@ -196,14 +166,14 @@ def test_when_it_is_asked(
 
     for when in TIMES:
         known = found({"u3": {**asked_of(["u3"])["u3"], "asked_at": when}}).histories.features
-        assert known is not None and known.asked_at is not None and known.asked_at.tolist() == [BEFORE]
+        assert known is not None and known.asked_at is not None and known.asked_at.tolist() == [SHOP_BEGAN]
     monkeypatch.setattr("fullrank.inference.features.time.time", lambda: 77.5)
     for given in (asked_of(["u3"]), asked_of(["u3"], asked_at=None)):
         known = found(given).histories.features
         assert known is not None and known.asked_at is not None and known.asked_at.tolist() == [77]
     milli = events.with_columns(timestamp=pl.col("timestamp") * 1000)
     people = {user: {"country": "is", "born": 1, "likes": []} for user in milli["user_id"].unique()}
-    told = {user: {**one, **asked_of([user], asked_at=BEFORE * 1000)[user]} for user, one in people.items()}
+    told = {user: {**one, **asked_of([user], asked_at=SHOP_BEGAN * 1000)[user]} for user, one in people.items()}
     lists = timed.recommend(milli, features=told, time_unit="ms", **LISTS)
     text = {user: {**one, "asked_at": "2023-11-14T22:13:20"} for user, one in told.items()}
     assert lists.equals(timed.recommend(milli, features=text, time_unit="ms", **LISTS))
@@ -305,10 +275,10 @@ def test_another_store(
         UserWarning, match="rating, dwell, tags, device, price of past events; country, born, likes of u"
     ):
         plain.recommend(users=["u3"], data=bare, features=asked_of(["u3"]), **LISTS)
-    other = fr.prepare(events.head(300), tmp_path / "other", users=people, **FEATURES)
+    other = fr.prepare(events.head(300), tmp_path / "other", users=people, **SHOP_FEATURES)
     with refused("other-features"):
         plain.recommend(users=["u3"], data=other)
-    again = fr.prepare(events, tmp_path / "again", users=people, parts=3, **FEATURES)
+    again = fr.prepare(events, tmp_path / "again", users=people, parts=3, **SHOP_FEATURES)
     asked = asked_of(["u3", "u7"])
     found = plain.recommend(users=["u3", "u7"], data=again, features=asked, **LISTS)
     assert found.equals(plain.recommend(users=["u3", "u7"], data=store, features=asked, **LISTS))

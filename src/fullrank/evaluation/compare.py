@@ -33,16 +33,19 @@ from fullrank.evaluation.statistics import (
     resample,
     sign_flip,
 )
+from fullrank.evaluation.summary import UNREAD
 from fullrank.metrics import UserValues
 from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 
 MAY_DIFFER = (
-    "bootstrap", "metrics", "ks", "reasoning", "decoding", "popularity_discount", "events", "lists", "targets"
+    "bootstrap", "metrics", "ks", "reasoning", "decoding", "popularity_discount", "events", "lists", "targets",
+    "features",
 )  # fmt: skip
 """Parts of a protocol of retrieval that may differ: what else was computed, how intervals were drawn, how many steps a
 model reasoned, how it searched, whether its lists were re-ranked against popularity, how much of later events may have
-leaked into it (the users, histories and targets are in the fingerprint), that lists were made elsewhere, and how many
-targets there are, which older results do not say."""
+leaked into it (the users, histories and targets are in the fingerprint), that lists were made elsewhere, how many
+targets there are, which older results do not say, and the features read: but not whether they tell of the target's own
+request."""
 MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out", "metrics", "slices", "calibration")
 """The same of ranking."""
 MAX_RESAMPLES = 1000
@@ -196,11 +199,17 @@ def _mean_drawn(sides: Results, metric: str, unit: str, samples: int, seed: int)
 
 def _check_protocols(a: EvaluationResult, b: EvaluationResult, free: Sequence[str]) -> None:
     """Raise `UserError` where two results are not of the same protocol and the same rows."""
-    ours, theirs = ({k: v for k, v in side.protocol.items() if k not in free} for side in (a, b))
+    ours, theirs = (compared_protocol(side.protocol, free) for side in (a, b))
     require_same_protocol(ours, theirs, "these evaluations cannot be compared")
     if not np.array_equal(a.rows.ids, b.rows.ids):
         what = "users" if a.problem == "retrieval" else "impressions"
         raise UserError(f"these evaluations cannot be compared: they hold different {what}", code="rows-differ")
+
+
+def compared_protocol(protocol: JsonObject, free: Sequence[str] = MAY_DIFFER) -> JsonObject:
+    """What has to be equal of two protocols."""
+    own = {} if protocol.get("kind") == "clicks" else {"request_time": UNREAD}
+    return {name: value for name, value in (own | protocol).items() if name not in free}
 
 
 def bqs_like_quality(metric: str) -> Name | None:

@@ -36,7 +36,7 @@ from fullrank.data.frames import InputTable
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
 from fullrank.data.values import TextIndex
 from fullrank.evaluation.result import EvaluationResult, merge
-from fullrank.evaluation.retrieval import measure
+from fullrank.evaluation.retrieval import features_read, measure
 from fullrank.evaluation.spec import Evaluation
 from fullrank.models import Model
 
@@ -102,6 +102,8 @@ def evaluate_later(
         "history": "all earlier events" if began is None else f"events before {values.with_date(began)}",
         "events": later.facts,
     }
+    missing = later.facts.get("missing_features", ())
+    own |= features_read(model, later.catalog, later.eval_set(SPLIT).histories.features, missing)
     return merge([replace(rows, protocol=rows.protocol | own)])
 
 

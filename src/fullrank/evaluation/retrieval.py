@@ -7,6 +7,7 @@ that a number depends on besides the model; two results are compared only where 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -18,13 +19,16 @@ from fullrank.core.files import JsonObject
 from fullrank.core.log import Progress, untold
 from fullrank.core.memory import require_memory
 from fullrank.core.parted import Flat, occurrences
+from fullrank.data.features import NO_TIME, HistoryFeatures
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.adjusted import EventDropout, PopularityDiscount
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.sampled import block_of, sampled_hits, shared_negative_metrics, shared_negative_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import slice_codes
+from fullrank.evaluation.summary import UNREAD
 from fullrank.inference.batches import Batching, score_batches
+from fullrank.inference.features import Reads
 from fullrank.inference.recommend import rank
 from fullrank.inference.search import Decoding
 from fullrank.metrics import ItemCounts, MetricInputs, RankedIds, RankedLists, match
@@ -146,7 +150,7 @@ def users_and_protocol(
     users, skipped = _users(store, split, spec)
     protocol = _protocol(store, split, spec, len(users), skipped)
     if model is not None:
-        protocol |= _inference(model, spec)
+        protocol |= _inference(model, spec) | features_read(model, store.catalog, users.histories.features)
     if spec.diversity_by is not None:
         protocol["diversity_by"] = spec.diversity_by
     protocol["targets"] = len(users.truth.flat())
@@ -247,6 +251,26 @@ def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int
         )
     order = np.flatnonzero(keep)[np.argsort(whole.users[keep], kind="stable")]
     return whole.take(order), int(np.sum(~keep))
+
+
+def features_read(
+    model: Model, catalog: Any, known: HistoryFeatures | None, missing: Collection[str] = ()
+) -> JsonObject:
+    """The features that a model reads, and whether it is told anything of the request of its target (`request_time`):
+    known, unknown, or unread where the model reads nothing of it. Empty for a model that reads no features.
+
+    `missing` are features that nobody knows.
+    """
+    reads = Reads.of(model, getattr(catalog, "features", None))
+    if not reads.names:
+        return {}
+    columns, known = set(reads.columns("request")) - set(missing), known or HistoryFeatures()
+    at = reads.when and known.asked_at is not None and bool((known.asked_at != NO_TIME).any())
+    told = "known" if at or (columns and known.asked is not None) else "unknown"
+    return {
+        "request_time": told if reads.names.get("request") else UNREAD,
+        "features": {role: list(names) for role, names in reads.names.items()},
+    }
 
 
 def _inference(model: Model, spec: Evaluation) -> JsonObject:

@@ -75,8 +75,20 @@ def population(protocol: Mapping[str, Any]) -> str:
     where = f"of the {split} split" if "events" not in protocol else f"of {split}"
     return (
         f"{protocol['users']:,} users {where}, {protocol['items']:,} items, "
-        f"candidates {protocol['candidates']}, {history_words(protocol)}"
+        f"candidates {protocol['candidates']}, {history_words(protocol)}{feature_words(protocol)}"
     )
+
+
+UNREAD = "unread"
+"""What a protocol says of a target's request where a model reads nothing of it; so does one without the key."""
+
+
+def feature_words(protocol: Mapping[str, Any]) -> str:
+    """Which features a model reads and what it is told of the request that it answers; empty where it reads none."""
+    if not (features := protocol.get("features")):
+        return ""
+    names = "; ".join(f"{', '.join(names)} ({role})" for role, names in features.items())
+    return f", features {names}, the target's request {protocol['request_time']}"
 
 
 def _place(base: str) -> int:

@@ -25,6 +25,7 @@ from fullrank.analysis.report.results import (
     readable,
 )
 from fullrank.core.files import JsonObject
+from fullrank.evaluation.summary import feature_words
 from fullrank.metrics.names import history_words
 
 COLLAPSED = 0.8
@@ -201,7 +202,8 @@ def _retrieval_protocol(one: RunResult, split: str) -> str:
     leak = " Training has events that lie after other users' test events." if _split(one).get("leak") else ""
     return (
         f"{_opening(one, split)}{plural(protocol['users'], 'user')}, each next item ranked against all "
-        f"{protocol['items']:,} items, {history_words(protocol)}; {_level(protocol)} intervals over users.{leak}"
+        f"{protocol['items']:,} items, {history_words(protocol)}{feature_words(protocol)}; "
+        f"{_level(protocol)} intervals over users.{leak}"
     )
 
 

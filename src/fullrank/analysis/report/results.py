@@ -23,7 +23,7 @@ from fullrank.core.files import JsonObject
 from fullrank.core.log import Tell, quiet
 from fullrank.core.registry import Problem
 from fullrank.evaluation import compare
-from fullrank.evaluation.compare import MAY_DIFFER, Comparison
+from fullrank.evaluation.compare import Comparison, compared_protocol
 from fullrank.evaluation.result import protocol_difference, setting_to_align
 from fullrank.evaluation.statistics import RESAMPLED
 from fullrank.models.ranking.lr import LR
@@ -155,7 +155,7 @@ def _retrieval(results: Runs) -> str | None:
 
 
 def _protocol(result: RunResult) -> JsonObject:
-    return {key: value for key, value in result.evaluation.protocol.items() if key not in MAY_DIFFER}
+    return compared_protocol(result.evaluation.protocol)
 
 
 def _ranking(results: Runs) -> str | None:
