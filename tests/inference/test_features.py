@@ -150,9 +150,10 @@ def test_score_and_vectors_read_them_too(plain: Predictor, store: Store, events:
     assert names.to_list() == users
 
 
+MOMENT = datetime.datetime(2023, 11, 14, 22, 13, 20)
 TIMES: list[Any] = [
-    SHOP_BEGAN, float(SHOP_BEGAN), "2023-11-14T22:13:20", "2023-11-14T22:13:20Z",
-    datetime.datetime(2023, 11, 14, 22, 13, 20), np.int64(SHOP_BEGAN), datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC),
+    SHOP_BEGAN, float(SHOP_BEGAN), "2023-11-14T22:13:20", "2023-11-14T22:13:20Z", MOMENT, np.int64(SHOP_BEGAN),
+    MOMENT.replace(tzinfo=datetime.UTC),
 ]  # fmt: skip
 
 
