@@ -6,6 +6,8 @@ One file although it is long: every call that takes a run stands in one place, a
 from __future__ import annotations
 
 import hashlib
+import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,6 +38,7 @@ from fullrank.evaluation import (
 )
 from fullrank.evaluation.later_events import LaterEvents, evaluate_later, later_events
 from fullrank.experiment import Experiment, find_experiment
+from fullrank.inference.features import missing_note
 from fullrank.inference.list_options import (
     LIST_DEFAULTS,
     RECOMMEND_DEFAULTS,
@@ -425,7 +428,9 @@ def recommend_parts(
     Users are those of `data` (the store of the run's training where none is named), or of `histories`: Parquet files or
     a DataFrame, also of Spark, whose events of a user may lie anywhere. The other arguments of lists are those of
     `recommend`; `exclude`, `allow` and `filters` are for all users. A call that was cut off goes on with the parts that
-    are missing; lists of another call at `out` are refused, or replaced with `overwrite`.
+    are missing; lists of another call at `out` are refused, or replaced with `overwrite`. Features that a model reads
+    are those of the store, or columns of the table; requests are asked when the first call begins, and nothing else is
+    known of them.
 
     `engine` is this process (`embedded`, in `workers` processes), `spark` on the session that is there or on `master`,
     or `ray` on the cluster at the address `ray` (`auto`, `local`, `HOST:PORT`). Workers need `out` and the store on a
@@ -439,15 +444,17 @@ def recommend_parts(
     check_one_way({"histories": histories, "data=, a store of all users,": data}, code="histories-or-users")
     with _workers(opened, engine, device, table=histories) as (runner, model, predictor):
         barred = list_parts.barred_items(wanted, columns.names[1], predictor.catalog)
-        settings = list_parts.for_parts(wanted, predictor)
+        settings, reads = list_parts.for_parts(wanted, predictor), predictor.reads
         source: Any
         if histories is None:
-            source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns)
+            source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns, reads)
         else:
-            source = history_parts.HistoryTable.of(histories, engine.parts, columns)
+            source = history_parts.HistoryTable.of(histories, engine.parts, columns, reads)
+        if source.lacking:
+            warnings.warn(missing_note(source.lacking, parts=True), stacklevel=2)
         return list_parts.write_list_parts(
             folder, source, model, settings, barred, catalog=predictor.catalog, runner=runner, overwrite=overwrite,
-            progress=progress or untold,
+            asked_at=int(time.time()) if reads.when else None, progress=progress or untold,
         )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ import fullrank as fr
 from featured import SHOP_FEATURES, shop_events, shop_people, shop_predictor
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.later_events import evaluate_later, later_events
+from fullrank.serving.model import ServedModel
+from fullrank.serving.settings import ServeSettings
 from refusals import refused
 from tests.training.conftest import tiny
 
@@ -63,3 +65,26 @@ def test_of_later_events(store: fr.Store, tmp_path: Path) -> None:
         predictor = shop_predictor(store, tiny(f"model.features={features}"))
         found = evaluate_later(predictor.model, later_events(table, predictor.catalog, store), SPEC)
         assert found.protocol["request_time"] == told
+
+
+def test_the_store_of_an_evaluation_has_the_features(store: fr.Store, tmp_path: Path) -> None:
+    """One with the same events and without features, or with others, has the same fingerprint and is refused."""
+    run = fr.train(tiny("model.features=auto", "training.max_epochs=1"), store, tmp_path / "run", progress=False)
+    bare = fr.prepare(shop_events(), tmp_path / "bare")
+    other = fr.prepare(shop_events(), tmp_path / "other", event_features=["rating"])
+    assert bare.fingerprint == store.fingerprint == other.fingerprint
+    assert fr.evaluate(run, data=store).protocol["request_time"] == "known"
+    for one in (bare, other):
+        with refused("other-features"):
+            fr.evaluate(run, data=one)
+    timed = fr.train(tiny("model.features={request: [hour]}", "training.max_epochs=1"), bare, tmp_path / "timed",
+                     progress=False)  # fmt: skip
+    assert fr.evaluate(timed, data=bare).protocol["features"] == {"request": ["hour"]}
+    dropped = fr.evaluate(run, set=["drop=0.3"])
+    assert dropped.protocol["dropped"]["share"] == 0.3
+    parts, whole = fr.evaluate(run, parts=3), fr.evaluate(run)
+    assert parts.protocol == whole.protocol and parts.metrics["ndcg@10"] == pytest.approx(whole.metrics["ndcg@10"])
+    with pytest.warns(UserWarning, match="told no features, so what run reads counts as missing: rating"):
+        ServedModel.open(run.path, ServeSettings.parse({"run": str(run.path)}), {})
+    assert fr.diagnose(run).rows
+    fr.explain(run)

@@ -322,3 +322,53 @@ def test_random_requests_are_answered_or_refused(timed: Predictor, store: Store,
         answered += 1
         assert found["user"].n_unique() == len(users) and found["score"].is_finite().all()
     assert 60 < answered < 190
+
+
+@pytest.fixture(scope="module")
+def run(store: Store, tmp_path_factory: pytest.TempPathFactory) -> fr.Run:
+    spec = tiny(TIMED, "training.max_epochs=1")
+    return fr.train(spec, store, tmp_path_factory.mktemp("runs") / "run", progress=False)
+
+
+def in_parts(run: fr.Run, out: Path, *histories: Any, **how: Any) -> pl.DataFrame:
+    with pytest.warns(UserWarning, match="of the request"):
+        lists = fr.recommend_parts(run, out, *histories, **LISTS, **how)
+    return pl.concat(map(pl.read_parquet, lists.files)).sort("user", "rank")
+
+
+def test_lists_in_parts_read_them_too(
+    run: fr.Run, store: Store, events: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a store and of a table, whatever the parts; a call that goes on asks at the time of the first one."""
+    monkeypatch.setattr("fullrank.api.time.time", lambda: float(SHOP_BEGAN + 10**7))
+    users = store.user_ids.sort().to_list()
+    when = {user: {"asked_at": SHOP_BEGAN + 10**7} for user in users}
+    with pytest.warns(UserWarning, match="device, price of the request .those"):
+        expected = fr.recommend(run, users=users, features=when, **LISTS).sort("user", "rank")
+
+    def same(found: pl.DataFrame, told: pl.DataFrame) -> None:
+        assert found.select("user", "item").equals(told.select("user", "item"))
+        np.testing.assert_allclose(found["score"], told["score"], rtol=1e-5)
+
+    for count in (1, 3):
+        same(in_parts(run, tmp_path / f"store {count}", parts=count), expected)
+    with pytest.warns(UserWarning, match="country, born, likes of users"):
+        alone = fr.recommend(run, events, features=when, **LISTS).sort("user", "rank")
+    path = tmp_path / "events.parquet"
+    events.sample(fraction=1.0, shuffle=True, seed=1).write_parquet(path)
+    monkeypatch.setattr("fullrank.data.frames.CHUNK", 90)
+    for count in (1, 3):
+        same(in_parts(run, tmp_path / f"table {count}", path, parts=count), alone)
+    out = tmp_path / "table 3"
+    (out / "lists" / "part-00001.parquet").unlink()
+    monkeypatch.setattr("fullrank.api.time.time", lambda: 5.0)
+    same(in_parts(run, out, path, parts=3), alone)
+    spoiled = events.with_columns(dwell=pl.lit("long"))
+    with pytest.warns(UserWarning), refused("unreadable-numbers", "dwell"):
+        fr.recommend_parts(run, tmp_path / "spoiled", spoiled)
+    bare = events.select("user_id", "item_id", "timestamp")
+    with pytest.warns(UserWarning, match="rating, dwell, tags, device, price of past events; device, price of the req"):
+        fr.recommend_parts(run, tmp_path / "bare", bare)
+    other = fr.prepare(bare.head(300), tmp_path / "other")
+    with pytest.warns(UserWarning, match="rating, dwell"):
+        fr.recommend_parts(run, tmp_path / "bare store", data=other)

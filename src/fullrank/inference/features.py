@@ -23,9 +23,12 @@ from fullrank.core.errors import UserError, brief, no_effect, no_such
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.column_names import EventColumns
+from fullrank.data.events.feature_columns import FeatureColumns, encode
+from fullrank.data.events.feature_files import OF_EVENTS
 from fullrank.data.events.features import FeatureEncoder, Role, encoder_of
 from fullrank.data.features import Encoded, FeatureRows, FeatureTable, HistoryFeatures
 from fullrank.data.frames import InputTable
+from fullrank.data.impressions.schema import AnyField
 
 FeatureInput = Mapping[Any, Mapping[str, Any]] | Sequence[Mapping[str, Any] | None] | Any | None
 """Features of users and requests: {user: {name: value}}, a mapping for each history, or a DataFrame or the path of a
@@ -44,6 +47,8 @@ class Reads:
     encoder: FeatureEncoder | None = None
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Features by role, with those that are made of times; empty where it reads none."""
+    now: int | None = None
+    """When a request is asked of which nobody says it, seconds since 1970; None goes by the clock."""
 
     @classmethod
     def of(cls, model: Any, encoder: FeatureEncoder | None) -> Reads:
@@ -59,6 +64,12 @@ class Reads:
     def of_requests(self) -> tuple[str, ...]:
         """What `features=` may name."""
         return (*self.columns("user", "request"), *([ASKED_AT] if self.when else []))
+
+    @property
+    def fields(self) -> tuple[AnyField, ...]:
+        """Those of events and past requests that are read."""
+        read, known = self.columns("event", "request"), () if self.encoder is None else self.encoder.schema.of_events
+        return tuple(one for one in known if one.name in read)
 
     def columns(self, *roles: Role) -> tuple[str, ...]:
         """Those that are columns of a table, of some roles."""
@@ -82,6 +93,15 @@ class Reads:
         if not self.names:
             return None
         return HistoryFeatures(self.encode("event", frame, what), self.encode("request", frame, what))
+
+    def coded(self, columns: FeatureColumns, rows: int) -> HistoryFeatures | None:
+        """The same of coded columns."""
+        if self.encoder is None or not self.names:
+            return None
+        whole = columns.with_missing(self.encoder.schema.of_events, rows)
+        event, request = (encode(whole, encoder_of(self.encoder, role)) if role in self.names else None
+                          for role in OF_EVENTS)  # fmt: skip
+        return HistoryFeatures(event, request)
 
     def lacking(self, columns: Sequence[str], known_users: bool = False, given: Given | None = None) -> str:
         """What the model reads and is not given, for a note; empty where nothing is.
@@ -188,9 +208,9 @@ class Given:
         )
         return replace(self, frame=frame)
 
-    def asked_at(self, unit: values.Unit) -> Int[np.ndarray, "U"]:
+    def asked_at(self, unit: values.Unit, now: int | None) -> Int[np.ndarray, "U"]:
         """When each request is asked, seconds since 1970: now, where nothing is said. Numbers count `unit`."""
-        found = np.full(len(self.frame), int(time.time()))
+        found = np.full(len(self.frame), int(time.time()) if now is None else now)
         if ASKED_AT in self.said:
             column = self.frame[ASKED_AT]
             there = column.is_not_null().to_numpy()
@@ -250,12 +270,12 @@ def _column(name: str, given: list[Any]) -> pl.Series:
     return column
 
 
-def missing_note(lacking: str) -> str:
-    """The sentence of features that the model reads and nobody gave."""
-    return (
-        f"the model reads features that are not given, so they count as missing: {lacking} (those of past events are "
-        "columns of a table of histories, those of requests and users are given by features=)"
-    )
+def missing_note(lacking: str, *, parts: bool = False) -> str:
+    """The sentence of features that the model reads and nobody gave; of lists in `parts`."""
+    given = "features of requests and users are for fr.recommend" if parts else (
+        "those of past events are columns of a table of histories, those of requests and users are given by features="
+    )  # fmt: skip
+    return f"the model reads features that are not given, so they count as missing: {lacking} ({given})"
 
 
 def known_features(
@@ -266,7 +286,7 @@ def known_features(
         return None
     known = of_events or HistoryFeatures()
     own = Given(pl.DataFrame({"row": np.arange(users)}), {}, "features") if given is None else given
-    at = own.asked_at(unit) if reads.when else None
+    at = own.asked_at(unit, reads.now) if reads.when else None
     if given is None:
         return replace(known, asked_at=at)
     rows = np.arange(users)

@@ -7,13 +7,14 @@ of a user may lie anywhere in it. What a part holds depends on the data and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import narwhals as nw
 import numpy as np
 import polars as pl
 
@@ -23,11 +24,14 @@ from fullrank.core.tables import write_table
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.feature_columns import FeatureCoder, FeatureColumns, different_values
+from fullrank.data.events.feature_files import require_same_encoding
 from fullrank.data.events.pieces import Coding, Spill, coded_piece
 from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns
 from fullrank.data.frames import Chunks, InputTable
+from fullrank.data.impressions.schema import AnyField, BagOf
 from fullrank.inference.features import Reads
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, by_user, event_columns, require_some
@@ -39,6 +43,8 @@ PART_USERS = 1 << 15
 PART_EVENTS = 1 << 20
 """Events of a part of a table, on average, where the caller does not say."""
 ITEMS = "items.parquet"
+VALUES = "values"
+"""The folder of the different values of features."""
 
 
 def stretch(number: int, parts: int, size: int) -> tuple[int, int]:
@@ -62,12 +68,20 @@ class StoreParts:
     parts: int
     identity: Mapping[str, Any]
     """What lists of these users are known by again."""
+    lacking: str = ""
+    """Features that the model reads and the store does not have."""
 
     @classmethod
-    def of(cls, store: Store, count: int | None, columns: EventColumns) -> StoreParts:
-        """So many parts, or as many as `PART_USERS` asks for. Raises `UserError` for more parts than users, and for
-        columns of a table."""
+    def of(cls, store: Store, count: int | None, columns: EventColumns, reads: Reads) -> StoreParts:
+        """So many parts, or as many as `PART_USERS` asks for, for a model that `reads` so much of them.
+
+        Raises `UserError` for more parts than users, for columns of a table, and where features are encoded otherwise.
+        """
         refuse_table_columns(columns)
+        lacking = reads.lacking(())
+        if reads.names and store.features is not None:
+            require_same_encoding(str(store.path), store.features, reads.encoder)
+            lacking = reads.lacking(reads.columns("event", "request"), known_users=True)
         users = store.num_users
         require_some(users, f"users in {str(store.path)!r}")
         parts_of_users = count_parts(count, users, PART_USERS)
@@ -75,7 +89,7 @@ class StoreParts:
         sizes, contents = [one["counts"]["users"] for one in told], [str(one["content"]) for one in told]
         folders = zip(map(str, map(Path.absolute, store.folders)), sizes, contents, strict=True)
         known = {"parts": count, "histories": [store.fingerprint, store.manifest["content"]]}
-        return cls(tuple(folders), parts_of_users, known)
+        return cls(tuple(folders), parts_of_users, known, lacking)
 
     def read(self, number: int, catalog: Catalog, options: ListOptions, reads: Reads) -> Iterator[RequestBatch]:
         """The users of a part, for a model that `reads` so much of them."""
@@ -101,6 +115,8 @@ class TableParts:
     text_users: bool
     names: tuple[str, ...]
     """Columns of the table, for sentences."""
+    fields: tuple[AnyField, ...] = ()
+    """Features of its events."""
 
     def read(self, number: int, catalog: Catalog, options: ListOptions, reads: Reads) -> Iterator[RequestBatch]:
         """The same as of `StoreParts`."""
@@ -109,7 +125,12 @@ class TableParts:
         order = np.argsort(own["key"], kind="stable") if "key" in own else np.arange(len(users))
         names, lengths, order = by_user(users, order)
         times = own["time"][order] if "time" in own else None
-        flat = FlatEvents(names, lengths, own["item"][order].astype(np.int64), times)
+        coded = FeatureColumns()
+        if self.fields and "item" in own:
+            coded = FeatureCoder(self.fields, Path(self.folder) / VALUES).columns(own).take(order)
+        known = reads.coded(coded, len(order))
+        items = own["item"][order].astype(np.int64)
+        flat = FlatEvents(names, lengths, items, times, features=known, columns=[one.name for one in coded.fields])
         yield batch_of(flat, EventColumns(self.names), options, reads=reads, ordered=False)
 
 
@@ -124,10 +145,17 @@ class HistoryTable:
     """Of user, item and, where the table has one, time."""
     parts: int | None
     """How many it becomes; None: as many as `PART_EVENTS` asks for."""
+    fields: tuple[AnyField, ...] = ()
+    """Features that it has columns of, and the model reads."""
+    lacking: str = ""
+    """Features that the model reads and it has no columns of."""
 
     @classmethod
-    def of(cls, table: Any, parts: int | None, named: EventColumns) -> HistoryTable:
-        """Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame."""
+    def of(cls, table: Any, parts: int | None, named: EventColumns, reads: Reads) -> HistoryTable:
+        """One for a model that `reads` so much of it.
+
+        Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame.
+        """
         source = InputTable(table, "histories")
         user, item, *times = event_columns(source, named)
         if not source.typed:
@@ -137,7 +165,9 @@ class HistoryTable:
                 code="unknown-suffix",
             )
         time = times[0] if times else None
-        return cls(source, table, Columns(user=user, item=item, time=time, time_unit=named.unit), parts)
+        columns = Columns(user=user, item=item, time=time, time_unit=named.unit)
+        fields = tuple(_field_of(source, one) for one in reads.fields if one.name in source.columns)
+        return cls(source, table, columns, parts, fields, reads.lacking([one.name for one in fields]))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,6 +182,7 @@ class HistoryTable:
             "parts": self.parts,
             "histories": known,
             "columns": list(self.names),
+            **({"features": [one.name for one in self.fields]} if self.fields else {}),
             "time_unit": self.columns.time_unit,
         }
 
@@ -162,10 +193,12 @@ class HistoryTable:
         for name in self.names[:2]:
             self.source.require_one_kind(name)
         with scratch_folder() as scratch:
-            chunks = Chunks(self.source, self.names, scratch)
+            chunks = Chunks(self.source, [*self.names, *(one.name for one in self.fields)], scratch)
             self.source.require_rows(chunks.rows)
             count = self.parts or -(-chunks.rows // PART_EVENTS)
-            spill, coding, text = Spill(folder, count), Coding(self.columns, (), count), False
+            named = ((self.source.name, frame) for _, frame in chunks.of([one.name for one in self.fields]))
+            coder = self._coder(folder, different_values(self.fields, named) if self.fields else [])
+            spill, coding, text = Spill(folder, count), Coding(self.columns, (), count, coder), False
             for _, frame in chunks:
                 part, users, own = coded_piece(frame, self.source.name, coding, catalog.lookup)
                 text = users.dtype == pl.String
@@ -173,11 +206,15 @@ class HistoryTable:
             spill.flush()
         return {"parts": count, "columns": spill.columns, "text_users": text}
 
+    def _coder(self, folder: Path, known: Sequence[pl.Series]) -> FeatureCoder | None:
+        return FeatureCoder.write(self.fields, known, folder / VALUES) if self.fields else None
+
     def _spill_on_spark(self, folder: Path, catalog: Catalog, session: Any) -> JsonObject:
         spark.require_readable(self.source)
         folder.mkdir(parents=True, exist_ok=True)
         write_table(catalog.frame.select("item", "item_id", "train_count"), folder / ITEMS)
-        frame, name = spark.ordered_frame(session, self.given, self.names, "histories")
+        names = [*self.names, *(one.name for one in self.fields)]
+        frame, name = spark.ordered_frame(session, self.given, names, "histories")
         with as_user_error():
             count = self.parts
             if count is None:
@@ -185,10 +222,17 @@ class HistoryTable:
                 self.source.require_rows(rows)
                 count = -(-rows // PART_EVENTS)
             find_of = partial(_item_finder, folder / ITEMS)
-            coding = Coding(self.columns, (), count)
+            coder = self._coder(folder, spark.different_values(frame, self.fields, name))
+            coding = Coding(self.columns, (), count, coder)
             sent, found = spark.send_to_parts(frame, name, coding, find_of, folder)
         self.source.require_rows(int(found["events"].sum()))
         return {"parts": count, **sent}
+
+
+def _field_of(source: InputTable, field: AnyField) -> AnyField:
+    """A field as a table has it: lists need no separator."""
+    lists = isinstance(source.frame.collect_schema()[field.name], nw.List | nw.Array)
+    return field.model_copy(update={"separator": None}) if lists and isinstance(field, BagOf) else field
 
 
 def _item_finder(items: Path) -> Callable[[pl.Series], np.ndarray]:

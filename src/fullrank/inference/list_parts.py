@@ -15,7 +15,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,13 @@ class ListTask:
     options: ListOptions
     barred: Bool[np.ndarray, "V"] | None
     """The items that nobody is shown; None: there are none."""
+    now: int | None = None
+    """When everybody asks, where the model reads it."""
 
     def __call__(self, number: int) -> ListCounts:
         predictor, filters = self.model.open(), Filters(barred=self.barred)
-        requests = self.histories.read(number, predictor.catalog, self.options, predictor.reads)
+        reads = replace(predictor.reads, now=self.now)
+        requests = self.histories.read(number, predictor.catalog, self.options, reads)
         frame = pl.concat([predictor.list_frame(request, self.options, filters) for request in requests])
         write_table(frame, part_file(Path(self.out), number))
         return counts_of(frame.lazy())
@@ -114,9 +117,10 @@ def write_list_parts(
     catalog: Catalog,
     runner: Runner,
     overwrite: bool = False,
+    asked_at: int | None = None,
     progress: Progress = untold,
 ) -> ListParts:
-    """Write the lists of all users at `out`, or what is missing of them.
+    """Write the lists of all users at `out`, or what is missing of them; `asked_at`: when all ask, if that is read.
 
     Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was written then stays.
     """
@@ -128,7 +132,7 @@ def write_list_parts(
     asked = jsonable({**known, **histories.identity})
     with folder_lock(out, "recommend"):
         with not_written(out, folder=True):
-            manifest = _begun(out, asked, overwrite)
+            manifest = _begun(out, asked, overwrite, asked_at)
             (out / LISTS).mkdir(exist_ok=True)
             ready = _parts_of(histories, out, manifest, catalog, runner.session)
             numbers = range(ready.parts)
@@ -136,7 +140,8 @@ def write_list_parts(
             missing = sorted(set(numbers) - set(there))
             counts = ListCounts()
             if missing:
-                task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred)
+                now = manifest.get("asked_at")
+                task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred, now)
                 for written, (_, part_counts) in enumerate(runner.results(task, missing), len(there) + 1):
                     counts += part_counts
                     progress(written, ready.parts)
@@ -200,8 +205,11 @@ def open_list_parts(path: Path) -> JsonObject:
     return manifest
 
 
-def _begun(out: Path, asked: JsonObject, overwrite: bool) -> JsonObject:
-    """The manifest of the lists at `out`, written where there are none yet. Raises `UserError` for other lists."""
+def _begun(out: Path, asked: JsonObject, overwrite: bool, asked_at: int | None) -> JsonObject:
+    """The manifest of the lists at `out`, written where there are none yet, with the time of asking.
+
+    Raises `UserError` for other lists.
+    """
     manifests.require_outside_stores(out)
     there = (out / manifests.NAME).is_file()
     if there:
@@ -223,6 +231,7 @@ def _begun(out: Path, asked: JsonObject, overwrite: bool) -> JsonObject:
     for name in (LISTS, HISTORIES) if there else ():  # a kill leaves lists of the other call with parts missing
         shutil.rmtree(out / name, ignore_errors=True)
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "asked": asked, "whole": False}
+    manifest |= {} if asked_at is None else {"asked_at": asked_at}
     write_json(out / manifests.NAME, manifests.sealed(manifest))
     return manifest
 
@@ -242,7 +251,7 @@ def _parts_of(
         shutil.rmtree(folder, ignore_errors=True)
         state = histories.spill(folder, catalog, session)
         write_json(folder / STATE, state)
-    return TableParts(str(folder.absolute()), names=histories.names, **state)
+    return TableParts(str(folder.absolute()), names=histories.names, fields=histories.fields, **state)
 
 
 def _finish(out: Path, manifest: JsonObject, parts: int, counts: ListCounts) -> None:

@@ -29,6 +29,7 @@ from fullrank.core.spec import error_sentence
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.feature_files import require_same_encoding
 from fullrank.data.events.store import Store
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
@@ -272,7 +273,7 @@ def store_path(run: Run) -> Path:
 
 def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
     """The store that a run was trained on, wherever it is now (`data`), or the whole that this was a part of with the
-    same items. Raises `UserError` where it is another one.
+    same items. Raises `UserError` where it is another one, or encodes features otherwise than a model that reads some.
     """
     found = store_path(run) if data is None else data
     store = open_store(found) if isinstance(found, str | Path) else check_store("data", found)
@@ -283,6 +284,8 @@ def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
             f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)",
             code="store-differs",
         )
+    if isinstance(store, Store) and getattr(run.spec.model, "features", None) is not None:
+        require_same_encoding(str(store.path), store.features, run.catalog.features)
     return store
 
 

@@ -7,6 +7,7 @@ answers reads it once. Requests are read on the event loop and answered on the m
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -84,6 +85,10 @@ class ServedModel:
         ranker = None if settings.ranker is None else ServedRanker.open(settings, items.catalog)
         state = State(predictor, items, finder.barring(items.barred), ranker, documents)
         made = cls(run, state, settings)
+        if first.model.reads_features is not None:
+            lacking = first.reads.lacking(())
+            told = f"the service is told no features, so what {run.path.name} reads counts as missing: {lacking}"
+            warnings.warn(told, stacklevel=2)
         made.answer(
             [Ask(np.zeros(1, np.int64), ListOptions(k=1), times=np.zeros(1, np.int64) if made.reads_times else None)]
         )

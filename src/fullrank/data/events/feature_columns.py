@@ -6,7 +6,7 @@ and each different value is encoded once. A list is a text until then: its value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +52,13 @@ class FeatureColumns:
         codes = [coded(one, IdIndex(known).find) for one, known in zip(plain, each, strict=True)]
         return cls(tuple(fields), tuple(codes), tuple(each))
 
+    def with_missing(self, fields: Fields, rows: int) -> FeatureColumns:
+        """The same with those of the other fields, missing in all rows."""
+        here = {field.name for field in self.fields}
+        more = [field for field in fields if field.name not in here]
+        gone = (np.full(rows, np.nan) if isinstance(field, Numeric) else np.full(rows, -1, np.int32) for field in more)
+        return FeatureColumns((*self.fields, *more), (*self.codes, *gone), (*self.values, *[NONE] * len(more)))
+
     def take(self, rows: Bool[np.ndarray, "R"] | Int64[np.ndarray, "n"]) -> FeatureColumns:
         """Some of the rows, by mask or by number."""
         return FeatureColumns(self.fields, tuple(one[rows] for one in self.codes), self.values)
@@ -80,6 +87,16 @@ def different(parts: Sequence[pl.Series]) -> pl.Series:
     if len({one.dtype for one in whole}) > 1:
         whole = [one.cast(pl.String) for one in whole]
     return values.distinct(pl.concat(whole).alias("value")).sort() if whole else NONE
+
+
+def different_values(fields: Fields, frames: Iterable[tuple[str, pl.DataFrame]]) -> list[pl.Series]:
+    """The different values of each column over some frames, each with a name for errors; none of numbers."""
+    found = [NONE] * len(fields)
+    for what, frame in frames:
+        plain = (plain_values(field, frame[field.name], what) for field in fields)
+        found = [known if one.dtype == pl.Float64 else different([known, one]) if len(known) else different([one])
+                 for known, one in zip(found, plain, strict=True)]  # fmt: skip
+    return found
 
 
 def coded(plain: pl.Series, find: Callable[[pl.Series], np.ndarray]) -> np.ndarray:

@@ -31,7 +31,7 @@ from fullrank.data.events.part_work import ITEM_IDS, SPILL
 from fullrank.data.events.pieces import Coding, Find, Spill, coded_piece
 from fullrank.data.events.table import left_out_notes, unit_notes
 from fullrank.data.frames import InputTable, require_rows
-from fullrank.data.impressions.schema import Numeric
+from fullrank.data.impressions.schema import AnyField, Numeric
 from fullrank.parallel.spark import OnSpark, as_user_error, refusals_as_text, session_of
 
 if TYPE_CHECKING:
@@ -71,11 +71,8 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
         item_ids = values.ids(_distinct(frame, columns.item), name).sort()
         types = () if columns.type is None else tuple(_distinct(frame, columns.type).cast(pl.String).sort())
         write_table(pl.DataFrame({"item_id": item_ids}), scratch / ITEM_IDS)
-        known = [
-            different([] if isinstance(one, Numeric) else [plain_values(one, _values(frame, one.name), name)])
-            for one in fields
-        ]
-        coding = Coding(columns, types, count, FeatureCoder.write(fields, known, scratch))
+        coder = FeatureCoder.write(fields, different_values(frame, fields, name), scratch)
+        coding = Coding(columns, types, count, coder)
         find_of = partial(_item_finder, scratch / ITEM_IDS)
         sent, found = send_to_parts(frame, name, coding, find_of, scratch / SPILL)
         number = columns.time is not None and to_polars(frame.limit(0))[columns.time].dtype.is_numeric()
@@ -150,6 +147,12 @@ def _distinct(frame: DataFrame, name: str) -> pl.Series:
     found = _values(frame, name).drop_nulls()
     require_rows("events", len(found))
     return found.sort()
+
+
+def different_values(frame: DataFrame, fields: Sequence[AnyField], name: str) -> list[pl.Series]:
+    """The different values of each field's column, sorted; none of numbers. `name` is the table's, in errors."""
+    return [different([] if isinstance(one, Numeric) else [plain_values(one, _values(frame, one.name), name)])
+            for one in fields]  # fmt: skip
 
 
 def _values(frame: DataFrame, name: str) -> pl.Series:
