@@ -10,10 +10,12 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from featured import SHOP_FEATURES, shop_events, shop_people
 from fullrank import api
 from tests.data.test_spark import spark
 from tests.inference.killed_worker import dying
 from tests.inference.test_batch_parts import folder, recommend, refusal, written
+from tests.training.conftest import tiny
 
 pytestmark = pytest.mark.cluster
 __all__ = ["folder", "spark"]
@@ -97,3 +99,15 @@ def test_a_spark_frame(spark: Any, folder: Path, tmp_path: Path) -> None:
     there = recommend(folder, tmp_path / "there", frame, data=None, parts=3, engine="spark")
     assert written(there).equals(written(one))
     refusal("other-lists-there", recommend, folder, tmp_path / "there", frame, data=None, parts=3, engine="spark")
+
+
+def test_features_are_those_of_one_process(spark: Any, tmp_path: Path) -> None:
+    """Of a store and of a table, whose different values Spark finds."""
+    store = fr.prepare(shop_events(), tmp_path / "shop", users=shop_people(), **SHOP_FEATURES)
+    run = fr.train(tiny("model.features=auto", "training.max_epochs=1"), store, tmp_path / "run", progress=False)
+    shop_events().write_parquet(tmp_path / "events.parquet")
+    for name, given in (("store", ()), ("table", (tmp_path / "events.parquet",))):
+        with pytest.warns(UserWarning, match="of the request"):
+            one = fr.recommend_parts(run, tmp_path / f"{name} here", *given, parts=3)
+            there = fr.recommend_parts(run, tmp_path / f"{name} there", *given, parts=3, engine="spark")
+        assert [file.read_bytes() for file in one.files] == [file.read_bytes() for file in there.files]
