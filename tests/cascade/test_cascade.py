@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from featured import shop_predictor
 from fullrank.cascade import Cascade, RankingStage, RetrievalStage, rerank
 from fullrank.evaluation import Evaluation
 from fullrank.inference.predict import predict
@@ -33,6 +34,7 @@ from tests.cascade.conftest import (
     ranker,
     retriever,
 )
+from tests.training.conftest import tiny
 from tiny import shaken, with_codes
 
 
@@ -247,3 +249,24 @@ def test_stages_the_wrong_way_round(both: Both, tmp_path: Path) -> None:
     with refused("missing-store", "store=FOLDER"):
         cascade.recommend(users=["u1"], **ASK)
     assert len(cascade.recommend({"u1": [1]}, **ASK)) == 2
+
+
+def test_the_retriever_is_told_features(both: Both, tmp_path: Path) -> None:
+    """Its candidates are those of its own lists with the same features, in every block."""
+    events = log().select(user_id="user", item_id="item", timestamp="when", rating="label", device=pl.col("hour") % 3)
+    store = fr.prepare(events, tmp_path / "rich", event_features=["rating"], request_features=["device"])
+    alone = shop_predictor(store, tiny("model.features=auto"))
+    stage = RetrievalStage(alone.model, alone.catalog, store)
+    cascade = Cascade(stage, ranker(both[1]), users=people(), items=goods())
+    users = store.user_ids.to_list()
+    context, told = {"hour": 3}, {user: {"device": n % 3} for n, user in enumerate(users)}
+
+    def candidates(features: Any) -> set[tuple[Any, ...]]:
+        found = cascade.recommend(users=users, features=features, k=7, candidates=7, context=context)
+        return set(found.select("user", "item").rows())
+
+    expected = alone.recommend(users=users, features=told, data=store, k=7)
+    assert candidates(told) == set(expected.select("user", "item").rows())
+    assert candidates(dict.fromkeys(users, {"device": 9})) != candidates(told)
+    both_lists = cascade.evaluate("test", context=context, candidates=20)
+    assert both_lists.before.protocol["request_time"] == both_lists.after.protocol["request_time"] == "known"
