@@ -1,6 +1,5 @@
 """Diagnostics of models with features read events, and no token of the user that stands before them."""
 
-
 import pytest
 import torch
 
