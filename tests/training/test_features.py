@@ -179,11 +179,9 @@ def test_a_run_goes_on_with_other_values(rich: FeaturedStore, tmp_path: Path) ->
         data.warm_start(tiny(MADE).model.build(data.known), run)  # type: ignore[attr-defined]
 
 
-def test_a_run_that_knows_more_items_keeps_its_features(
-    rich: FeaturedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_knows_more_items_keeps_its_features(rich: FeaturedStore, tmp_path: Path) -> None:
     """Lists of old items stay, and a new item, which never was in training, has no age."""
-    run = fitted(tiny(MADE, "training.max_epochs=1"), rich, tmp_path / "run", monkeypatch)
+    run = fitted(tiny(MADE, "training.max_epochs=1"), rich, tmp_path / "run")
     grown = fr.grow_catalog(run, pl.DataFrame({"item_id": [10**6]}), tmp_path / "grown", start="mean")
     size, histories = rich.num_items, rich.eval_set("test").histories
     before, after = (rank(one.model(), histories, k=size + more, seen="keep") for one, more in ((run, 0), (grown, 1)))
