@@ -22,6 +22,7 @@ CASES = {
     "accumulated": ("training.accumulate=2",),
     "sampled": ("model.loss={kind: sampled_softmax, negatives: {count: 8, share: query, popularity: 1.0}}",),
     "cloze": ("model.task=cloze", "model.encoder.attention.causal=false"),
+    "features": ("model.features={event: [hour, age], request: [weekday, gap], fuse: gate}",),
 }
 
 

@@ -1,5 +1,6 @@
 """Features from the store to training, answers and evaluation; and what is planted in each role is found."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,17 @@ import fullrank as fr
 from featured import FeaturedStore, some_tables
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.store import Store
+from fullrank.data.features import NO_TIME
 from fullrank.evaluation import Evaluation, evaluate
+from fullrank.evaluation.adjusted import drop_events
 from fullrank.experiment import Experiment
 from fullrank.inference.batches import Batching, batches
 from fullrank.inference.recommend import rank
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.reasoning import AS_TRAINED
+from fullrank.scaling.sequence_size import batch_flops, non_embedding
+from fullrank.serving.export.model_graphs import recommender_graph
+from fullrank.serving.fast import FastEncoder
 from fullrank.training.data_module import RetrievalData
 from refusals import refused
 from tests.training.conftest import Stop, Stopped, same_weights, tiny
@@ -170,3 +177,50 @@ def test_a_run_goes_on_with_other_values(rich: FeaturedStore, tmp_path: Path) ->
     data = RetrievalData.of(tiny(MADE), other)
     with refused("other-fields", "device"):
         data.warm_start(tiny(MADE).model.build(data.known), run)  # type: ignore[attr-defined]
+
+
+def test_a_run_that_knows_more_items_keeps_its_features(rich: FeaturedStore, tmp_path: Path) -> None:
+    """Lists of old items stay, and a new item, which never was in training, has no age."""
+    run = fitted(tiny(MADE, "training.max_epochs=1"), rich, tmp_path / "run")
+    grown = fr.grow_catalog(run, pl.DataFrame({"item_id": [10**6]}), tmp_path / "grown", start="mean")
+    size, histories = rich.num_items, rich.eval_set("test").histories
+    before, after = (rank(one.model(), histories, k=size + more, seen="keep") for one, more in ((run, 0), (grown, 1)))
+    kept = after.ids != size
+    assert np.array_equal(after.ids[kept].reshape(before.ids.shape), before.ids)
+    assert grown.model().features.first_times[size] == NO_TIME
+
+
+def test_events_that_are_left_out_take_their_features_along(rich: FeaturedStore) -> None:
+    """Without a share of its events a history is answered as the shorter history is."""
+    model, _ = model_of(tiny("model.features={event: [auto], request: []}"), rich)
+    ((_, batch), *_) = batches(model, rich.eval_set("test").histories, Batching(batch_size=4))
+    stays = batch.valid & (torch.arange(batch.items.shape[1]) % 3 != 1)
+    short = drop_events(batch, stays, 12)
+    for row in range(4):
+        at = stays[row].nonzero()[:, 0]
+        one = batch.select(torch.tensor([row]))
+        assert one.features is not None
+        own = replace(one, items=one.items[:, at], lengths=torch.tensor([len(at)]), times=None,
+                      features=one.features.at_places(lambda x, at=at: x[:, at]))  # fmt: skip
+        answers = [model.eval().answer(x).block(0, model.num_items) for x in (own, short.select(torch.tensor([row])))]
+        torch.testing.assert_close(*answers)
+
+
+def test_what_features_cost_is_counted(rich: FeaturedStore) -> None:
+    """Of concat and gate the map, of sum nothing; their tables are no weights of the encoder."""
+    plain, data = model_of(tiny(), rich)
+    batch = data.loader(plain).batch(0)
+    places, before = batch.items[:, 1:].numel(), batch_flops(plain, batch)
+    for fuse, maps in (("sum", 0), ("concat", 11), ("gate", 2)):  # ten vectors at a place beside the item's
+        model, data = model_of(tiny(f"model.features={{fuse: {fuse}}}"), rich)
+        found = batch_flops(model, data.loader(model).batch(0))
+        assert found == {**before, "features": 2 * 16 * 16 * maps * places}
+        assert non_embedding(model) - non_embedding(plain) == 16 * 16 * maps + 16 * (maps > 0)
+
+
+def test_a_service_answers_by_the_model_itself(rich: FeaturedStore) -> None:
+    """No quicker encoder and no graph leaves the features out in silence."""
+    model, _ = model_of(tiny(AUTO), rich)
+    assert FastEncoder.of(model.eval()) is None
+    with refused("not-exportable"):
+        recommender_graph(model, 5, hide_seen=True, budget=AS_TRAINED)

@@ -30,6 +30,7 @@ OF_ITEMS = {
     "cosine": ("model.scoring={similarity: cosine, temperature: 0.1}", "model.initial=width"),
     "cloze": ("model.task=cloze", "model.encoder.attention.causal=false"),
     "sampled_metric": ("evaluation.protocol=sampled", "evaluation.negatives=20"),
+    "features": ("model.features={event: [hour, age], request: [weekday, gap], fuse: concat}",),
     "discounted": ("evaluation.popularity_discount=0.5",),
 }
 

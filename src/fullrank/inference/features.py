@@ -167,7 +167,7 @@ class Given:
             if strange is not None:
                 events = strange in reads.columns("event")
                 raise no_such(
-                    "features: the model reads of users and requests no", strange, allowed, "it reads",
+                    "features: the model reads of users and requests no", str(strange), allowed, "it reads",
                     "; this one is of events: give a table of histories with its column" if events else "",
                     code="unknown-feature",
                 )  # fmt: skip

@@ -96,7 +96,7 @@ def _features_carried(
     Raises `UserError` for a feature that is of another kind there.
     """
     known, before = catalog.features, source.catalog.features
-    if model.features is None or known is None or before is None:
+    if known is None or before is None or model.features is None:
         return {}
     earlier = {field.name: field for field in before.schema.declared}
     fields = {field.name: field for field in known.schema.declared if field.name in earlier}

@@ -244,7 +244,7 @@ class FeatureReader(nn.Module):
         x, inputs = self._fused(x, parts), replace(inputs, features=None)
         return (x, inputs) if token is None else _with_token(x, inputs, token)
 
-    def _fused(self, x: Float[Tensor, "B T D"], parts: Sequence[Float[Tensor, "B #T f D"]]) -> Float[Tensor, "B T D"]:
+    def _fused(self, x: Float[Tensor, "B T D"], parts: Sequence[Float[Tensor, "B #T _ D"]]) -> Float[Tensor, "B T D"]:
         if self.map is not None and self.fuse == "concat":
             beside = [part.expand(*x.shape[:2], -1, -1).flatten(2).to(x.dtype) for part in parts]
             joined: Tensor = self.map(torch.cat([x, *beside], -1))

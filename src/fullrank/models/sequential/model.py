@@ -44,9 +44,6 @@ class Scoring(Spec):
     """Divides the similarity in training and inference."""
 
 
-Features = Annotated[FeatureInput | None, BeforeValidator(lambda given: {} if given == AUTO else given)]
-
-
 class Recommender(Spec):
     """A recommender trained by gradient descent."""
 
@@ -76,7 +73,9 @@ class Recommender(Spec):
     """Terms added to the loss."""
     initial: Literal["fixed", "width"] = later("fixed")
     """Standard deviation of what starts as N(0, s^2) (projections, tables, triggers): 0.02, or 0.02 sqrt(512 / dim)."""
-    features: Features = later(None)
+    features: Annotated[FeatureInput | None, BeforeValidator(lambda given: {} if given == AUTO else given)] = later(
+        None
+    )
     """What is read beside the items; `auto` reads every feature that the store declares."""
 
     def build(self, catalog: Catalog, shard: RowShard | None = None) -> RecommenderModel:

@@ -64,8 +64,9 @@ class MutualInformationPenalty(SpecPenalty[MutualInformation]):
         if self.spec.source == "last":
             return last(tokens, inputs)
         before = replace(inputs, lengths=inputs.history, answer=0)  # what follows is made of the target
-        held = before.valid.clone()
-        held[:, : step.model.task.tokens_before] = False
+        held = before.valid
+        if step.model.features is not None:
+            held = held & (before.positions(from_end=False) >= step.model.task.tokens_before)  # events, no token
         if self.spec.source == "inputs":
             tokens = step.model.items.read(inputs.items)
             held = held if inputs.hidden is None else held & ~inputs.hidden  # a covered item is a target
