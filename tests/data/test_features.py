@@ -3,7 +3,6 @@ is refused."""
 
 import json
 import shutil
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from folders import python
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.core.parted import PartedArray
@@ -26,7 +24,7 @@ from fullrank.evaluation.later_events import later_events
 from fullrank.run import write_run
 from refusals import refused
 from seals import reseal, rewrite
-from tests.data.test_parts import same_events
+from tests.data.test_parts import killed, same_events
 
 SIZE = 3000
 FEATURES: dict[str, Any] = {
@@ -454,23 +452,6 @@ def test_parts_of_other_features(table: pl.DataFrame, people: pl.DataFrame, tmp_
         fr.Store.open(store.path)
 
 
-KILLED = """
-import json, os, sys
-import fullrank as fr
-from fullrank.data.events import write
-
-left, done = int(sys.argv[4]), write.write_store
-def dying(*given, **named):
-    global left
-    left -= 1
-    if left < 0:
-        os.kill(os.getpid(), 9)
-    done(*given, **named)
-write.write_store = dying
-fr.prepare(sys.argv[1], sys.argv[2], users=sys.argv[3], parts=4, **json.loads(sys.argv[5]))
-"""
-
-
 @pytest.mark.process
 def test_a_killed_preparation_goes_on(
     table: pl.DataFrame, people: pl.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -478,15 +459,16 @@ def test_a_killed_preparation_goes_on(
     path, known, out = tmp_path / "events.parquet", tmp_path / "users.parquet", tmp_path / "store"
     table.write_parquet(path)
     people.write_parquet(known)
+    how = {"users": str(known), "parts": 4, **FEATURES}
     for left in (0, 2):
-        python(KILLED, path, out, known, left, json.dumps(FEATURES), ends=-signal.SIGKILL)
+        killed(path, out, left, **how)
     with caplog.at_level("INFO"):
-        store = fr.prepare(path, out, users=known, parts=4, progress=True, **FEATURES)
+        store = fr.prepare(path, out, progress=True, **how)
     assert "go on with what was read before" in caplog.text
     same_features(fr.prepare(path, tmp_path / "whole", users=known, **FEATURES), store)
-    python(KILLED, path, tmp_path / "store 2", known, 2, json.dumps(FEATURES), ends=-signal.SIGKILL)
+    killed(path, tmp_path / "store 2", 2, **how)
     people.with_columns(age=pl.col("age") + 1).write_parquet(known)
-    other = fr.prepare(path, tmp_path / "store 2", users=known, parts=4, **FEATURES)
+    other = fr.prepare(path, tmp_path / "store 2", **how)
     same_features(fr.prepare(path, tmp_path / "whole 2", users=known, **FEATURES), other)
 
 

@@ -209,7 +209,7 @@ def test_hostile_manifests_of_parts_are_refused(table: pl.DataFrame, tmp_path: P
 
 
 KILLED = """
-import os, sys
+import json, os, sys
 import fullrank as fr
 from fullrank.data.events import write
 
@@ -221,13 +221,14 @@ def dying(*given, **named):
         os.kill(os.getpid(), 9)
     done(*given, **named)
 write.write_store = dying
-fr.prepare(sys.argv[1], sys.argv[2], parts=6, set=["k_core=3"])
+fr.prepare(sys.argv[1], sys.argv[2], **json.loads(sys.argv[4]))
 """
 
 
-def killed(path: Path, out: Path, left: int) -> None:
-    python(KILLED, path, out, left, ends=-signal.SIGKILL)
-    assert not out.exists() and out.with_name("store.preparing").exists()
+def killed(path: Path, out: Path, left: int, **keywords: Any) -> None:
+    """A preparation that is killed when it has written so many parts."""
+    python(KILLED, path, out, left, json.dumps(keywords or {"parts": 6, "set": ["k_core=3"]}), ends=-signal.SIGKILL)
+    assert not out.exists() and out.with_name(f"{out.name}.preparing").exists()
 
 
 @pytest.mark.process
