@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Int
 
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import BatchFeatures, Fields
-from fullrank.data.features import Encoded, FeatureRows, HistoryFeatures
+from fullrank.data.features import Encoded, HistoryFeatures
 
 
 def batch_features(known: HistoryFeatures | None, rows: Jagged, roles: Collection[str]) -> BatchFeatures:
@@ -21,27 +21,24 @@ def batch_features(known: HistoryFeatures | None, rows: Jagged, roles: Collectio
     """
     if known is None:
         return BatchFeatures()
-    inside = np.arange(max(int(rows.lengths.max(initial=0)), 1)) < rows.lengths[:, None]
-    events = FeatureRows(known.event, rows.places()) if known.event is not None else None
-    requests = FeatureRows(known.request, rows.places()) if known.request is not None else None
-    found = {"event": events, "request": requests, "user": known.user, "asked": known.asked}
+    places, lengths = rows.places(), rows.lengths
     fields = {
-        name: to_fields(one.table.take(one.rows), inside if name in ("event", "request") else None)
-        for name, one in found.items()
-        if one is not None and ("request" if name == "asked" else name) in roles
+        role: to_fields(table.take(places), lengths)
+        for role, table in (("event", known.event), ("request", known.request))
+        if table is not None and role in roles
+    } | {
+        name: to_fields(one.table.take(one.rows))
+        for name, role, one in (("user", "user", known.user), ("asked", "request", known.asked))
+        if one is not None and role in roles
     }
     return BatchFeatures(**fields, asked_at=None if known.asked_at is None else torch.as_tensor(known.asked_at))
 
 
-def to_fields(encoded: Encoded, inside: Bool[np.ndarray, "B T"] | None = None) -> Fields:
-    """Encoded rows as tensors: a row each, or the places `inside` padded rows, where all others are missing."""
+def to_fields(encoded: Encoded, lengths: Int[np.ndarray, "B"] | None = None) -> Fields:
+    """Encoded rows as tensors: a row each, or padded rows of so many each, where all other places are missing."""
 
     def padded(values: np.ndarray, fill: Any = 0) -> torch.Tensor:
-        if inside is None:
-            return torch.from_numpy(values)
-        whole = np.full((*inside.shape, *values.shape[1:]), fill, values.dtype)
-        whole[inside] = values
-        return torch.from_numpy(whole)
+        return torch.from_numpy(values if lengths is None else Jagged.from_lengths(values, lengths).padded(fill=fill))
 
     missing = np.isnan(encoded.numeric)
     numbers = np.where(missing, np.float32(0), encoded.numeric)

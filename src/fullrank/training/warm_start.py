@@ -93,7 +93,7 @@ def _features_carried(
 ) -> dict[str, Tensor]:
     """The tables of features, each value with the vector that it has in the run; a new one keeps its first vector.
 
-    Raises `UserError` for a feature that is of another kind there.
+    Raises `UserError` for a feature that is of another kind there, and for others where their place decides.
     """
     known, before = catalog.features, source.catalog.features
     if known is None or before is None or model.features is None:
@@ -111,12 +111,21 @@ def _features_carried(
     carried = {}
     for role, part in model.features.vectors.items():
         name = f"task.features.vectors.{role}.table"
+        if role in old and isinstance(part, FieldVectors):  # numbers, and all that a map joins, have a place each
+            now, then = ((one.names if model.features.fuse == "concat" else one.numeric, one.made)
+                         for one in (part, old[role]))  # fmt: skip
+            if now != then:
+                raise UserError(
+                    f"{role} features are {', '.join(old[role].names)} in {source.path} and {', '.join(part.names)} in "
+                    "this store; going on needs the same in the same order",
+                    code="other-fields",
+                )
         if name in given and isinstance(part, FieldVectors) and part.table is not None:
             carried[name] = part.table.clone()
             for feature, start in part.starts.items():
                 if feature in old[role].starts:
                     every = np.arange(1 + SIZES.get(feature, 0))
-                    rows = _rows(fields[feature], before, known) if feature in fields else (every, every)
+                    rows = (every, every) if feature in part.made else _rows(fields[feature], before, known)
                     ids, places = (torch.from_numpy(one.astype(np.int64)) for one in rows)
                     carried[name][start + ids] = given[name][old[role].starts[feature] + places]
     return carried

@@ -41,7 +41,7 @@ from fullrank.data.features import NO_TIME
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.schema import AnyField
 from fullrank.models.sequential import small, start_small
-from fullrank.models.sequential.attention.calendar import DAY, HOUR, calendar_fields
+from fullrank.models.sequential.attention.calendar import FIELDS, calendar_fields
 from fullrank.models.sequential.items import TrainingEvents
 
 AUTO = "auto"
@@ -49,7 +49,7 @@ FIRST_TIME = "first_event_time"
 """Column of a run's item table: the second of an item's first training event, where it has one."""
 BUCKETS = 42
 """Of seconds: 0, then 2^n to 2^(n + 1) - 1; the last takes all from 2^40, 35,000 years."""
-SIZES = {"hour": 24, "weekday": 7, "day": 31, "gap": BUCKETS, "age": BUCKETS}
+SIZES = {name: FIELDS[name] for name in ("hour", "weekday", "day")} | dict.fromkeys(("gap", "age"), BUCKETS)
 """How many values each feature has that is made of times."""
 MADE: dict[Role, tuple[str, ...]] = {"event": tuple(SIZES), "request": ("hour", "weekday", "day", "gap"), "user": ()}
 
@@ -85,7 +85,7 @@ class FeatureInput(Spec):
     def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
         """The catalogue with the first time of each item, where its age is read.
 
-        Raises `UserError` where the store does not have what is read.
+        Raises `UserError` where the store does not have what is read, or has a column of that name.
         """
         made = [name for role in ROLES for name in self.names(role, encoder_in(catalog))[1]]
         if not made:
@@ -95,6 +95,7 @@ class FeatureInput(Spec):
                             "column", "prepare it with one, or leave these features out")  # fmt: skip
         if "age" not in made:
             return catalog
+        catalog.require_free(FIRST_TIME)
         first = np.full(catalog.size, np.iinfo(np.int64).max)
         np.minimum.at(first, items, times)
         seen = catalog.popularity > 0
@@ -136,7 +137,9 @@ class FieldVectors(nn.Module):
         self.starts = dict(zip(names, offsets.tolist(), strict=False))
         """Row of the table where each feature that has ids begins."""
         self.made, self.bags = tuple(made), [(at, self.starts[name]) for at, name in zip(bags, lists, strict=True)]
-        self.count = len(names) + len(numbers)
+        self.numeric = tuple(known.numeric[at].name for at in numbers)
+        self.names = (*names, *self.numeric)
+        """What is read, in the order of the vectors."""
         self.register_buffer("offsets", offsets[: len(ids) + len(made)], persistent=False)
         self.register_buffer("id_columns", torch.tensor(ids, dtype=torch.long), persistent=False)
         self.register_buffer("number_columns", torch.tensor(numbers, dtype=torch.long), persistent=False)
@@ -146,7 +149,7 @@ class FieldVectors(nn.Module):
 
     def forward(self, fields: Fields | None, made: Sequence[Tensor], *shape: int) -> Float[Tensor, "*n f D"]:
         """`made` are ids of what times tell, 0 where nothing; without `fields` all of them are missing."""
-        fields = self._none().unknown(*shape) if fields is None else fields
+        fields = self._missing(*shape) if fields is None else fields
         found = []
         if self.table is not None:
             ids = torch.cat([fields.ids[..., self.id_columns], *(one[..., None] for one in made)], -1)
@@ -158,19 +161,20 @@ class FieldVectors(nn.Module):
             found.append(torch.where(missing, none, at_zero + numbers * slope))
         return torch.cat(found, -2)
 
-    def _none(self) -> Fields:
-        """The fields of the role, of no rows."""
+    def _missing(self, *shape: int) -> Fields:
+        """The fields of the role, all missing."""
         ids, numbers, bags = self.widths
-        empty = self.offsets.new_zeros
-        return Fields(empty(0, ids), empty(0, numbers).float(), empty(0, numbers).bool(), (empty(0, 1),) * bags)
+        zeros = self.offsets.new_zeros
+        absent = zeros(*shape, numbers)
+        return Fields(zeros(*shape, ids), absent.float(), absent == 0, (zeros(*shape, 1),) * bags)
 
 
 def _mean_vector(ids: Int[Tensor, "*n L"], table: Float[Tensor, "R D"], start: int) -> Float[Tensor, "*n D"]:
     """The mean over the ids of each list; of an empty one the vector of what is missing."""
-    held = ids > 0
-    held = torch.cat([held[..., :1] | ~held.any(-1, keepdim=True), held[..., 1:]], -1)
-    share = (held / held.sum(-1, keepdim=True))[..., None]
-    return (F.embedding(ids + start, table) * share.to(table.dtype)).sum(-2)
+    flat = ids.flatten(0, -2)
+    found = F.embedding_bag(flat + start, table, mode="mean", padding_idx=start)  # without a vector of each value
+    found = torch.where((flat > 0).any(-1, keepdim=True), found, table[start])
+    return found.view(*ids.shape[:-1], -1)
 
 
 class FeatureReader(nn.Module):
@@ -207,15 +211,15 @@ class FeatureReader(nn.Module):
         self.register_buffer("first_times", first, persistent=False)
         self.register_buffer("powers", 2 ** torch.arange(BUCKETS - 1), persistent=False)
         self.fuse, self.map = spec.fuse, cast(nn.Linear | None, None)
-        count = sum(part.count for name, part in found.items() if not (self.prefix and name == "user"))
+        count = sum(len(part.names) for name, part in found.items() if not (self.prefix and name == "user"))
         if spec.fuse != "sum":
             if not count:
                 raise no_effect(f"model.features.fuse={spec.fuse}", "where the features of the user stand before the "
                                 "history and there are no others")  # fmt: skip
             self.map = nn.Linear((1 + (count if spec.fuse == "concat" else 1)) * dim, dim)
             start_small(self)
-        if self.map is not None and spec.fuse == "concat":
-            self.map.weight = nn.Parameter(torch.eye(dim).repeat(1, 1 + count))
+            if spec.fuse == "concat":
+                self.map.weight = nn.Parameter(torch.eye(dim).repeat(1, 1 + count))
 
     @property
     def tokens_before(self) -> int:
@@ -273,16 +277,9 @@ class FeatureReader(nn.Module):
                 seconds = (at - start).clamp_min(0)
                 value, there = torch.bucketize(seconds, self.powers, right=True), (at != NO_TIME) & (start != NO_TIME)
             else:
-                value, there = _OF_DATE[name](at), at != NO_TIME
+                value, there = calendar_fields(at)[..., list(FIELDS).index(name)], at != NO_TIME
             found.append(torch.where(there, value + 1, 0))
         return found
-
-
-_OF_DATE: dict[str, Callable[[Tensor], Tensor]] = {
-    "hour": lambda at: at % DAY // HOUR,
-    "weekday": lambda at: (at // DAY + 3) % 7,  # 1970 began on a Thursday
-    "day": lambda at: calendar_fields(at)[..., 2],
-}
 
 
 def _with_token(x: Tensor, inputs: Batch, token: Float[Tensor, "B 1 D"]) -> tuple[Float[Tensor, "B n D"], Batch]:

@@ -65,8 +65,8 @@ class MutualInformationPenalty(SpecPenalty[MutualInformation]):
             return last(tokens, inputs)
         before = replace(inputs, lengths=inputs.history, answer=0)  # what follows is made of the target
         held = before.valid
-        if step.model.features is not None:
-            held = held & (before.positions(from_end=False) >= step.model.task.tokens_before)  # events, no token
+        if step.model.features is not None:  # events, not the user's token; that of `generate` has always been pooled
+            held = held & (before.positions(from_end=False) >= step.model.task.tokens_before)
         if self.spec.source == "inputs":
             tokens = step.model.items.read(inputs.items)
             held = held if inputs.hidden is None else held & ~inputs.hidden  # a covered item is a target
