@@ -340,6 +340,17 @@ def test_a_run_without_features_has_the_format_it_had(table: pl.DataFrame, tmp_p
     assert not (tmp_path / "run" / "features.json").exists()
 
 
+def test_later_events_name_what_nobody_knows(store: fr.Store, table: pl.DataFrame, tmp_path: Path) -> None:
+    assert store.features is not None
+    later = table.with_columns(timestamp=pl.col("timestamp") + 10**6)
+    features = store.features.schema
+    plain = fr.prepare(table, tmp_path / "plain")
+    for earlier, lacking in ((plain, [one.name for one in features.of_events]), (table.drop("device"), ["device"])):
+        facts = later_events(later, store.catalog, earlier).facts
+        assert facts["missing_in_history"] == lacking and "missing_features" not in facts
+        assert facts["missing_of_users"] == [one.name for one in features.user]
+
+
 def test_later_events_carry_features(store: fr.Store, table: pl.DataFrame, people: pl.DataFrame) -> None:
     later = table.with_columns(timestamp=pl.col("timestamp") + 10**6).filter(pl.col("user_id") != "user 1ä")
     for earlier in (store, table):

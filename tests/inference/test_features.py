@@ -239,6 +239,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"u3": {"country": ["is"]}}, "wrong-column-type"),
     ({"u3": {"country": object()}}, "mixed-features"),
     ({"u3": {"likes": ["sea"]}, "u4": {"likes": "sea"}}, "mixed-features"),
+    ({"u3": {"born": 1960}, "u4": {"born": True}}, "mixed-features"),
     ({"u3": {"likes": "sea"}}, "missing-separator"),
     ({"u3": {"likes": 7}}, "wrong-column-type"),
     ({"u3": {"likes": [1.5]}}, "not-whole-numbers"),

@@ -107,11 +107,11 @@ class HistoryFeatures:
     @classmethod
     def of(
         cls, event: FeatureTable | None, request: FeatureTable | None, user: FeatureRows | None,
-        times: Int[Flat, "E"] | None, asked: Int[np.ndarray, "U"] | None,
+        times: Int[Flat, "E"] | None, asked: Int[np.ndarray, "U"],
     ) -> HistoryFeatures | None:  # fmt: skip
-        """Those of histories whose requests and `times` to be answered stand at the places `asked`; None: of none."""
-        at = None if times is None or asked is None else times[asked]
-        rows = None if request is None or asked is None else FeatureRows(request, asked)
+        """Those of histories whose requests and `times` to be answered stand at the places `asked`."""
+        at = None if times is None else times[asked]
+        rows = None if request is None else FeatureRows(request, asked)
         known = any(one is not None for one in (event, request, user, at))
         return cls(event, request, user, rows, at) if known else None
 

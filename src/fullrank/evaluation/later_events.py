@@ -169,13 +169,14 @@ def later_events(
         "trained_until": limit,
         "no_later_than_training": None if limit is None or target.times is None else int((target.times <= limit).sum()),
     }
-    if period.unknown:
-        facts["missing_features"] = list(period.unknown)
+    known_users = _users_of(users, catalog, (earlier if isinstance(earlier, Store) else None, trained))
+    nobody = () if known_users or catalog.features is None else tuple(one.name for one in catalog.features.schema.user)
+    lacking = {"missing_features": period.unknown, "missing_in_history": past.unknown, "missing_of_users": nobody}
+    facts |= {key: list(names) for key, names in lacking.items() if names}
     # training ends before the history of a new user begins, and inside that of another (`slices`, known and new)
     bounds = np.stack([offsets[:-1] + (~new & (before > 0)), offsets[:-1] + before], axis=1)
     items = both[order]
     print_of = _fingerprint(users, catalog, offsets, bounds[:, 1], items)
-    known_users = _users_of(users, catalog, (earlier if isinstance(earlier, Store) else None, trained))
     return LaterEvents(catalog, users, items, offsets, bounds, times, print_of, facts, tables, known_users)
 
 
@@ -231,14 +232,15 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
     number = TextIndex(catalog.ids.cast(pl.String)).find(store.catalog.ids.cast(pl.String))
     owner = np.repeat(np.arange(store.num_users), np.diff(store.offsets))
     times = None if store.times is None else np.asarray(store.times)
-    stored = store.stored_features
+    stored, unknown = store.stored_features, tuple[str, ...]()
     if stored is None:
+        unknown = () if catalog.features is None else tuple(one.name for one in catalog.features.schema.of_events)
         tables = _encoded(catalog, pl.select(pl.repeat(None, store.num_events).alias("nothing")), str(store.path))
     else:
         require_same_encoding(str(store.path), store.features, catalog.features)
         tables = {} if catalog.features is None else dict(stored.tables)
     items = number[np.asarray(store.items)]
-    return _Events(str(store.path), store.user_ids.cast(pl.String), owner, items, times, tables)
+    return _Events(str(store.path), store.user_ids.cast(pl.String), owner, items, times, tables, unknown)
 
 
 def _encoded(catalog: Catalog, frame: pl.DataFrame, what: str) -> dict[OfEvents, FeatureTable]:

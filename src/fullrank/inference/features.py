@@ -10,6 +10,7 @@ read, and a value that its field cannot hold, are refused.
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -197,16 +198,9 @@ class Given:
         place = values.IdIndex(ids).find(users)
         if not (place >= 0).any():
             raise values.none_known(ids, f"users of {source.name}", "the histories", users)
-        frame = frame.select(there)[np.maximum(place, 0)]
-        return cls(frame, dict.fromkeys(there, place >= 0), source.name, source.typed).where_said()
-
-    def where_said(self) -> Given:
-        """Nothing in the rows of those of whom nothing is said."""
-        frame = self.frame.with_columns(
-            self.frame[name].zip_with(pl.Series(who), pl.Series(name, [None], dtype=self.frame[name].dtype))
-            for name, who in self.said.items()
-        )
-        return replace(self, frame=frame)
+        at = pl.Series(place).set(pl.Series(place < 0), None)  # a null place gives nulls
+        frame = frame.select(pl.col(there).gather(at))
+        return cls(frame, dict.fromkeys(there, place >= 0), source.name, source.typed)
 
     def asked_at(self, unit: values.Unit, now: int | None) -> Int[np.ndarray, "U"]:
         """When each request is asked, seconds since 1970: now, where nothing is said. Numbers count `unit`."""
@@ -260,7 +254,9 @@ def _column(name: str, given: list[Any]) -> pl.Series:
         column = pl.Series(name, given, strict=False)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         column = pl.Series(name, dtype=pl.Object)
-    if column.dtype == pl.Object or 0 < sum(lists) < len(lists):
+    # polars makes numbers of a date or a truth value among numbers
+    mixed = column.dtype.is_numeric() and any(isinstance(one, bool | np.bool_ | datetime.date) for one in given)
+    if column.dtype == pl.Object or mixed or 0 < sum(lists) < len(lists):
         shown = next(one for one in given if one is not None)
         raise UserError(
             f"features: {name!r} has values that are not of one kind, or of none that a table has, such as "

@@ -146,7 +146,8 @@ def read_rows(
     names: tuple[str, ...] = ()
     if reads.names and store.features is not None:
         require_same_encoding(str(store.path), store.features, reads.encoder)
-        people, names = store.user_features, reads.columns("event", "request")
+        people = store.user_features if "user" in reads.names else None  # encoded when they are first asked for
+        names = reads.columns("event", "request")
         of_users = None if people is None else FeatureRows(people, rows)
         known = HistoryFeatures(store.event_features, store.request_features, of_users).of_events(found.items.places())
     flat = FlatEvents(users, lengths, number[found.items.flat()], times, features=known, columns=names)

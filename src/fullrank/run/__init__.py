@@ -338,15 +338,9 @@ def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manif
     if isinstance(known, Catalog):
         known.write(path / ITEMS)
     else:
-        write_encoder(path, known)
+        encoder_files.write_encoder(path, known)
     write_text(path / SPEC, experiment.to_json())
     write_manifest(path, manifest, finished=False)
-
-
-def write_encoder(folder: Path, encoder: FieldEncoder) -> None:
-    """What an encoder is restored from (`encoder_files.restore_encoder`)."""
-    write_json(folder / encoder_files.NAME, encoder_files.encoder_state(encoder), indent=1)
-    encoder_files.write_vocabulary(folder, encoder_files.vocabularies(encoder))
 
 
 def require_empty(folder: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
 from fullrank.data import values
-from fullrank.data.events.feature_files import encoder_beside, write_encoder
+from fullrank.data.events.feature_files import NAME, encoder_beside
 from fullrank.data.events.features import FeatureEncoder
 from fullrank.data.events.item_features import (
     CategoricalFeature,
@@ -34,9 +34,7 @@ from fullrank.data.events.item_features import (
     standardised,
 )
 from fullrank.data.frames import InputTable
-
-if TYPE_CHECKING:
-    from fullrank.data.events.features import FeatureEncoder
+from fullrank.data.impressions.encoder_files import write_encoder
 
 RESERVED = ("item", "item_id", "train_count", "map_version")
 """Columns of items.parquet that are the library's own."""
@@ -71,7 +69,7 @@ class Catalog:
         """Write items.parquet, and the features beside it where there are any."""
         write_table(self.frame, path)
         if self.features is not None:
-            write_encoder(Path(path).parent, self.features)
+            write_encoder(Path(path).parent, self.features, NAME)
 
     def __len__(self) -> int:
         return len(self.frame)

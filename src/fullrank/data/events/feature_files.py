@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ import polars as pl
 from jaxtyping import Int64
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import JsonObject, write_array, write_json
+from fullrank.core.files import JsonObject, write_array
 from fullrank.core.jagged import Jagged
 from fullrank.core.parted import Flat, stretches
 from fullrank.core.readers import read_json
@@ -107,18 +108,13 @@ def read_encoder(path: Path, state: JsonObject, again: str = AGAIN) -> FeatureEn
     return restore_encoder(path, state, again, Features)
 
 
-def write_encoder(folder: Path, encoder: FeatureEncoder) -> None:
-    """The files of a run."""
-    write_json(folder / NAME, encoder_state(encoder), indent=1)
-    write_vocabulary(folder, vocabularies(encoder))
-
-
 def encoder_beside(folder: Path) -> FeatureEncoder | None:
     """The fitted features of a run's folder; None where it has none."""
     path = folder / NAME
     return read_encoder(path, read_json(path), RUN_AGAIN) if path.is_file() else None
 
 
+@lru_cache(maxsize=16)  # compares whole vocabularies, and each request on a store asks
 def same_encoding(one: FeatureEncoder | None, other: FeatureEncoder | None) -> bool:
     """Whether two encoders give the same ids and numbers."""
     if one is None or other is None:

@@ -10,6 +10,7 @@ events hold.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -97,6 +98,7 @@ class Features(FieldSet):
 FeatureEncoder = FieldEncoder[Features]
 
 
+@lru_cache(maxsize=64)  # a request asks several times
 def encoder_of(encoder: FeatureEncoder, role: Role) -> FeatureEncoder:
     """The part of an encoder that is of one role."""
     return FieldEncoder(encoder.schema.of(role), encoder.lookups, encoder.fitted)

@@ -203,13 +203,10 @@ class Store:
         tables = {role: held[role] for role in OF_EVENTS if held[role] is not None}
         return None if self.features is None else StoredFeatures(self.features, tables)  # type: ignore[arg-type]
 
-    def history_features(
-        self, users: Int64[np.ndarray, "u"] | None = None, asked: Int64[np.ndarray, "u"] | None = None
-    ) -> HistoryFeatures | None:
-        """What is known beside the histories of some users, or of all: `asked` are the places of the events that are
-        asked for. None where nothing is."""
-        rows = np.arange(self.num_users) if users is None else users
-        of_user = None if self.user_features is None else FeatureRows(self.user_features, rows)
+    def history_features(self, users: Int64[np.ndarray, "u"], asked: Int64[np.ndarray, "u"]) -> HistoryFeatures | None:
+        """What is known beside the histories of some users: `asked` are the places of the events that are asked for.
+        None where nothing is."""
+        of_user = None if self.user_features is None else FeatureRows(self.user_features, users)
         return HistoryFeatures.of(self.event_features, self.request_features, of_user, self.times, asked)
 
     def rows_of(self, users: pl.Series) -> Int64[np.ndarray, "n"]:
@@ -220,8 +217,7 @@ class Store:
     def events(self) -> Histories:
         """All events of all users: row u is user u."""
         keys = UserKeys(partial(getattr, self, "user_keys"))
-        rows = Jagged.from_offsets(self.items, self.offsets)
-        return Histories(rows, self.times, keys=keys, features=self.history_features())
+        return Histories(Jagged.from_offsets(self.items, self.offsets), self.times, keys=keys)
 
     def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
         """The users that have a target in a split, in order of user: what is known of each, and their targets.

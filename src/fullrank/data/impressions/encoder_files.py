@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import JsonObject
+from fullrank.core.files import JsonObject, write_json
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
@@ -37,6 +37,12 @@ _FITTED = {"standard": {"mean", "scale"}, "bucket": {"edges"}}
 def encoder_state(encoder: FieldEncoder) -> JsonObject:
     """Schema and fitted statistics as JSON holds them: what `restore_encoder` reads back."""
     return {"schema": encoder.schema.dump(), "fitted": encoder.fitted}
+
+
+def write_encoder(folder: Path, encoder: FieldEncoder, name: str = NAME) -> None:
+    """What `restore_encoder` reads back: the JSON of this `name`, and the vocabulary beside it."""
+    write_json(folder / name, encoder_state(encoder), indent=1)
+    write_vocabulary(folder, vocabularies(encoder))
 
 
 def write_vocabulary(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:

@@ -24,7 +24,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.manifest import damaged_file
-from fullrank.run import Run, weights_hash, write_encoder
+from fullrank.run import Run, weights_hash
 
 FORMAT, VERSION = "fullrank.export", 1
 AGAIN = "export the run again"
@@ -131,7 +131,7 @@ def write_export(
             columns = [name for name in ("item", "item_id", "title") if name in known.frame.columns]
             write_table(known.frame.select(columns), folder / ITEMS)
         else:
-            write_encoder(folder, known)
+            encoder_files.write_encoder(folder, known)
             values = {name: table["value"].to_list() for name, table in encoder_files.vocabularies(known).items()}
             write_json(folder / VALUES, values, indent=None, ensure_ascii=False)
             copy_file(Path(__file__).with_name(ENCODE), folder / ENCODE)
