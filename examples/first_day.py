@@ -3,7 +3,8 @@
     python -m examples.first_day runs/first_day
 
 The table has columns of its own names, semicolons, string ids, dates as text and missing values; it is generated here,
-with customers who each stay with a kind of thing. The page docs/guide/first_day.md follows the steps. Takes a minute.
+with customers who each stay with a kind of thing, and of whom most are in the club of that kind. The page
+docs/guide/first_day.md follows the steps. Takes a minute.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ COLUMNS = {"user_col": "customer", "item_col": "sku", "time_col": "bought_at"}
 KINDS = ("garden", "kitchen", "sport", "toys")
 ELSEWHERE = """
 import fullrank as fr
-for row in fr.recommend("shipped", {"new": ["sku-001", "sku-005"]}, k=3, titles=True).iter_rows(named=True):
+known = {"new": {"club": "kitchen"}}
+lists = fr.recommend("shipped", {"new": ["sku-001", "sku-005"]}, features=known, k=3, titles=True)
+for row in lists.iter_rows(named=True):
     print(f"   {row['rank']}. {row['title']} ({row['item']})")
 """
 
@@ -32,15 +35,18 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_tables(out)
 
-    print("1. prepare: columns by name, rows without a customer or a thing left out and counted")
+    print("1. prepare: columns by name, rows without a customer or a thing left out and counted, and what else is known")
     store = fr.prepare(
-        out / "sales.csv", out / "store", items=out / "things.csv", **COLUMNS, missing="drop", overwrite=True
-    )
+        out / "sales.csv", out / "store", items=out / "things.csv", users=out / "customers.csv", **COLUMNS,
+        event_features=["quantity"], user_features=["club"], missing="drop", overwrite=True,
+    )  # fmt: skip
     print(f"   {store}")
 
-    print("2. train: a transformer, and a baseline that needs no training")
+    print("2. train: a transformer that reads clubs and quantities, and a baseline that needs no training")
     small = ["model.dim=32", "model.encoder.layers=1", "training.max_epochs=40", "training.batch_size=2048"]
-    run = fr.train("sasrec", store, out / "sasrec", set=small, overwrite=True, progress=False)
+    run = fr.train(
+        "sasrec", store, out / "sasrec", set=[*small, "model.features=auto"], overwrite=True, progress=False
+    )
     baseline = fr.train("item_to_item", store, out / "item_to_item", overwrite=True, progress=False)
 
     print("3. evaluate: each customer's last purchase, and whether the difference is more than chance")
@@ -50,8 +56,8 @@ def main() -> None:
     print("4. recommend: to known customers, from what is in stock, and to somebody who is new")
     lists = fr.recommend(run, users=["c-0001", "c-0002"], k=3, filters={"in_stock": True}, titles=True)
     print(lists)
-    visitor = {"a visitor": ["sku-003", "sku-011"]}
-    print(fr.recommend(run, visitor, k=3, filters={"kind": ["sport", "toys"]}, titles=True))
+    visitor, club = {"a visitor": ["sku-003", "sku-011"]}, {"a visitor": {"club": "sport"}}
+    print(fr.recommend(run, visitor, features=club, k=3, filters={"kind": ["sport", "toys"]}, titles=True))
 
     print("5. evaluate again on the sales of the next month, which the model has not seen")
     later = fr.evaluate(run, events=out / "next_month.csv", **COLUMNS)
@@ -71,7 +77,7 @@ def main() -> None:
 
 
 def write_tables(out: Path) -> None:
-    """`sales.csv`, `next_month.csv` and `things.csv`, as a shop's database would give them."""
+    """`sales.csv`, `next_month.csv`, `things.csv` and `customers.csv`, as a shop's database would give them."""
     rng = np.random.default_rng(0)
     number = np.arange(120)
     kinds = number % len(KINDS)
@@ -100,6 +106,10 @@ def write_tables(out: Path) -> None:
     until = pl.col("bought_at") < "2026-04-01"
     sales.filter(until).write_csv(out / "sales.csv", separator=";")
     sales.filter(~until & pl.col("sku").is_not_null()).write_csv(out / "next_month.csv", separator=";")
+    member = rng.random(customers) < 0.8
+    clubs = [KINDS[n % len(KINDS)] if joined else None for n, joined in enumerate(member)]
+    people = pl.DataFrame({"customer": [f"c-{n:04}" for n in range(customers)], "club": clubs})
+    people.write_csv(out / "customers.csv", separator=";")
 
 
 if __name__ == "__main__":
