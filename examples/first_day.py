@@ -35,7 +35,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_tables(out)
 
-    print("1. prepare: columns by name, rows without a customer or a thing left out and counted, and what else is known")
+    print("1. prepare: columns by name, rows without a customer or a thing left out, and what else is known")
     store = fr.prepare(
         out / "sales.csv", out / "store", items=out / "things.csv", users=out / "customers.csv", **COLUMNS,
         event_features=["quantity"], user_features=["club"], missing="drop", overwrite=True,
