@@ -44,9 +44,7 @@ def main() -> None:
 
     print("2. train: a transformer that reads clubs and quantities, and a baseline that needs no training")
     small = ["model.dim=32", "model.encoder.layers=1", "training.max_epochs=40", "training.batch_size=2048"]
-    run = fr.train(
-        "sasrec", store, out / "sasrec", set=[*small, "model.features=auto"], overwrite=True, progress=False
-    )
+    run = fr.train("sasrec", store, out / "sasrec", set=[*small, "model.features=auto"], overwrite=True, progress=False)
     baseline = fr.train("item_to_item", store, out / "item_to_item", overwrite=True, progress=False)
 
     print("3. evaluate: each customer's last purchase, and whether the difference is more than chance")
