@@ -61,7 +61,7 @@ endif
 test-all: $(STAMP)  ## every test there is, with types checked; installs pyspark (450 MB) and ray
 	@$(MAKE) --no-print-directory cluster
 	$(PYTEST) -rs -n $(WORKERS) $(THOROUGH) -m "not (slow or process or page or redis or cluster)" $(TESTS)
-	FULLRANK_ATTACK_SHARE=0.5 $(PYTEST) -rs -n $(WORKERS) -m "slow or process or redis or page or cluster" $(TESTS)
+	FULLRANK_ATTACK_SHARE=0.25 $(PYTEST) -rs -n $(WORKERS) -m "slow or process or redis or page or cluster" $(TESTS)
 
 .PHONY: cluster
 cluster: $(STAMP)

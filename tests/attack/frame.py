@@ -63,7 +63,7 @@ SENTENCE, SHOWN = 2000, 250
 MEMORY = 4 << 30
 """Bytes of address space that a call may take beside what the process has."""
 SHARE = float(os.environ.get("FULLRANK_ATTACK_SHARE", "1"))
-"""Of the draws that a case asks for; `make test-all`, which has an hour for everything, takes half."""
+"""Of the draws that a case asks for; `make test-all`, which has an hour and a half for everything, takes a quarter."""
 SHARED = "FULLRANK_ATTACK_SHARED"
 """Environment variable: the folder of what `shared` makes."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:")
