@@ -224,7 +224,7 @@ def _retrieval() -> list[Example]:
     encoder = Transformer(layers=2, feed_forward="mlp")
     plain = Recommender(dim=8, max_length=10, encoder=encoder).override("encoder.attention.heads=2")
     specs = (
-        plain, plain.override("encoder.layers=1", "features.request=[hour]"),
+        plain, plain.override("encoder.layers=1", "features={request: [hour]}"),
         plain.override("task=last_item", "reasoner=plr"), Popularity(),
         plain.override("items=semantic", "task=generate", "encoder.positions=none", "task.user_tokens=5"),
     )  # fmt: skip
