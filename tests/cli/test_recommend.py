@@ -270,3 +270,5 @@ def test_features_of_a_table_and_of_users(call: Call, ask: Ask, tmp_path: Path) 
     assert found == [row["item"] for row in rows if row["user"] in (3, 4)] and "missing" not in said.err
     bare = call(f"{words} --json")
     assert "device of the request; country of users" in bare.err and "given by --features" in bare.err
+    told = call(f"diagnose {run.path} --users 10").out
+    assert "ndcg@10 lost" in told and all(name in told for name in ("event.rating", "request.device", "user.country"))

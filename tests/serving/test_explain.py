@@ -5,6 +5,7 @@ And titles: their search and their likeness.
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -13,9 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from featured import NAMES, FeaturedStore, shop_predictor, some_tables
 from fullrank.core.jagged import Jagged
+from fullrank.data.events.features import FeatureEncoder, encoder_of
+from fullrank.data.features import FeatureRows, FeatureTable
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import batches
+from fullrank.experiment import Experiment
+from fullrank.inference.batches import batches, score_pairs
 from fullrank.inference.predictor import Predictor
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
@@ -33,6 +38,7 @@ from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.serving.explain import alike_events, explain_lists
 from fullrank.serving.titles import LEAST_SIMILARITY, SimilarTitles, TitleSearch, words_of
 from predictors import predictor_of
+from tiny import store
 
 TWO = Transformer(layers=2, attention=Softmax(heads=2))
 MASKED = Transformer(layers=2, attention=Softmax(heads=2, causal=False))
@@ -197,3 +203,42 @@ def test_like_titles_come_first() -> None:
 def test_no_titles(size: int) -> None:
     similar = SimilarTitles(pl.Series([None] * size, dtype=pl.String))
     assert similar.find(["rose"], 2)[0][0].tolist() == []
+
+
+@pytest.mark.parametrize("task", ["next_item", "last_item"])
+def test_features_move_a_score_by_what_it_is_without_them(task: str) -> None:
+    """As histories whose column is missing score; a feature that nobody knows of a list is not named."""
+    plain = store([[1, 2, 3, 4], [2, 5], [0, 1, 4], [3, 3, 2, 1, 5]], 6)
+    rich = FeaturedStore.of(plain, **some_tables(plain.num_events, plain.num_users))
+    spec = Experiment(model=Recommender(dim=8, max_length=6, encoder=TWO)).override(
+        "model.features=auto", f"model.task={task}"
+    )
+    asked, answers = shop_predictor(rich, spec), [[2, 4], [1], [5, 4, 3], [0]]
+    histories = rich.eval_set("test").histories
+    told = [one.features for one in explain_lists(asked, histories, answers)]
+    pairs = np.repeat(np.arange(4), [2, 1, 3, 1]), np.concatenate(answers)
+    whole = score_pairs(asked.model, histories, *pairs)
+    for role, names in NAMES.items():
+        own = encoder_of(rich.features, role)
+        for name in names:
+            known = {part: _without(getattr(histories.features, part), own, name)
+                     for part in (("request", "asked") if role == "request" else (role,))}  # fmt: skip
+            less = score_pairs(asked.model, replace(histories, features=replace(histories.features, **known)), *pairs)
+            for row, moved in enumerate(np.split(whole - less, [2, 3, 6])):
+                if moved.any():
+                    np.testing.assert_allclose(told[row].pop(f"{role}.{name}"), moved, atol=1e-5)
+    assert not any(told) and not explain_lists(asked, replace(histories, features=None), answers)[0].features
+
+
+def _without(known: FeatureTable | FeatureRows, own: FeatureEncoder, name: str) -> FeatureTable | FeatureRows:
+    """The table, of which a column is missing."""
+    if isinstance(known, FeatureRows):
+        return replace(known, table=_without(known.table, own, name))
+    ids, numbers = np.array(known.categorical), np.array(known.numeric)
+    ids[:, [one.name == name for one in own.categorical]] = 0
+    numbers[:, [one.name == name for one in own.numeric]] = np.nan
+    bags = tuple(
+        Jagged(bag.values, bag.starts, bag.starts if one.name == name else bag.ends)
+        for one, bag in zip(own.multivalued, known.bags, strict=True)
+    )
+    return replace(known, categorical=ids, numeric=numbers, bags=bags)

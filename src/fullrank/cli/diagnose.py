@@ -50,12 +50,12 @@ def diagnose(
 ) -> None:
     """Measure where popularity bias or collapse arises.
 
-    How much of all scores lies in one direction and how close that is to popularity; what each layer does to it; who
-    is attended to; the norms of all matrices; and what becomes of accuracy and fairness without each block. What a
-    model does not have is left out. Of a run that reasons: whether its streams differ, what gate and steps are worth,
-    where it looks. Of one that predicts semantic ids: at which code it goes wrong, and where its search loses items. Of
-    a ranking model: how many directions an impression's tokens use behind each layer (effective rank). The rows go into
-    the run folder, where `fullrank report` finds them.
+    How much of all scores lies in one direction and how close that is to popularity; what each layer does to it; who is
+    attended to; the norms of all matrices; and what becomes of accuracy and fairness without each block, and without
+    what each feature says. What a model does not have is left out. Of a run that reasons: whether its streams differ,
+    what gate and steps are worth, where it looks. Of one that predicts semantic ids: at which code it goes wrong, and
+    where its search loses items. Of a ranking model: how many directions an impression's tokens use behind each layer
+    (effective rank). The rows go into the run folder, where `fullrank report` finds them.
 
     \b
     fullrank diagnose runs/sasrec
@@ -214,6 +214,13 @@ def _ablation(found: Diagnosis) -> Table:
     return ("without", *(name.replace("_", " ") for name in names)), rows, title
 
 
+def _features(found: Diagnosis) -> Table:
+    title = "What the lists lose where a feature has the values of others, and the ends of its 95 % interval."
+    cells = [("feature_worth", f"ndcg@10_{end}", None) for end in ("lost", "low", "high")]
+    rows = _by(found, "label", [*cells, ("feature_worth", "recall@10_lost", None)])
+    return ("feature", "ndcg@10 lost", "from", "to", "recall@10 lost"), rows, title
+
+
 def _trajectory(found: Diagnosis) -> Table:
     values, rows = found.values("token_ranks", None, "label", "name", "index"), []
     for label in dict.fromkeys(label for label, *_ in values):
@@ -248,6 +255,6 @@ def _by_layer(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[
 
 
 TABLES: Mapping[Problem, tuple[Callable[[Diagnosis], Table], ...]] = {
-    "retrieval": (_scores, _reasoning, _codes, _layers, _norms, _ablation),
+    "retrieval": (_scores, _reasoning, _codes, _layers, _norms, _ablation, _features),
     "ranking": (_trajectory, _feed_forwards, _transposes, _jacobian),
 }

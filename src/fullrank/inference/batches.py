@@ -150,6 +150,25 @@ def _padded(table: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(table.astype(np.int64, copy=False))
 
 
+def score_pairs(
+    model: Model,
+    histories: Histories,
+    rows: Int[np.ndarray, "p"],
+    items: Int[np.ndarray, "p"],
+    *,
+    budget: Budget | None = None,
+    index: Any | None = None,
+) -> Float[np.ndarray, "p"]:
+    """The scores of single (history, item) pairs as float32, NaN of the item -1; otherwise as `score_batches`."""
+    found = np.full(len(items), np.nan, np.float32)
+    for at, scorer in score_batches(model, histories, budget=budget, index=index):
+        row_in_batch = np.full(len(histories), -1)
+        row_in_batch[at] = np.arange(len(at))
+        pairs = np.flatnonzero((row_in_batch[rows] >= 0) & (items >= 0))
+        found[pairs] = pair_scores(scorer, row_in_batch[rows[pairs]], items[pairs], block=BLOCK)
+    return found
+
+
 @torch.inference_mode()
 def pair_scores(
     scorer: Scorer, rows: Int[np.ndarray, "p"], items: Int[np.ndarray, "p"], *, block: int

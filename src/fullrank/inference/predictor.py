@@ -29,7 +29,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import take
-from fullrank.inference.batches import BLOCK, pair_scores, score_batches
+from fullrank.inference.batches import BLOCK, score_pairs
 from fullrank.inference.exact import top_k
 from fullrank.inference.features import FeatureInput, Reads, missing_note
 from fullrank.inference.filters import Filters
@@ -214,12 +214,7 @@ class Predictor:
             remedy = "leave them out, or use recommend, which gives them the most popular items"
             require_known_items(empty, remedy)
         ids = self.catalog.lookup(items)
-        found = np.full(len(ids), np.nan, np.float32)
-        for at, scorer in score_batches(self.model, request.histories, budget=budget, index=self.index):
-            row_in_batch = np.full(len(request), -1)
-            row_in_batch[at] = np.arange(len(at))
-            pairs = np.flatnonzero((row_in_batch[rows] >= 0) & (ids >= 0))
-            found[pairs] = pair_scores(scorer, row_in_batch[rows[pairs]], ids[pairs], block=BLOCK)
+        found = score_pairs(self.model, request.histories, rows, ids, budget=budget, index=self.index)
         frame = pl.DataFrame({
             "user": take(request.users, rows, "user"),
             "item": items,

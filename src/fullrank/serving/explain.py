@@ -1,5 +1,5 @@
-"""Why a list looks as it does: attention over the events of a history, and the events that each recommended item is
-like.
+"""Why a list looks as it does: attention over the events of a history, the events that each recommended item is like,
+and how much each feature moved its score.
 
 Attention is what the encoder really did: of each layer, the mean over heads of the share that the last place gives to
 each event (`reading.last_shares`, signed: focused attention may subtract). `because` compares vectors: the
@@ -9,15 +9,17 @@ events whose item vectors have the largest cosine with the recommended item's. I
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import batches, scorer_of
+from fullrank.inference.batches import batches, score_pairs, scorer_of
 from fullrank.inference.predictor import Predictor
 from fullrank.models import Model
 from fullrank.models.sequential.items import unit
@@ -25,6 +27,7 @@ from fullrank.models.sequential.reading import (
     AttentionInput,
     attention_of,
     blocks_of,
+    changed_feature,
     event_places,
     last_shares,
     noted_attentions,
@@ -48,6 +51,8 @@ class ListExplanation:
     values add up to at most one. None for a model whose attention shows no weights, and for an empty history."""
     because: list[Reasons] | None = None
     """For each item of the list; None for a model without item vectors."""
+    features: dict[str, Float[np.ndarray, "items"]] = field(default_factory=dict)
+    """By each feature that is known (`request.device`), of each item its score less that with the feature missing."""
 
 
 def explain_lists(
@@ -55,16 +60,38 @@ def explain_lists(
 ) -> list[ListExplanation]:
     """One explanation for each history and the items that were recommended for it.
 
-    Item numbers are those of the predictor's catalogue. Runs the encoder once more, on the thread that calls it: give
-    it the requests that ask for an explanation, not whole batches. A model that can give neither half gives none.
+    Item numbers are those of the predictor's catalogue. Runs the encoder once more, and where features are known once
+    for each, on the thread that calls it: give it the requests that ask for an explanation, not whole batches. A model
+    that can give no part gives none.
     """
     vectors = vectors_of(predictor)
     shares = attention_shares(predictor, histories)
-    own = list(histories.items)
+    moves, own = feature_moves(predictor, histories, answers), list(histories.items)
     return [
-        ListExplanation(part, None if vectors is None else alike_events(vectors, history, items))
-        for part, history, items in zip(shares, own, answers, strict=True)
+        ListExplanation(part, None if vectors is None else alike_events(vectors, history, items), moved)
+        for part, history, items, moved in zip(shares, own, answers, moves, strict=True)
     ]
+
+
+def feature_moves(
+    predictor: Predictor, histories: Histories, answers: Sequence[Sequence[int]]
+) -> list[dict[str, Float[np.ndarray, "_"]]]:
+    """Of each list `ListExplanation.features`; of an empty history, and where nothing is known, none."""
+    model, found = predictor.model, [dict[str, np.ndarray]() for _ in answers]
+    (own,) = np.nonzero(histories.items.lengths)
+    if model.reads_features is None or histories.features is None or not len(own):
+        return found
+    lists = Jagged.from_lists([answers[row] for row in own])
+    scores = partial(score_pairs, model, histories.take(own), lists.row_of(), lists.values, index=predictor.index)
+    whole = scores()
+    for role, names in model.reads_features.items():
+        for name in names:
+            with changed_feature(model, role, name, lambda vectors, missing, _: missing.expand_as(vectors)):
+                moved = whole - scores()
+            for row, part in zip(own, np.split(moved, lists.offsets[1:-1]), strict=True):
+                if part.any():  # what is missing moves nothing
+                    found[row][f"{role}.{name}"] = part
+    return found
 
 
 def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[np.ndarray, "L n"] | None]:

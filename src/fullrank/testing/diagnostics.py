@@ -1,8 +1,8 @@
 """Checks of every diagnostic and of every figure: sound rows, the same each time, an unchanged model, and drawings.
 
-They run on models with drawn weights on generated data: transformers of two depths, one of them with a reasoner, one
-that generates semantic ids, and a baseline; or, for a diagnostic of ranking models, one with token mixings and one
-without any vectors.
+They run on models with drawn weights on generated data: transformers of two depths, one of them with a reasoner and one
+that reads the hour, one that generates semantic ids, and a baseline; or, for a diagnostic of ranking models, one with
+token mixings and one without any vectors.
 """
 
 from __future__ import annotations
@@ -224,7 +224,8 @@ def _retrieval() -> list[Example]:
     encoder = Transformer(layers=2, feed_forward="mlp")
     plain = Recommender(dim=8, max_length=10, encoder=encoder).override("encoder.attention.heads=2")
     specs = (
-        plain, plain.override("encoder.layers=1"), plain.override("task=last_item", "reasoner=plr"), Popularity(),
+        plain, plain.override("encoder.layers=1", "features={request: [hour]}"),
+        plain.override("task=last_item", "reasoner=plr"), Popularity(),
         plain.override("items=semantic", "task=generate", "encoder.positions=none", "task.user_tokens=5"),
     )  # fmt: skip
     folder = _folder()

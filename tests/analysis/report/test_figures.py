@@ -12,6 +12,7 @@ from fullrank.analysis.diagnostics.attention_share import AttentionShare, item_b
 from fullrank.analysis.diagnostics.bound import Bound
 from fullrank.analysis.diagnostics.curves import RetrievalCurves
 from fullrank.analysis.diagnostics.evaluation import Pareto, PopularityBands, pareto_front
+from fullrank.analysis.diagnostics.feature_worth import FeatureWorth
 from fullrank.analysis.diagnostics.size import Depth
 from fullrank.analysis.diagnostics.spectrum import Layers, SpectralCollapse
 from fullrank.analysis.report import Figure, Missing
@@ -123,3 +124,17 @@ def test_a_journal_with_odd_values_is_read_around(found) -> None:
 def test_each_run_looks_different() -> None:
     looks = {tuple(look(place).values()) for place in range(28)}
     assert len(looks) == 28
+
+
+def test_what_features_are_worth(store, runs, tmp_path) -> None:
+    """A bar for each feature that a run reads, by what is lost; of a run that reads none, nothing is said."""
+    two = make(store, tmp_path / "two", "model.features={event: [gap], request: [hour]}")
+    one = make(store, tmp_path / "one", "model.features={request: [hour]}")
+    made = figure(FeatureWorth.figure(collect([two, runs["deep-1"], one], sample=40)))
+    assert [row[0] for row in made.rows] == ["A two"] * 2 + ["C one"] and made.absent == ()
+    assert {row[1] for row in made.rows[:2]} == {"event.gap", "request.hour"} and made.rows[2][1] == "request.hour"
+    assert made.rows[0][2] >= made.rows[1][2]
+    for _, _, lost, low, high, *recall in made.rows:
+        assert low <= lost <= high and low < high and len(recall) == 3
+    (panel,) = made.panels
+    assert "request.hour" in panel.alt and "C" in panel.alt

@@ -1,24 +1,26 @@
 """Attention weights of a model that answers: which share of its attention each event of a history gets, layer by layer.
 
 Forward hooks note what every attention was given; the model runs exactly as it does when it recommends. Diagnostics of
-a whole sample and the explanation of one request read the same numbers.
+a whole sample and the explanation of one request read the same numbers. `changed_feature` lets a model read one feature
+otherwise.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.batch import Batch
 from fullrank.models import Model
 from fullrank.models.sequential.attention import Attention
+from fullrank.models.sequential.features import FieldVectors
 from fullrank.models.sequential.model import RecommenderModel
 
 WEIGHTS = 1 << 22
@@ -140,3 +142,35 @@ def noted_attentions(model: Model) -> Iterator[list[AttentionInput]]:
     finally:
         for one in hooks:
             one.remove()
+
+
+Change = Callable[[Float[Tensor, "*n D"], Float[Tensor, "D"], Int[Tensor, "B"]], Tensor]
+"""Vectors of one feature, [B D] of users or [B T D] of places, its vector where it is missing, and the lengths of the
+histories -> the vectors that are read in their place."""
+
+
+@contextmanager
+def changed_feature(model: Model, role: str, name: str, change: Change) -> Iterator[None]:
+    """While this lasts, what the calling thread reads of a feature (`Model.reads_features`) is what `change` gives; of
+    a request both where it is past and where it is asked."""
+    assert isinstance(model, RecommenderModel) and model.features is not None
+    owner, lengths, reader = threading.get_ident(), list[Tensor](), model.features
+
+    def note(_: nn.Module, given: tuple[Any, ...]) -> None:
+        if threading.get_ident() == owner:
+            lengths[:] = [given[1].lengths]
+
+    def read(part: nn.Module, _: tuple[Any, ...], out: Tensor) -> Tensor:
+        if threading.get_ident() != owner:
+            return out
+        part = cast(FieldVectors, part)
+        at, none = part.names.index(name), part.forward(None, [part.offsets.new_zeros(1)] * len(part.made), 1)
+        out = out.clone()
+        out[..., at, :] = change(out[..., at, :], none[0, at], lengths[0])
+        return out
+
+    with ExitStack() as stack:
+        stack.callback(reader.register_forward_pre_hook(note).remove)
+        for one in ("request", "asked") if role == "request" else (role,):
+            stack.callback(reader.vectors[one].register_forward_hook(read).remove)
+        yield
