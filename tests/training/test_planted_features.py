@@ -1,4 +1,5 @@
-"""Planted in a column of users, of events or of requests, or in the hour alone, the next item is found."""
+"""Planted in a column of users, of events or of requests, or in the hour alone, the next item is found; and the next
+purchase, which only what was bought before tells, among views that are noise."""
 
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from featured import FeaturedStore
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.evaluation import Evaluation, evaluate
+from fullrank.evaluation import evaluate
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.model import Recommender
 from fullrank.training.data_module import RetrievalData
@@ -56,7 +57,7 @@ def found(store: Store, *settings: str, features: str) -> float:
         optimizer.zero_grad()
         sum(model(loader.batch(k)).values()).backward()
         optimizer.step()
-    lists = Evaluation(ks=(1,), metrics=("recall",), bootstrap=0, seen="keep", selection="recall@1")
+    lists = spec.lists.override("ks=[1]", "metrics=[recall]", "bootstrap=0", "seen=keep", "selection=recall@1")
     return evaluate(model, store, "test", lists).metrics["recall@1"]
 
 
@@ -82,3 +83,35 @@ def test_a_token_of_the_user_is_found_too(encoder: str) -> None:
     features = "{user_at: prefix}"
     spec = f"model.encoder={encoder}"
     assert found(world("user"), spec, features=features) > 0.95 * CEILING
+
+
+def purchases(*, shuffled: bool = False) -> FeaturedStore:
+    """Users of four events, one of them a purchase at any place, and what they buy then: the item that belongs to the
+    first purchase, but for noise. Every second of those who are tested views something instead."""
+    draw = np.random.default_rng(3)
+    items = draw.integers(0, VALUES, (USERS, 5))
+    bought = draw.integers(0, 4, USERS)
+    paired = draw.permutation(VALUES)[items[np.arange(USERS), bought]]
+    items[:, 4] = np.where(draw.random(USERS) < NOISE, draw.integers(0, VALUES, USERS), paired)
+    types = np.full((USERS, 5), "view", dtype=object)
+    types[np.arange(USERS), bought] = types[:, 4] = "purchase"
+    tested = np.arange(USERS) >= USERS - TESTED
+    looks = tested & (np.arange(USERS) % 2 == 0)
+    items[looks, 4], types[looks, 4] = draw.integers(0, VALUES, looks.sum()), "view"
+    ends = np.arange(1, USERS + 1) * 5 - tested
+    arrays = {"items": items.ravel().astype(np.int32), "offsets": np.arange(USERS + 1) * 5,
+              "bounds": np.stack([ends, ends], 1), "times": None, "weights": None, "types": None}  # fmt: skip
+    columns = {"item": range(VALUES), "item_id": range(VALUES), "train_count": np.bincount(items.ravel())}
+    plain = Store(Path("in memory"), {"fingerprint": "purchases"}, arrays, Catalog(pl.DataFrame(columns)))
+    given = types.ravel()
+    return FeaturedStore.of(plain, event=pl.DataFrame({"type": draw.permutation(given) if shuffled else given}))
+
+
+BOUGHT = "evaluation.targets={feature: type, values: [purchase]}"
+
+
+@pytest.mark.parametrize("task", ["next_item", "{kind: last_item, per_user: null}"])
+def test_the_next_purchase_is_found(task: str) -> None:
+    settings = BOUGHT, f"model.task={task}", "model.max_length=8"
+    assert found(purchases(), *settings, features="auto") > 0.95 * CEILING
+    assert found(purchases(shuffled=True), *settings, features="auto") < 0.3
