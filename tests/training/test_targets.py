@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fullrank as fr
-from featured import SHOP_FEATURES, FeaturedStore, shop_events, shop_people
+from featured import SHOP_FEATURES, FeaturedStore, changed, shop_events, shop_people
 from fullrank.cli import main
 from fullrank.core.spec import spec_tree
 from fullrank.data.events.loader import Loader
@@ -117,7 +117,7 @@ def test_queries_are_of_the_chosen_events_and_know_no_type(typed: FeaturedStore,
     assert some.inputs.wanted is None
     assert model.task.counts(batch) == {q.name: len(q.targets) for q in some.queries}
     last = torch.arange(batch.items.shape[1]) == batch.lengths[:, None] - 1
-    event = batch.features.event.map(lambda x: torch.where(last[..., None], 3 - x.clamp_max(2), x))
+    event = changed(batch.features.event, last)
     other = model.step(replace(batch, features=replace(batch.features, event=event)))
     for ours, theirs in zip(some.queries, other.queries, strict=True):
         assert torch.equal(ours.vectors, theirs.vectors)
