@@ -157,34 +157,49 @@ def test_tasks_that_predict_every_event_are_refused(typed: FeaturedStore) -> Non
     assert "targets" not in spec_tree(tiny())["evaluation"] and "targets" in spec_tree(spec)["evaluation"]
 
 
-def test_a_run_of_chosen_types(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its best epoch is chosen by them, as its evaluation is made; stopped and gone on with it is the same run."""
-    store = fr.prepare(shop_events(800), tmp_path / "store", users=shop_people(), **SHOP_FEATURES)
-    spec = tiny("evaluation.targets={feature: rating, values: [4, 5]}", "training.max_epochs=3", "evaluation.seen=keep")
-    run = fr.train(spec, store, tmp_path / "run", progress=False)
-    found = fr.evaluate(run, split="validation")
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> fr.Store:
+    return fr.prepare(shop_events(800), tmp_path_factory.mktemp("shop") / "store", users=shop_people(), **SHOP_FEATURES)
+
+
+LIKED = tiny("evaluation.targets={feature: rating, values: [4, 5]}", "training.max_epochs=2", "evaluation.seen=keep")
+
+
+@pytest.fixture(scope="module")
+def liked(shop: fr.Store, tmp_path_factory: pytest.TempPathFactory) -> fr.Run:
+    return fr.train(LIKED, shop, tmp_path_factory.mktemp("liked") / "run", progress=False)
+
+
+def test_a_run_is_chosen_and_evaluated_by_its_types(
+    shop: fr.Store, liked: fr.Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """From a shell too; metrics by type and other targets are settings of one evaluation."""
+    found = fr.evaluate(liked, split="validation")
     assert found.protocol["target_types"]["values"] == ["4", "5"] and set(found.slices["type"]) == {"4", "5"}
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (liked.path / "metrics.jsonl").read_text().splitlines()]
     best = max(line["validation/ndcg@10"] for line in lines if "validation/ndcg@10" in line)
     assert found.metrics["ndcg@10"] == pytest.approx(best, rel=1e-5)
-    with pytest.raises(Stopped):
-        fr.train(spec, store, tmp_path / "cut", progress=False, callbacks=[Stop(1)])
-    assert same_weights(run, fr.train(spec, store, tmp_path / "cut", progress=False, resume=True))
 
     def said(*words: str) -> str:
         capfd.readouterr()
-        assert main(["evaluate", str(run.path), *words]) == 0
+        assert main(["evaluate", str(liked.path), *words]) == 0
         return capfd.readouterr().out
 
     told = json.loads(said("--set", "targets={feature: rating}", "--json"))
     assert set(told["slices"]["type"]) == {"1", "2", "3", "4", "5"} and "target_types" not in told["protocol"]
     printed = said()
     assert "where the target is 4 " in printed and "targets of rating 4, 5" in printed
-    every = fr.evaluate(run, set=["targets=null"])
-    assert every.protocol["users"] > fr.evaluate(run).protocol["users"]
-    parts = fr.evaluate(run, parts=3)
-    assert parts.protocol == fr.evaluate(run).protocol and parts.slices["type"].keys() == {"4", "5"}
+    assert told["protocol"]["users"] > fr.evaluate(liked).protocol["users"]
     with refused("unknown-type"):
-        fr.train(spec.override("evaluation.targets.values=[9]"), store, tmp_path / "none", progress=False)
-    page = fr.report([run], tmp_path / "page.html")
-    assert "Recall by type of event" in Path(tmp_path / "page.html").read_text() and page is not None
+        fr.train(LIKED.override("evaluation.targets.values=[9]"), shop, tmp_path / "none", progress=False)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_in_parts_and_on_a_page(shop: fr.Store, liked: fr.Run, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        fr.train(LIKED, shop, tmp_path / "cut", progress=False, callbacks=[Stop(1)])
+    assert same_weights(liked, fr.train(LIKED, shop, tmp_path / "cut", progress=False, resume=True))
+    parts, whole = fr.evaluate(liked, parts=3), fr.evaluate(liked)
+    assert parts.protocol == whole.protocol and parts.slices["type"].keys() == {"4", "5"}
+    fr.report([liked], tmp_path / "page.html")
+    assert "Recall by type of event" in (tmp_path / "page.html").read_text()
