@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from fullrank.core.constraints import MOST_ENTRIES, Names
 from fullrank.core.errors import UserError, no_such
 from fullrank.core.files import JsonObject
-from fullrank.core.jagged import Jagged, offsets_of
+from fullrank.core.jagged import Jagged
 from fullrank.core.parted import stretches
 from fullrank.core.spec import Spec
 from fullrank.data.events.features import FeatureEncoder, encoder_of
@@ -73,28 +73,28 @@ class Targets(Spec):
     def of_users(self, users: EvalSet, encoder: FeatureEncoder | None) -> EvalSet:
         """The users who have such targets, with these alone and all events before the first of them as history.
 
-        Raises `UserError` where none has.
+        Raises `UserError` where there are users and none has one.
         """
         column, labels, wanted = self.known(encoder)
-        past, known = users.histories, users.histories.features
+        past, known, asked = users.histories, users.histories.features, users.targets
         assert known is not None and known.event is not None
-        places, owner = users.targets.places(), users.targets.row_of()
+        places, owner = asked.places(), asked.row_of()
         types = known.event.categorical.take(places, axis=0)[:, column]
         kept = wanted[types]
         places, owner, types = places[kept], owner[kept], types[kept]
-        counts = np.bincount(owner, minlength=len(users))
-        there = np.flatnonzero(counts)
-        if not len(there):
+        there, begins, counts = np.unique(owner, return_index=True, return_counts=True)
+        if len(users) and not len(there):
             raise UserError(f"evaluation.targets: no target of the split has such a {self.feature}: name other values, "
                             "or prepare the store with another split", code="no-users-in-split")  # fmt: skip
-        begins = offsets_of(counts)[:-1][there]
         first, several = places[begins], np.minimum.reduceat(types, begins) < np.maximum.reduceat(types, begins)
-        rest = past.take(there)
-        user = None if rest.features is None else rest.features.user
-        features = HistoryFeatures.of(known.event, known.request, user, past.times, first)
-        histories = replace(rest, items=Jagged(past.items.values, rest.items.starts, first), features=features)
-        targets = Jagged.from_lengths(users.targets.values[places], counts[there])
-        return EvalSet(histories, targets, np.where(several, len(labels) - 1, types[begins]))
+        person = known.user and known.user.take(there)
+        features = HistoryFeatures.of(known.event, known.request, person, past.times, first)
+        past = past.take(there)
+        return EvalSet(
+            replace(past, items=replace(past.items, ends=first), features=features),
+            Jagged.from_lengths(asked.values[places], counts),
+            np.where(several, len(labels) - 1, types[begins]),
+        )
 
 
 def evaluated_users(store: Store, protocol: JsonObject) -> EvalSet:

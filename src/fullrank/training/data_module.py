@@ -75,7 +75,7 @@ class RetrievalData:
     def validates(self) -> bool:
         """Whether there is something to validate on."""
         users, targets = self.store.eval_set("validation"), self.experiment.lists.targets
-        return len(users if targets is None or not len(users) else targets.of_users(users, self.store.features)) > 0
+        return len(users if targets is None else targets.of_users(users, self.store.features)) > 0
 
     def loader(self, model: Any, world: int = 1) -> Loader:
         """The batches, in shards for every process and micro-batch."""
