@@ -114,7 +114,9 @@ def evaluate(
     EVALUATE[call.runs[0].spec.problem](call)
 
 
-SHARED = ("ks", "metrics", "seen", "popularity", "empty", "diversity_by", "slices", "bootstrap", "level", "seed")
+SHARED = (
+    "ks", "metrics", "seen", "popularity", "empty", "diversity_by", "targets", "slices", "bootstrap", "level", "seed",
+)  # fmt: skip
 """Settings of a run's evaluation that lists are measured by too."""
 OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
 """Settings of how a model makes its lists."""

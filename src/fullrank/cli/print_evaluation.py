@@ -87,11 +87,12 @@ def _print_retrieval(output: Output, found: EvaluationResult, whole: bool, selec
 
 
 def _say_bands(output: Output, found: EvaluationResult, main: str) -> None:
-    """Recall by popularity of the target, at the list length of the metric `main`."""
+    """Recall by popularity and by type of the target, at the list length of the metric `main`."""
     name = f"recall@{main.split('@')[1]}"
-    bands = {label: part[name] for label, part in found.slices.get("target", {}).items() if name in part}
-    if bands:
-        output.say(f"{name} where the target is " + ", ".join(f"{label} {v:.4f}" for label, v in bands.items()))
+    for kind in ("target", "type"):
+        bands = {label: part[name] for label, part in found.slices.get(kind, {}).items() if name in part}
+        if bands:
+            output.say(f"{name} where the target is " + ", ".join(f"{label} {v:.4f}" for label, v in bands.items()))
     cold = found.slices.get("cold", {}).get("cold", {})
     if name in cold:
         output.say(f"{name} where training never saw the target: {cold[name]:.4f} ({cold['count']:,} users)")

@@ -169,6 +169,8 @@ class Batch:
     """What is known beside the items, where the model reads features."""
     hidden: Bool[Tensor, "B T"] | None = None
     """Positions that a task covers up."""
+    wanted: Bool[Tensor, "B T"] | None = None
+    """Events that a task is to predict, where types of targets were chosen; None is all."""
     answer: int = 0
     """Tokens at the end of each row that are part of what it is asked for: codes of the item behind the history, of
     which the next is predicted (teacher forcing). An encoder that reads both sides must not show them to the others."""

@@ -70,7 +70,9 @@ class EvalSet:
 
     histories: Histories
     targets: Jagged
-    """[U rows] item ids, oldest first; they lie right behind the history."""
+    """[U rows] item ids, oldest first; they lie right behind the history, unless types of them were chosen."""
+    types: OfUsers | None = None
+    """What is asked of each user, by `evaluation.targets.Targets.known`; None where nobody told types apart."""
 
     @property
     def users(self) -> OfUsers:
@@ -108,7 +110,9 @@ class EvalSet:
 
     def take(self, rows: Rows) -> EvalSet:
         """Some of the users, in the order given."""
-        return EvalSet(self.histories.take(rows), self.targets.take(rows))
+        return EvalSet(
+            self.histories.take(rows), self.targets.take(rows), None if self.types is None else self.types[rows]
+        )
 
 
 @dataclass(frozen=True)

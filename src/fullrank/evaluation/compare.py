@@ -39,13 +39,13 @@ from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 
 MAY_DIFFER = (
     "bootstrap", "metrics", "ks", "reasoning", "decoding", "popularity_discount", "events", "lists", "targets",
-    "features",
+    "features", "slices",
 )  # fmt: skip
 """Parts of a protocol of retrieval that may differ: what else was computed, how intervals were drawn, how many steps a
 model reasoned, how it searched, whether its lists were re-ranked against popularity, how much of later events may have
 leaked into it (the users, histories and targets are in the fingerprint), that lists were made elsewhere, how many
-targets there are, which older results do not say, and the features read: but not whether they tell of the target's own
-request."""
+targets there are, which older results do not say, by which types users are told apart, and the features read: but not
+whether they tell of the target's own request."""
 MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out", "metrics", "slices", "calibration")
 """The same of ranking."""
 MAX_RESAMPLES = 1000
@@ -91,8 +91,8 @@ class Draws:
 
 def check_comparable(a: Evaluation, b: Evaluation) -> None:
     """Raises `UserError` where two evaluations that are still to come could not be compared."""
-    for name in ("protocol", "seen", "popularity", "empty", "negatives", "negatives_from"):
-        ours, theirs = getattr(a, name), getattr(b, name)
+    for name in ("protocol", "seen", "popularity", "empty", "negatives", "negatives_from", "targets"):
+        ours, theirs = a.dump()[name], b.dump()[name]
         if ours != theirs:
             raise UserError(
                 f"these runs are evaluated differently: {name} is {ours!r} in the first and {theirs!r} in the second; "

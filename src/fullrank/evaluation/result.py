@@ -21,7 +21,7 @@ from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, read_saved
-from fullrank.evaluation.statistics import resample_clicks, slice_means, summarise
+from fullrank.evaluation.statistics import resample_clicks, slice_labels, slice_means, summarise
 from fullrank.evaluation.summary import metric_table, population, protocol_notes
 from fullrank.metrics import RankedIds, RowValues, UserValues, ctr
 from fullrank.metrics.names import HISTORY, Name, expand_metrics
@@ -48,7 +48,7 @@ class PerUser:
     lists: RankedIds | None
     """The ranked item ids; None under the sampled protocol."""
     groups: dict[str, Int[np.ndarray, "U"]]
-    """Slice -> place of the user's label in `statistics.LABELS`."""
+    """Slice -> place of the user's label in `statistics.slice_labels`."""
     protocol: JsonObject
     steps: Int[np.ndarray, "U"] | None = None
     """Reasoning steps of each user where stopping was adaptive."""
@@ -323,7 +323,7 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
         rows.values, rows.lists, metric_names(protocol), items=protocol["items"], samples=boot["samples"],
         seed=boot["seed"], level=boot["level"],
     )  # fmt: skip
-    slices = slice_means(rows.values, rows.groups)
+    slices = slice_means(rows.values, rows.groups, slice_labels(protocol))
     return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, protocol, rows)
 
 

@@ -147,8 +147,8 @@ def users_and_protocol(
         )
     if spec.diversity_by is not None:  # an unknown column is told before minutes are spent
         item_categories(store.catalog, spec.diversity_by)
-    users, skipped = _users(store, split, spec)
-    protocol = _protocol(store, split, spec, len(users), skipped)
+    users, skipped, of_types = _users(store, split, spec)
+    protocol = _protocol(store, split, spec, len(users), skipped) | of_types
     if model is not None:
         protocol |= _inference(model, spec) | features_read(model, store.catalog, users.histories.features)
     if spec.diversity_by is not None:
@@ -231,17 +231,26 @@ def _rows(
         # A user is new where their training events end before the history begins: nothing of it was trained on.
         new = store.bounds[users.users, 0] <= history.starts
         codes = slice_codes(history.lengths, new, users.truth, store.catalog.popularity)
+        if users.types is not None:
+            codes["type"] = users.types
     return PerUser(users.users, values, table.ids, codes, protocol, steps)
 
 
-def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int]:
-    """The users, by ascending row, and how many were left out for want of a history."""
+def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int, JsonObject]:
+    """The users, by ascending row, how many were left out for want of a history, and what there is to say of types."""
     whole = store.eval_set(check_split(split), without_history=True)
     if not len(whole):
         raise UserError(
             f"the store has no users with a target in the split {split!r}: prepare it with another split",
             code="no-users-in-split",
         )
+    facts: JsonObject = {}
+    if spec.targets is not None:
+        everybody, encoder = len(whole), getattr(store.catalog, "features", None)
+        whole = spec.targets.of_users(whole, encoder)
+        facts["slices"] = {"type": spec.targets.known(encoder)[1]}
+        if spec.targets.values:
+            facts["target_types"] = spec.targets.dump() | {"users_without": everybody - len(whole)}
     keep = (whole.histories.lengths > 0) | (spec.empty == "answer")
     if not keep.any():
         raise UserError(
@@ -250,7 +259,7 @@ def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int
             code="no-users-with-history",
         )
     order = np.flatnonzero(keep)[np.argsort(whole.users[keep], kind="stable")]
-    return whole.take(order), int(np.sum(~keep))
+    return whole.take(order), int(np.sum(~keep)), facts
 
 
 def features_read(

@@ -22,6 +22,7 @@ from fullrank.core.constraints import (
 )
 from fullrank.core.errors import UserError, no_effect, unknown
 from fullrank.core.spec import Spec, later
+from fullrank.evaluation.targets import Targets
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
 from fullrank.metrics.names import (
@@ -89,6 +90,8 @@ class Evaluation(Spec):
     """w of score - w log(1 + training events of the item): lists re-ranked against popularity; 0 changes nothing."""
     diversity_by: Annotated[str | None, only_with("protocol", "full")] = later(None)
     """Column of items, a category or lists of them, by which `ild` says how different a list's items are."""
+    targets: Targets | None = later(None)
+    """Types of events that are asked for, in training too; null asks for every event."""
     slices: bool = True
     """Report per-user metrics by kind of user, history length and popularity of the target as well."""
     bootstrap: int = Field(default=200, ge=0, le=MOST_BINS)

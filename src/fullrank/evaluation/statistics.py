@@ -12,7 +12,8 @@ metric); by the inequality of Efron and Stein (1981) the variance so estimated i
 Slices are metrics by kind of user, by history length and by popularity of the target, which an average hides. The slice
 `target` is where per-band quality stands: recall of `tail` is the share of tail targets that were found. A user with
 several targets (global-time splits) stands in the band of the most popular one, with all of them. The slice `cold`
-tells apart users of whose targets none has a training event."""
+tells apart users of whose targets none has a training event, and `type` users by the type of what they are to find
+(`evaluation.targets`)."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from itertools import islice
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged
 from fullrank.metrics import ItemCounts, RankedIds, RowValues, UserValues, ctr
 from fullrank.metrics.lists import exposures
@@ -182,6 +184,11 @@ LABELS = {
 }
 
 
+def slice_labels(protocol: JsonObject) -> dict[str, Sequence[str]]:
+    """The labels of each slice of an evaluation with this protocol."""
+    return {**LABELS, **protocol.get("slices", {})}
+
+
 def slice_codes(
     lengths: Int[np.ndarray, "U"], new: Bool[np.ndarray, "U"], truth: Jagged, popularity: ItemCounts
 ) -> dict[str, Int[np.ndarray, "U"]]:
@@ -206,16 +213,18 @@ def popularity_bands(popularity: ItemCounts) -> Int[np.ndarray, "V"]:
 
 
 def slice_means(
-    values: Mapping[str, UserValues], codes: Mapping[str, Int[np.ndarray, "U"]]
+    values: Mapping[str, UserValues],
+    codes: Mapping[str, Int[np.ndarray, "U"]],
+    labels: Mapping[str, Sequence[str]] = LABELS,
 ) -> dict[str, dict[str, dict[str, float | int]]]:
     """Slice -> label -> metric -> mean over the label's users, and their `count`; labels without users are left out."""
     found: dict[str, dict[str, dict[str, float | int]]] = {}
     for slice_name, code in codes.items():
-        counts = np.bincount(code, minlength=len(LABELS[slice_name]))
+        counts = np.bincount(code, minlength=len(labels[slice_name]))
         sums = {m: np.bincount(code, weights=v, minlength=len(counts)) for m, v in values.items()}
         found[slice_name] = {
             label: {"count": int(counts[i]), **{m: float(s[i] / counts[i]) for m, s in sums.items()}}
-            for i, label in enumerate(LABELS[slice_name])
+            for i, label in enumerate(labels[slice_name])
             if counts[i]
         }
     return found

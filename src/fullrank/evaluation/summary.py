@@ -75,8 +75,16 @@ def population(protocol: Mapping[str, Any]) -> str:
     where = f"of the {split} split" if "events" not in protocol else f"of {split}"
     return (
         f"{protocol['users']:,} users {where}, {protocol['items']:,} items, "
-        f"candidates {protocol['candidates']}, {history_words(protocol)}{feature_words(protocol)}"
+        f"candidates {protocol['candidates']}, {history_words(protocol)}{target_words(protocol)}"
+        f"{feature_words(protocol)}"
     )
+
+
+def target_words(protocol: Mapping[str, Any]) -> str:
+    """Which types of events are asked for, and how many users are left out; empty where all are asked for."""
+    if (told := protocol.get("target_types")) is None:
+        return ""
+    return f", targets of {told['feature']} {', '.join(told['values'])} ({told['users_without']:,} users have none)"
 
 
 UNREAD = "unread"

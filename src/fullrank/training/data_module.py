@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,8 @@ class RetrievalData:
     @cached_property
     def validates(self) -> bool:
         """Whether there is something to validate on."""
-        return len(self.store.eval_set("validation")) > 0
+        users, targets = self.store.eval_set("validation"), self.experiment.lists.targets
+        return len(users if targets is None else targets.of_users(users, self.store.features)) > 0
 
     def loader(self, model: Any, world: int = 1) -> Loader:
         """The batches, in shards for every process and micro-batch."""
@@ -84,10 +85,21 @@ class RetrievalData:
                 "prepare it with one, or choose a model that reads none (hstu: "
                 "model.encoder.attention.rel_bias=positions)",
             )  # fmt: skip
-        training = self.experiment.training
+        training, targets, segments, wanted = (
+            self.experiment.training, self.experiment.lists.targets, model.task.segments, None
+        )  # fmt: skip
+        if targets is not None and targets.values:
+            if not model.task.chooses_targets:
+                raise UserError(
+                    "evaluation.targets names types, and this task predicts every event: set model.task=next_item or "
+                    "last_item, or name types where it is evaluated alone (fullrank evaluate RUN --set targets=...)",
+                    code="task-predicts-all",
+                )
+            wanted = targets.in_training(self.store)
+            segments = partial(segments, wanted=wanted)
         return Loader(
             self.store,
-            model.task.segments,
+            segments,
             by=training.batch_by,
             size=training.batch_size,
             seed=self.experiment.seed,
@@ -96,6 +108,7 @@ class RetrievalData:
             times=model.trains_on_times,
             users=model.reads_users,
             features=model.reads_features,
+            wanted=wanted,
         )
 
     def warm_start(self, model: RecommenderModel, source: Run) -> None:

@@ -97,6 +97,9 @@ def selection_settled(experiment: Experiment, store: AnyStore, resumed: Run | No
         settled = begun.selection_seen if begun.problem == "retrieval" else None
         return experiment if settled is None else experiment.override(f"evaluation.selection_seen={settled}")
     share = store.repeated_share("validation") if lists.hides_seen else 0.0
+    if lists.hides_seen and lists.targets is not None:
+        users = lists.targets.of_users(store.eval_set("validation"), store.features)
+        share = users.repeated_targets() / max(1, len(users.truth.flat()))
     if share <= MANY_REPEATS:
         return experiment
     if launched().rank == 0:

@@ -15,6 +15,7 @@ from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.results import item_title, worth
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
+from fullrank.evaluation.targets import evaluated_users
 
 USERS = 5
 """Users that are shown."""
@@ -44,7 +45,7 @@ class ExampleLists(Section):
         chosen = example_users(results)
         if not len(chosen):
             return Missing(cls.name, title, "no user is in every evaluation.")
-        whole = first.store.eval_set(str(first.evaluation.protocol["split"]), without_history=True)
+        whole = evaluated_users(first.store, first.evaluation.protocol)
         shown = shown_runs(results)
         users = tuple(_example(int(user), shown, results, whole, first.store) for user in chosen)
         left = [one.key for one in results if one not in shown]

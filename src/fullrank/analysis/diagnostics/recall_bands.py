@@ -13,6 +13,8 @@ item without events; one of semantic ids, texts or features may.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from jaxtyping import Int
 
@@ -27,16 +29,19 @@ from fullrank.analysis.diagnostics import (
     bars,
     not_comparable,
 )
-from fullrank.evaluation.statistics import LABELS
+from fullrank.evaluation.statistics import slice_labels
+from fullrank.evaluation.targets import evaluated_users
 from fullrank.metrics.names import split_name
-
-BANDS = LABELS["target"]
 
 
 class RecallByPopularity(Section):
     """Recall of head, mid and tail targets, with standard errors over users."""
 
     name = "recall_bands"
+    told_by: ClassVar[str] = "target"
+    """Slice of the evaluation."""
+    what: ClassVar[str] = "popularity of what was chosen next"
+    untold: ClassVar[str] = "it was evaluated with slices=false"
     claim = Claim(
         "Recall by popularity of the target",
         "Of the people whose next item is popular (head), less so (mid) or in the long tail, the share that finds it "
@@ -47,31 +52,45 @@ class RecallByPopularity(Section):
 
     @classmethod
     def lacks(cls, result: RunResult) -> str | None:
-        return None if band_recall(result) else "it was evaluated with slices=false"
+        return None if band_recall(result, cls.told_by) else cls.untold
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure | Missing:
         why = not_comparable(there)
         if why is not None:
             return claim.missing(f"{why}.")
-        chosen, metric = "popularity of what was chosen next", recall_name(there[0])
-        values = {one.label: band_recall(one) for one in there}
-        bands = list(values[there[0].label])
+        chosen, by, metric = cls.what, cls.told_by, recall_name(there[0])
+        values = {one.label: band_recall(one, by) for one in there}
+        bands = [band for band in values[there[0].label] if all(band in one for one in values.values())]
         drawn = tuple(
             (one.label, band, recall, recall - error, recall + error)
-            for one in there for band, recall in values[one.label].items() for error in (band_error(one, band),)
+            for one in there for band in bands
+            for recall, error in ((values[one.label][band], band_error(one, band, by)),)
         )  # fmt: skip
         rows = [
             (
                 one.label,
-                *(TableCell(f"{values[one.label][band]:.4f}", f"± {band_error(one, band):.4f}") for band in bands),
+                *(TableCell(f"{values[one.label][band]:.4f}", f"± {band_error(one, band, by):.4f}") for band in bands),
             )
             for one in there
         ]
-        counts = there[0].evaluation.slices["target"]
+        counts = there[0].evaluation.slices[by]
         rows.append(("users", *(int(counts[band]["count"]) for band in bands)))
         chart = bars(chosen, metric, interval="y", percent=True, rows=drawn)
         return claim.figure(("run", *bands), rows, chart, more=f" The share is {metric}.")
+
+
+class RecallByType(RecallByPopularity):
+    """Recall by type of the target, where an evaluation tells types apart (`evaluation.targets`)."""
+
+    name = "recall_types"
+    told_by, what, untold = "type", "what was done next", ""
+    claim = Claim(
+        "Recall by type of event",
+        "Of the people who did each next, the share that finds the item among the best. Bars have two standard errors "
+        "over users.",
+        open=True,
+    )
 
 
 def recall_name(one: RunResult) -> str:
@@ -80,16 +99,17 @@ def recall_name(one: RunResult) -> str:
     return name if name in one.evaluation.metrics else one.accuracy
 
 
-def band_recall(one: RunResult) -> dict[str, float]:
-    """Band -> recall of the users whose target is in it; empty where there are no slices."""
-    slices, name = one.evaluation.slices.get("target", {}), recall_name(one)
-    return {band: float(slices[band][name]) for band in BANDS if name in slices.get(band, {})}
+def band_recall(one: RunResult, by: str = "target") -> dict[str, float]:
+    """Band -> recall of the users whose target is in it; empty where there is no such slice."""
+    name = recall_name(one)
+    return {band: float(part[name]) for band, part in one.evaluation.slices.get(by, {}).items() if name in part}
 
 
-def band_error(one: RunResult, band: str) -> float:
+def band_error(one: RunResult, band: str, by: str = "target") -> float:
     """Two standard errors of a band's recall over its users."""
     rows = one.evaluation.per_user
-    some = rows.values[recall_name(one)][rows.groups["target"] == BANDS.index(band)]
+    place = slice_labels(rows.protocol)[by].index(band)
+    some = rows.values[recall_name(one)][rows.groups[by] == place]
     return float(2 * some.std(ddof=1) / len(some) ** 0.5) if len(some) > 1 else 0.0
 
 
@@ -136,7 +156,7 @@ class ColdItems(Section):
 
 def target_groups(one: RunResult) -> Int[np.ndarray, "U"]:
     """Each evaluated user's place in `GROUPS`."""
-    whole = one.store.eval_set(one.evaluation.protocol["split"], without_history=True)
+    whole = evaluated_users(one.store, one.evaluation.protocol)
     order = np.argsort(whole.users, kind="stable")
     users = whole.take(order[np.searchsorted(whole.users[order], one.evaluation.per_user.users)])
     events = np.maximum.reduceat(one.store.catalog.popularity[users.truth.flat()], users.truth.offsets[:-1])

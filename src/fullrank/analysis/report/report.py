@@ -32,8 +32,8 @@ from fullrank.run import Run, opened_run, require_problem
 
 ORDER: Mapping[Problem, tuple[str, ...]] = {
     "retrieval": (
-        "differences", "recall_bands", "cold_items", "examples", "pareto", "bands", "robustness", "shortcut",
-        "feature_worth", "curves", "depth", "size", "step_curve",
+        "differences", "recall_bands", "recall_types", "cold_items", "examples", "pareto", "bands", "robustness",
+        "shortcut", "feature_worth", "curves", "depth", "size", "step_curve",
         "code_levels", "beam_loss", "code_popularity", "spectrum", "bound", "focus", "case", "layers", "oracle_step",
         "diversity", "attention_share", "ablation", "streams", "latent_attention", "alignment", "norms",
     ),

@@ -80,11 +80,18 @@ class Loader(Batches):
     """Whether they hold the keys of users."""
     features: Collection[str] | None = None
     """Roles whose features they hold; None where they hold none."""
+    wanted: Jagged | None = None
+    """[U rows] which training events are to be predicted, as `segments` knows too; None is all."""
 
     def __post_init__(self) -> None:
         store = self.store
         self._times, self._keys = store.times if self.times else None, store.user_keys if self.users else None
         self._lengths = np.asarray(store.bounds[:, 0] - store.offsets[:-1])
+        if self.wanted is not None:  # what comes behind the last of them predicts nothing
+            at = np.flatnonzero(self.wanted.flat())
+            users = self.wanted.row_of()[at]
+            self._lengths = np.zeros_like(self._lengths)
+            self._lengths[users] = at - self.wanted.offsets[users] + 1  # the last of each user stays
         self._kept: tuple[int, _Epoch] | None = None
         self._weights = store.row_weights
         owners, starts, ends = self.segments(self._lengths, self._draw(0))
@@ -154,6 +161,7 @@ class Loader(Batches):
             users=torch.from_numpy(users),
             user_keys=None if self._keys is None else torch.from_numpy(self._keys[users]),
             times=None if times is None else torch.from_numpy(times),
+            wanted=None if self.wanted is None else torch.from_numpy(rows.over(self.wanted.values).padded()),
             features=None if self.features is None else self._features(rows, users, self.features),
             seed=self.seed,
             step=k,

@@ -87,7 +87,7 @@ def known(batch: Batch) -> Batch:
     width = max(1, batch.items.shape[1] - 1)
     times = None if batch.times is None else batch.times[:, :width]
     lengths = (batch.lengths - 1).clamp_min(1)
-    return replace(batch, items=batch.items[:, :width], lengths=lengths, times=times)
+    return replace(batch, items=batch.items[:, :width], lengths=lengths, times=times, wanted=None)
 
 
 def augmented(batch: Batch, spec: CL4SRec) -> Batch:

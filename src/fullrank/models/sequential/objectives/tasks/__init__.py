@@ -100,6 +100,8 @@ class Task(nn.Module, ABC):
     adds_groups = False
     """Whether inference reads out the sum of what its groups of queries ask with, each times its weight; else the first
     group alone is answered with."""
+    chooses_targets = False
+    """Whether it predicts the events that are asked for alone (`Batch.wanted`, and `wanted` of its `segments`)."""
     requires: tuple[Requirement, ...] = REQUIRES
     code_by_code = False
     """Whether a code is predicted from those before it, so that answers are generated (`generate.py`)."""
@@ -139,7 +141,7 @@ class HistoryTask(Task):
 
     def training_inputs(self, items: Items, batch: Batch) -> Inputs:
         times = None if batch.times is None else batch.times[:, :-1]
-        inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
+        inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times, wanted=None)
         x = items.read(inputs.items)
         if self.features is None:
             return x, inputs

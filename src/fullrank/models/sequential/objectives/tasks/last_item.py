@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.constraints import Length
+from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.sequential.items import Items
@@ -31,20 +32,23 @@ class LastItem(TaskSpec):
 
 
 class LastItemTask(HistoryTask):
-    reads_outputs, featureless = True, ""
+    reads_outputs, chooses_targets, featureless = True, True, ""
 
     def __init__(self, max_length: int, spec: LastItem):
         super().__init__()
         self.max_length, self.per_user = max_length, spec.per_user
 
-    def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
+    def segments(self, lengths: np.ndarray, draw: np.random.Generator, wanted: Jagged | None = None) -> Segments:
         prefixes = np.maximum(lengths - 1, 0)
         users = np.repeat(np.arange(len(lengths)), prefixes)
         first = np.cumsum(prefixes) - prefixes
         ends = np.arange(len(users)) - np.repeat(first, prefixes) + 2
+        if wanted is not None:
+            kept = wanted.values[wanted.starts[users] + ends - 1]
+            users, ends = users[kept], ends[kept]
         if self.per_user is not None:
             order = np.lexsort((draw.random(len(users)), users))
-            rank = np.arange(len(users)) - np.repeat(first, prefixes)
+            rank = np.arange(len(users)) - np.searchsorted(users, users)
             kept = np.sort(order[rank < self.per_user])
             users, ends = users[kept], ends[kept]
         return users, np.maximum(ends - (self.max_length + 1), 0), ends

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from fullrank.core.constraints import Parts
+from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.data.batch import Batch
 from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.sequential import start_small
@@ -30,7 +31,7 @@ class NextItem(TaskSpec):
 
 
 class NextItemTask(HistoryTask):
-    causal, featureless = True, ""
+    causal, chooses_targets, featureless = True, True, ""
 
     def __init__(self, dim: int, max_length: int, spec: NextItem):
         super().__init__()
@@ -38,21 +39,25 @@ class NextItemTask(HistoryTask):
         self.heads = nn.ModuleList(nn.Linear(dim, dim, bias=False) for _ in range(spec.horizons - 1))
         start_small(self.heads)
 
-    def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
+    def segments(self, lengths: np.ndarray, draw: np.random.Generator, wanted: Jagged | None = None) -> Segments:
         users = np.flatnonzero(lengths >= 2)
         # max_length inputs and one event more: the last event is a target only
         surplus = np.maximum(lengths[users] - (self.max_length + 1), 0)
         starts = draw.integers(0, surplus + 1) if self.window == "random" else surplus
-        return users, starts, np.minimum(starts + self.max_length + 1, lengths[users])
+        ends = np.minimum(starts + self.max_length + 1, lengths[users])
+        if wanted is not None:  # a stretch that is drawn may hold no target
+            before, first = offsets_of(wanted.values), wanted.starts[users]
+            kept = before[first + ends] > before[first + starts + 1]
+            users, starts, ends = users[kept], starts[kept], ends[kept]
+        return users, starts, ends
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        return {f"ahead_{h}": int((batch.lengths - h).clamp_min(0).sum()) for h in range(1, self.horizons + 1)}
+        return {f"ahead_{h}": int(_targets(batch, h).sum()) for h in range(1, self.horizons + 1)}
 
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         found = []
         for h in range(1, self.horizons + 1):
-            known = batch.valid[:, h:]
-            rows, positions = known.nonzero(as_tuple=True)
+            rows, positions = _targets(batch, h).nonzero(as_tuple=True)
             at = positions + self.tokens_before
             vectors = states.tokens[rows, at]
             if h > 1:
@@ -64,3 +69,8 @@ class NextItemTask(HistoryTask):
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return last(states.tokens, inputs)
+
+
+def _targets(batch: Batch, ahead: int) -> Bool[Tensor, "B n"]:
+    """Which events, from place `ahead` on, are to be predicted."""
+    return (batch.valid if batch.wanted is None else batch.wanted)[:, ahead:]
