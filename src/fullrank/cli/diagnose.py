@@ -216,8 +216,9 @@ def _ablation(found: Diagnosis) -> Table:
 
 def _features(found: Diagnosis) -> Table:
     title = "What the lists lose where a feature has the values of others, and the ends of its 95 % interval."
-    cells = [("feature_worth", f"ndcg@10_{end}", None) for end in ("lost", "low", "high")]
-    rows = _by(found, "label", [*cells, ("feature_worth", "recall@10_lost", None)])
+    names = ("ndcg@10_lost", "ndcg@10_low", "ndcg@10_high", "recall@10_lost")
+    lost, *others = (found.values("feature_worth", name, "label") for name in names)
+    rows = [[label, value, *(column.get(label) for column in others)] for label, value in lost.items()]
     return ("feature", "ndcg@10 lost", "from", "to", "recall@10 lost"), rows, title
 
 

@@ -29,7 +29,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import take
-from fullrank.inference.batches import BLOCK, score_pairs
+from fullrank.inference.batches import BLOCK, score_batches, score_pairs
 from fullrank.inference.exact import top_k
 from fullrank.inference.features import FeatureInput, Reads, missing_note
 from fullrank.inference.filters import Filters

@@ -81,7 +81,7 @@ def feature_moves(
     (own,) = np.nonzero(histories.items.lengths)
     if model.reads_features is None or histories.features is None or not len(own):
         return found
-    lists = Jagged.from_lists([answers[row] for row in own])
+    lists = Jagged.from_lists([answers[row] for row in own.tolist()])
     scores = partial(score_pairs, model, histories.take(own), lists.row_of(), lists.values, index=predictor.index)
     whole = scores()
     for role, names in model.reads_features.items():
