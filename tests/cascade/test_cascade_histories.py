@@ -14,6 +14,7 @@ from fullrank.cascade import Cascade, RankingStage
 from fullrank.inference.predict import predict
 from fullrank.inference.predictor import Predictor
 from fullrank.models.ranking.model import RankingModel
+from fullrank.serving.ranking import ServedRanker
 from refusals import refused
 from tests.cascade.conftest import HISTORIES, ITEMS, USERS, Both, goods, log, retriever
 from tiny import shaken
@@ -156,3 +157,13 @@ def test_the_evaluation_reads_event_features(rated: tuple[Cascade, pl.DataFrame]
     store.event_features = replace(known, categorical=np.zeros_like(known.categorical))
     other = cascade.evaluate("test", candidates=20)
     assert found.after.metrics != other.after.metrics and found.before.metrics == other.before.metrics
+
+
+def test_the_service_says_that_it_cannot_fill_them(rated: tuple[Cascade, pl.DataFrame]) -> None:
+    cascade, _ = rated
+    run: Any = None
+    served = ServedRanker(
+        cascade.ranker, "user", "item", cascade.ordering(None).items, run, frozenset({"item", "kind"})
+    )
+    with refused("missing-column", "'rating'", "fr.Cascade"):
+        served.require_whole_histories()
