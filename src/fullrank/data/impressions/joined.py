@@ -143,19 +143,20 @@ def taken_over(
     if users is None and features_of is None:
         return schema, UserColumns()
     store = None if features_of is None else opened_store(features_of)
-    if schema.group is None:
+    group = schema.group
+    if group is None:
         raise UserError(
             "impressions find their users by the schema's group, which names no column: name it with user_col=",
             code="missing-group",
         )
     people, origin = (store.users.drop("user"), store.path) if users is None and store is not None else (users, users)
-    table = KeyedTable(people, "users", [*dict.fromkeys([schema.group, "user_id", "user"])])
+    table = KeyedTable(people, "users", [*dict.fromkeys([group, "user_id", "user"])])
     if store is not None:
         schema = _with_features(schema, store, source, table.columns, inferred=inferred)
     names = [name for name in schema.columns if name in table.columns and name not in source.columns]
     if users is not None and not names:
         raise no_effect("users", "since the schema names no column that they have and the impressions lack")
-    return schema, UserColumns(table, schema.group, tuple(names), origin)
+    return schema, UserColumns(table, group, tuple(names), origin)
 
 
 def _with_features(
