@@ -14,6 +14,7 @@ from fullrank.cascade import Cascade, RankingStage
 from fullrank.inference.predict import predict
 from fullrank.inference.predictor import Predictor
 from fullrank.models.ranking.model import RankingModel
+from fullrank.run import Run
 from fullrank.serving.ranking import ServedRanker
 from refusals import refused
 from tests.cascade.conftest import HISTORIES, ITEMS, USERS, Both, goods, log, retriever
@@ -161,9 +162,7 @@ def test_the_evaluation_reads_event_features(rated: tuple[Cascade, pl.DataFrame]
 
 def test_the_service_says_that_it_cannot_fill_them(rated: tuple[Cascade, pl.DataFrame]) -> None:
     cascade, _ = rated
-    run: Any = None
-    served = ServedRanker(
-        cascade.ranker, "user", "item", cascade.ordering(None).items, run, frozenset({"item", "kind"})
-    )
+    items, run = cascade.ordering(None).items, Run.__new__(Run)  # of which nothing is asked
+    served = ServedRanker(cascade.ranker, "user", "item", items, run, frozenset({"item", "kind"}))
     with refused("missing-column", "'rating'", "fr.Cascade"):
         served.require_whole_histories()
