@@ -19,6 +19,7 @@ FIELDS = (
 TOGETHER = "together=[[history,kinds]]"
 SEARCH = "search=[[kinds,history]]"
 PLANTED = (FieldInfo("kind", "categorical", 42), FieldInfo("kinds", "sequence", 42, "kind"))
+RATED = (*PLANTED, FieldInfo("ratings", "sequence", 4))
 
 
 def impressions(rows: int = 11, seed: int = 0, *, length: int = 6, extra: int = 0) -> Impressions:
@@ -58,3 +59,19 @@ def planted(rows: int, seed: int, length: int = 12) -> Impressions:
     none = torch.zeros(rows, 0)
     lengths = torch.full((rows,), length)
     return Impressions(target[:, None], none, none.bool(), (Bag(history, lengths),), labels)
+
+
+def planted_ratings(rows: int, seed: int, shuffled: bool = False) -> tuple[Impressions, torch.Tensor]:
+    """Clicks of those who rated the one event of the target's kind well, and how likely each is. `shuffled`: the
+    ratings of each history are those of its other events."""
+    draw = torch.Generator().manual_seed(seed)
+    history = torch.rand(rows, 40, generator=draw).argsort(1)[:, :12] + 2
+    ratings = torch.randint(2, 4, (rows, 12), generator=draw)
+    place = torch.randint(12, (rows, 1), generator=draw)
+    odds = torch.where(ratings.gather(1, place)[:, 0] == 3, 2.5, -2.5)
+    labels = (torch.rand(rows, generator=draw) < torch.sigmoid(odds)).float()
+    if shuffled:
+        ratings = ratings.gather(1, (place + torch.randint(1, 12, (rows, 12), generator=draw)) % 12)
+    none, lengths = torch.zeros(rows, 0), torch.full((rows,), 12)
+    bags = Bag(history, lengths), Bag(ratings, lengths)
+    return Impressions(history.gather(1, place), none, none.bool(), bags, labels), odds

@@ -14,6 +14,8 @@ from fullrank.cascade import Cascade, RankingStage
 from fullrank.inference.predict import predict
 from fullrank.inference.predictor import Predictor
 from fullrank.models.ranking.model import RankingModel
+from fullrank.run import Run
+from fullrank.serving.ranking import ServedRanker
 from refusals import refused
 from tests.cascade.conftest import HISTORIES, ITEMS, USERS, Both, goods, log, retriever
 from tiny import shaken
@@ -102,3 +104,65 @@ def test_the_evaluation_reads_histories(events: fr.Store, tmp_path: Path) -> Non
     stage = replace(ranker(tmp_path, TOGETHER), trained_until=0)
     found = Cascade(retriever(events), stage, items=kinds()).evaluate("test", candidates=20)
     assert found.facts["fields"]["history"] == ("history", "kinds") and len(found.after.metrics)
+
+
+RATED = [*FIELDS[:4], {"kind": "sequence", "name": "rating", "max_length": 3, "keep_missing": True}]
+
+
+@pytest.fixture
+def rated(events: fr.Store, tmp_path: Path) -> tuple[Cascade, pl.DataFrame]:
+    """Histories with ratings beside them, some of which are missing or unknown to the ranker; and the events."""
+    histories = events.events.items
+    rows = np.arange(events.num_events)
+    table = pl.DataFrame({
+        "user_id": events.user_ids.gather(histories.row_of()), "item_id": events.catalog.ids.gather(histories.flat()),
+        "timestamp": rows, "rating": pl.Series(rows % 6).replace(0, None),
+    })  # fmt: skip
+    store = fr.prepare(table, tmp_path / "rated", event_features=["rating"])
+    seen = joined(log().select("user", "item", "label"), kinds(), HISTORIES).with_columns(
+        rating=pl.col("history").list.eval(pl.when(pl.element() % 7 > 0).then(2 + pl.element() % 4))
+    )
+    shown = fr.prepare_impressions(seen, tmp_path / "seen", schema={"fields": RATED})
+    torch.manual_seed(0)
+    spec = RankingModel.parse({"embedding": {"dim": 4}, "ranker": {"kind": "fm"}, "sequences": {
+        "kind": "target_attention", "together": [["history", "rating"]]}})  # fmt: skip
+    stage = RankingStage(shaken(spec.build(shown.fields), 0.5).eval(), shown.encoder, trained_until=0)
+    return Cascade(retriever(store), stage, items=kinds()), table
+
+
+def test_event_features_of_the_history_are_read(rated: tuple[Cascade, pl.DataFrame]) -> None:
+    """Of users of the store, and of a table of events, as `predict` reads the joined table."""
+    (cascade, table), how = rated, {"k": 9, "candidates": 9, "seen": "keep"}
+    assert cascade.retriever.store is not None
+    found = cascade.recommend(users=cascade.retriever.store.user_ids.to_list(), **how)
+    lists = table.group_by(user="user_id", maintain_order=True).agg(history="item_id", rating="rating")
+    pairs = found.rename({"score": "own"}).join(lists, on="user").join(kinds(), on="item")
+    expected = predict(cascade.ranker.model, cascade.encoder, pairs)
+    assert np.allclose(expected["own"], expected["probability"], rtol=1e-6) and expected["own"].n_unique() > 100
+    same = found.join(cascade.recommend(table, **how), on=["user", "item"], suffix="_of_table")
+    assert len(same) == len(found) and np.allclose(same["score"], same["score_of_table"], rtol=1e-6)
+    assert cascade.ordering(None).plan.history == ("history", "rating")
+    given = cascade.ordering({"rating": [3]}).plan
+    assert given.history == ("history",) and given.context == ("rating",), "what is given stands above"
+    with pytest.warns(UserWarning, match="rating of past events"):
+        less = cascade.recommend(table.drop("rating"), **how).join(found, on=["user", "item"])
+    assert not np.allclose(less["score"], less["score_right"])
+
+
+def test_the_evaluation_reads_event_features(rated: tuple[Cascade, pl.DataFrame]) -> None:
+    cascade, _ = rated
+    found = cascade.evaluate("test", candidates=20)
+    assert found.facts["fields"]["history"] == ("history", "rating")
+    store = cascade.retriever.store
+    assert store is not None and (known := store.event_features) is not None
+    store.event_features = replace(known, categorical=np.zeros_like(known.categorical))
+    other = cascade.evaluate("test", candidates=20)
+    assert found.after.metrics != other.after.metrics and found.before.metrics == other.before.metrics
+
+
+def test_the_service_says_that_it_cannot_fill_them(rated: tuple[Cascade, pl.DataFrame]) -> None:
+    cascade, _ = rated
+    items, run = cascade.ordering(None).items, Run.__new__(Run)  # of which nothing is asked
+    served = ServedRanker(cascade.ranker, "user", "item", items, run, frozenset({"item", "kind"}))
+    with refused("missing-column", "'rating'", "fr.Cascade"):
+        served.require_whole_histories()

@@ -19,7 +19,7 @@ import polars as pl
 from jaxtyping import Int
 
 from fullrank.cascade.evaluate import CascadeResult, evaluate_cascade
-from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, id_column, plan_fields
+from fullrank.cascade.field_sources import Context, FieldPlan, id_column, plan_fields
 from fullrank.cascade.rerank import (
     EncodedFields,
     Reranker,
@@ -27,6 +27,7 @@ from fullrank.cascade.rerank import (
     blocks,
     check_candidates,
     encode_fields,
+    past_features,
 )
 from fullrank.cascade.stages import RankingStage, RetrievalStage
 from fullrank.core.checks import (
@@ -40,6 +41,7 @@ from fullrank.core.checks import (
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress, untold
 from fullrank.data.column_names import EventColumns
+from fullrank.data.impressions.joined import KeyedTable
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, Vocabulary, canonical
 from fullrank.data.values import none_known
@@ -92,9 +94,10 @@ class Cascade:
         self.retriever = RetrievalStage.of(retriever, given["store"])
         self.ranker = RankingStage.of(ranker, given["impressions"])
         how = self.retriever.evaluation
+        self._past = past_features(self.retriever.catalog.features, self.ranker.encoder)
         self.predictor = Predictor(
             self.retriever.model, self.retriever.catalog, device=given["device"], budget=how.reasoning,
-            decoding=how.decoding, name=self.retriever.name,
+            decoding=how.decoding, name=self.retriever.name, also=tuple(self._past),
         )  # fmt: skip
         self.device = self.predictor.device
         self.ranker.model.to(self.device).eval()
@@ -139,7 +142,8 @@ class Cascade:
 
         Histories as in `fr.recommend`, and so are filters, policies and the `features` that the retriever reads; or
         `users`, ids of the retriever's store, with all their events there (`unknown_users` as there too). In a list of
-        item lists nobody is named: what is read of users is missing.
+        item lists nobody is named: what is read of users is missing. Sequences that are called like an event feature of
+        the retriever's store are those of the past events, from the store or from columns of a table of histories.
         `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
         user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order
         (`blend_scores`). Users for whom the retriever finds nothing are an error, or skipped (`bare`).
@@ -163,7 +167,7 @@ class Cascade:
             found = self.predictor.lists(part, deep, kept.take(np.arange(low, high)))
             if bare == "error":
                 _refuse_empty(part, found.ids)
-            scored = reranker(everybody[low:high], part.histories.items, found.ids, found.scores, blend)
+            scored = reranker(everybody[low:high], part.histories, found.ids, found.scores, blend)
             best, value = best_candidates(scored, found.ids, k)
             ids[low:high, : best.shape[1]], scores[low:high, : best.shape[1]] = best, value
             if progress is not None:
@@ -200,10 +204,10 @@ class Cascade:
         """
         names = [field.name for field in self.encoder.schema.fields]
         given = Context(context, names, self._user_keys)
-        plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, given.columns)
+        plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, given.columns, self._past)
         if plan.items not in self._encoded_items:
             self._encoded_items[plan.items] = self._encode_items(plan)
-        return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items])
+        return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items], self._past)
 
     def _encode_items(self, plan: FieldPlan) -> EncodedFields:
         """The catalogue, encoded."""

@@ -113,7 +113,7 @@ def evaluate_cascade(
     for low, high in blocks(len(everybody), candidates):
         users = everybody.take(slice(low, high))
         found = ranked(model, users.histories, spec, candidates, Batching(spec.batch_size, spec.block))
-        scores = reranker(names[users.users], users.histories.items, found.ids, found.scores, blend)
+        scores = reranker(names[users.users], users.histories, found.ids, found.scores, blend)
         best, _ = best_candidates(scores, found.ids, longest)
         for rows, ids in ((before, found.ids[:, :longest]), (after, best)):
             rows.append(rows_of_lists(users, protocol, store, spec, ids.astype(np.int32), found.steps))

@@ -5,70 +5,19 @@ Tables have one row per id, found by the id as text, so that 42 and "42" are one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-import numpy as np
 import polars as pl
-from jaxtyping import Int
 
 from fullrank.core.checks import check_type
 from fullrank.core.errors import UserError, unknown
-from fullrank.data.frames import InputTable
+from fullrank.data.impressions.joined import KeyedTable
 from fullrank.data.impressions.schema import Categorical, Schema, SequenceOf
-from fullrank.data.impressions.vocabulary import FIRST, Vocabulary, canonical
-from fullrank.data.values import none_known, refuse
 
 USUAL = {"user": ("user", "user_id"), "item": ("item", "item_id")}
 """Names of the id columns where none is given."""
-
-
-class KeyedTable:
-    """A table with an id column: the first of `keys` that it has. Columns are read when they are first asked for."""
-
-    def __init__(self, table: Any, what: str, keys: Sequence[str]):
-        self._source = InputTable(table, what)
-        self.name = self._source.name
-        found = [key for key in keys if key in self._source.columns]
-        if not found:
-            shown = ", ".join(self._source.columns) or "none"
-            raise UserError(
-                f"{self.name} has no id column {' or '.join(map(repr, keys))} (columns: {shown}); rename the one that "
-                "holds the ids",
-                code="missing-id-column",
-            )
-        self.key = found[0]
-        self.columns = tuple(column for column in self._source.columns if column not in keys)
-        self._read: dict[str, pl.Series] = {}
-
-    def rows(self, ids: pl.Series) -> Int[np.ndarray, "N"]:
-        """The row of each id, -1 where there is none."""
-        return np.maximum(self._rows.ids(canonical(ids, "ids")) - FIRST, -1)
-
-    def gather(self, names: Sequence[str], ids: pl.Series) -> list[pl.Series]:
-        """Some columns at these ids, null where the table has none."""
-        unread = [name for name in names if name not in self._read]
-        self._read |= {series.name: series for series in (self._source.read(unread) if unread else ())}
-        at = pl.Series(self.rows(ids)).cast(pl.Int64).replace(-1, None)
-        return [self._read[name].gather(at) for name in names]
-
-    def require_some(self, ids: pl.Series, what: str) -> None:
-        """Raise `UserError` where it has none of these ids: then they are ids of something else. Nulls do not count."""
-        named = ids.drop_nulls()
-        if len(named) and not bool((self.rows(named) >= 0).any()):
-            raise none_known(
-                named, what, f"column {self.key!r} of {self.name}", self._source.read([self.key])[self.key]
-            )
-
-    @cached_property
-    def _rows(self) -> Vocabulary:
-        column = self._source.read([self.key])[self.key]
-        ids = canonical(column, self.name)
-        refuse(ids.is_null(), column, self.name, "missing ids", code="missing-ids")
-        refuse(ids.is_duplicated(), column, self.name, "repeated ids, where each needs one row,", code="repeated-ids")
-        return Vocabulary(ids.cast(pl.String))
 
 
 class Context:
@@ -120,7 +69,7 @@ class FieldPlan:
     items: tuple[str, ...]
     context: tuple[str, ...]
     history: tuple[str, ...] = ()
-    """Sequences that are filled from the history of the request: its items, or what is known of them."""
+    """Sequences that are filled from the history of the request: its items, or what is known of them or its events."""
 
 
 def id_column(schema: Schema, role: str, given: str | None) -> str:
@@ -152,12 +101,18 @@ def id_column(schema: Schema, role: str, given: str | None) -> str:
 
 
 def plan_fields(
-    schema: Schema, user: str, item: str, users: KeyedTable | None, items: KeyedTable | None, context: Sequence[str]
+    schema: Schema,
+    user: str,
+    item: str,
+    users: KeyedTable | None,
+    items: KeyedTable | None,
+    context: Sequence[str],
+    events: Collection[str] = (),
 ) -> FieldPlan:
     """The source of every field. Raises `UserError` for a field that no table has, or that both tables have.
 
     A sequence that no table and no context has is the request's own history, where it shares the table of a field that
-    is read of items.
+    is read of items, or is a feature of its `events`.
     """
     places: dict[str, list[str]] = {"users": [], "items": [], "context": [], "history": []}
     lost = []
@@ -181,7 +136,7 @@ def plan_fields(
             places["context"].append(name)
         elif name == user or name in of_users:
             places["users"].append(name)
-        elif isinstance(field, SequenceOf) and field.shares in read_of_items:
+        elif isinstance(field, SequenceOf) and (field.shares in read_of_items or name in events):
             places["history"].append(name)
         else:
             lost.append(name)

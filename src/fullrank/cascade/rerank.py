@@ -7,22 +7,27 @@ value is id 1 and a missing one id 0. B users of a block, C candidates of each, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
 
-from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, constant_column
+from fullrank.cascade.field_sources import Context, FieldPlan, constant_column
 from fullrank.cascade.stages import RankingStage
 from fullrank.core.checks import check_number, check_whole
 from fullrank.core.constraints import MOST_LIST
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Impressions
+from fullrank.data.events.features import FeatureEncoder, encoder_of
+from fullrank.data.histories import Histories
 from fullrank.data.impressions.encoding import FieldEncoder, to_tensors
-from fullrank.data.impressions.vocabulary import MISSING
+from fullrank.data.impressions.joined import KeyedTable
+from fullrank.data.impressions.schema import SequenceOf
+from fullrank.data.impressions.vocabulary import MISSING, UNKNOWN, Vocabulary, canonical
 from fullrank.inference.predict import predict_batch
 from fullrank.models.ranking.model import RankingModule
 
@@ -47,18 +52,19 @@ class Reranker:
     plan: FieldPlan
     context: Context
     items: EncodedFields
+    past: Mapping[str, PastFeature]
 
     def __call__(
         self,
         users: pl.Series,
-        histories: Jagged,
+        histories: Histories,
         ids: Int[np.ndarray, "B C"],
         scores: CandidateScores,
         blend: float,
     ) -> CandidateScores:
         """Scores of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
 
-        `users` are external ids, null where nobody is named; `histories` their items by internal ids, oldest first.
+        `users` are external ids, null where nobody is named; `histories` have items by internal ids, oldest first.
         """
         found = probabilities(self.ranker.model, self.pairs(users, histories), ids)
         return blend_scores(found, scores, blend)
@@ -69,7 +75,7 @@ class Reranker:
         if self.users is not None and self._names:
             self.users.require_some(users, "users")
 
-    def pairs(self, users: pl.Series, histories: Jagged) -> PairFeatures:
+    def pairs(self, users: pl.Series, histories: Histories) -> PairFeatures:
         """The features of these users with every item."""
         columns = self.context.gather(users)
         if self._names:
@@ -79,7 +85,8 @@ class Reranker:
             columns.append(users.alias(self.user))
         encoder = self.ranker.encoder
         encoded = encode_fields(encoder, columns, len(users), "the users")
-        bags = history_bags(self.ranker, self.plan.history, self.items, histories)
+        past = {name: one.ids(histories) for name, one in self.past.items() if name in self.plan.history}
+        bags = history_bags(self.ranker, self.plan.history, self.items, histories.items, past)
         return PairFeatures(encoder, replace(encoded, bags=encoded.bags | bags), self.items)
 
     @property
@@ -134,23 +141,60 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
     return EncodedFields(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
 
 
+@dataclass(frozen=True)
+class PastFeature:
+    """An event feature of the retriever's store that is a sequence of the ranker."""
+
+    column: int
+    """Among the categories of events (`FeatureTable.categorical`)."""
+    known: Int[np.ndarray, "V"]
+    """The ranker's id of each of the store's."""
+
+    def ids(self, histories: Histories) -> Int[np.ndarray, "n"]:
+        """The ranker's id of each event, history after history; missing where nothing is known of events."""
+        places, table = histories.items.places(), None if histories.features is None else histories.features.event
+        return np.zeros(len(places), np.int32) if table is None else self.known[table.categorical[places, self.column]]
+
+
+def past_features(theirs: FeatureEncoder | None, encoder: FieldEncoder) -> dict[str, PastFeature]:
+    """The event features of a retriever's catalogue that the ranker's `encoder` reads as sequences, by name: those
+    with a vocabulary."""
+    read = {one.name: one for one in encoder.multivalued if isinstance(one, SequenceOf) and one.shares is None}
+    found: dict[str, PastFeature] = {}
+    for column, field in enumerate(() if theirs is None else encoder_of(theirs, "event").categorical):
+        values = None if theirs is None else theirs.lookups.get(field.name)
+        if field.name in read and isinstance(values, Vocabulary):
+            ids = encoder.lookup(read[field.name]).ids(canonical(values.values, "the values of an event feature"))
+            found[field.name] = PastFeature(column, np.concatenate([[MISSING, UNKNOWN], ids]))
+    return found
+
+
 def history_bags(
-    ranker: RankingStage, names: Collection[str], items: EncodedFields, histories: Jagged
+    ranker: RankingStage,
+    names: Collection[str],
+    items: EncodedFields,
+    histories: Jagged,
+    past: Mapping[str, Int[np.ndarray, "n"]] = MappingProxyType({}),
 ) -> dict[int, Jagged]:
     """The sequences of `names` by the number of their bag: of each event the ranker's id of the shared field.
 
-    `items` has these fields, `histories` internal item ids, oldest first. An item whose value is missing is left out,
-    as in training, but where the model reads sequences event by event: there it is an event of the missing value.
+    `items` has these fields, `histories` internal item ids, oldest first; `past` has the ids of event features, beside
+    the items. A missing value is left out, as in training, but where the sequence keeps it or the model reads sequences
+    event by event: there it is an event of the missing value.
     """
     encoder, embedding = ranker.encoder, ranker.model.embedding
     aligned = {number for group in embedding.parallel for number in group}
     places = {field.name: at for at, field in enumerate(encoder.categorical)}
     found: dict[int, Jagged] = {}
     for number, field in enumerate(encoder.multivalued):
-        if field.name in names and field.shares is not None:
-            ids = items.categorical[:, items.categorical_at.index(places[field.shares])]
-            rows, values = histories.row_of(), ids[histories.flat()]
-            if number not in aligned:
+        if field.name in names:
+            rows = histories.row_of()
+            if field.shares is None:
+                values = past[field.name]
+            else:
+                ids = items.categorical[:, items.categorical_at.index(places[field.shares])]
+                values = ids[histories.flat()]
+            if number not in aligned and not (isinstance(field, SequenceOf) and field.keep_missing):
                 rows, values = rows[values != MISSING], values[values != MISSING]
             counts = np.bincount(rows, minlength=len(histories))
             found[number] = Jagged.from_lengths(values, counts).last(field.max_length)

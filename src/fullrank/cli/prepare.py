@@ -17,6 +17,7 @@ from fullrank.cli.errors import in_shell
 from fullrank.cli.option_groups import TimeUnit, WrittenBySettings, column_names
 from fullrank.cli.options import Settings, Word, argument, choice, given, names_of, option, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.told_early import check_store
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, brief, command_line, did_you_mean, unknown
 
@@ -268,6 +269,10 @@ def prepare_impressions(
     user_col: Annotated[str | None, option("NAME", "Column of the user, the group of gauc.")] = None,
     time_col: Annotated[str | None, option("NAME|none", "Column of the time; none: the rows have no times.")] = None,
     time_unit: TimeUnit = None,
+    users: Annotated[Path | None, option("FILE", "Table of users: columns that the impressions lack.")] = None,
+    features_of: Annotated[
+        Path | None, option("STORE", "A store of events whose features become fields.", callback=check_store)
+    ] = None,
 ) -> None:
     """Turn impressions into a store for rankers.
 
@@ -280,6 +285,7 @@ def prepare_impressions(
     fullrank prepare-impressions impressions.parquet --schema schema.yaml --out data/ctr
     fullrank prepare-impressions log.csv --label liked --user-col customer --out data/ctr
     fullrank prepare-impressions criteo downloads/criteo --out data/criteo
+    fullrank prepare-impressions clicks.parquet --user-col user_id --features-of data/shop --out data/clicks
     fullrank prepare-impressions clicks/ --schema schema.yaml --parts 64 --out data/large
     fullrank prepare-impressions planted_clicks --set source.rows=1000000 --out data/toy
     """
@@ -291,7 +297,7 @@ def prepare_impressions(
     source = _source_or_file(impressions, own, folder, "the folder")
     how = {
         **output.keywords(), **column_names(user_col=user_col, time_col=time_col), "label": label,
-        "time_unit": time_unit,
+        "time_unit": time_unit, "users": users, "features_of": features_of,
     }  # fmt: skip
     if source is None:
         store = make(impressions, output.out, schema=schema, set=rest, **how)

@@ -52,9 +52,12 @@ class Reads:
     """When a request is asked of which nobody says it, seconds since 1970; None goes by the clock."""
 
     @classmethod
-    def of(cls, model: Any, encoder: FeatureEncoder | None) -> Reads:
-        """What `model` (a `models.Model`) reads, by the encoder of its items' catalogue."""
-        return cls(model.reads_times, encoder, model.reads_features or {})
+    def of(cls, model: Any, encoder: FeatureEncoder | None, also: Sequence[str] = ()) -> Reads:
+        """What `model` (a `models.Model`) reads, by the encoder of its items' catalogue, and event features `also`."""
+        names = model.reads_features or {}
+        own = names.get("event", ())
+        more = {"event": (*own, *(name for name in also if name not in own))} if also else {}
+        return cls(model.reads_times, encoder, {**names, **more})
 
     @property
     def when(self) -> bool:

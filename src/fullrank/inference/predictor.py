@@ -72,7 +72,8 @@ class Predictor:
     A recommender (a `models.Model`) comes with its catalogue, a ranking model (`RankingModule`) with its
     fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
     `decoding` are what a call has where it says nothing: of a run, those of its evaluation. `name` is for messages.
-    `index` is what the model's `index_items` gave, where somebody has it already. A method that is the other problem's
+    `index` is what the model's `index_items` gave, where somebody has it already. `also` are event features that are
+    read of histories beside the model's own. A method that is the other problem's
     raises `UserError`.
     """
 
@@ -86,8 +87,9 @@ class Predictor:
         decoding: Decoding | None = None,
         name: str = "this model",
         index: Any = None,
+        also: Sequence[str] = (),
     ):
-        self.device, self.name = resolve_device(device), name
+        self.device, self.name, self.also = resolve_device(device), name, also
         # The problem follows from `known` and not from the model, which may be any `models.Model`.
         self.problem: Problem = "ranking" if isinstance(known, FieldEncoder) else "retrieval"
         self._vocabulary = known
@@ -403,7 +405,7 @@ class Predictor:
     @property
     def reads(self) -> Reads:
         """What the model reads of histories."""
-        return Reads.of(self.model, self.catalog.features)
+        return Reads.of(self.model, self.catalog.features, self.also)
 
     def _fixed(self, options: ListOptions) -> Budget:
         """A budget without adaptive stopping, which compares ranked lists."""

@@ -84,10 +84,14 @@ class ServedRanker:
             names = [several[number].name for number in group]
             lost = [several[number] for number in group if several[number].name not in self.of_history]
             if lost and len(lost) < len(names):
+                lacks = (
+                    f"the service does not fill {lost[0].name!r}, a feature of past events: use fr.Cascade"
+                    if lost[0].shares is None
+                    else f"the items have no column {lost[0].shares!r} to fill {lost[0].name!r} from: prepare the "
+                    "retriever's items with it"
+                )
                 raise UserError(
-                    f"the ranker reads {', '.join(names)} of the same events, and the items have no column "
-                    f"{lost[0].shares!r} to fill {lost[0].name!r} from: prepare the retriever's items with it",
-                    code="missing-column",
+                    f"the ranker reads {', '.join(names)} of the same events, and {lacks}", code="missing-column"
                 )
 
     def with_items(self, catalog: Catalog, rows: Int[np.ndarray, "m"] | None = None) -> ServedRanker:

@@ -1,6 +1,7 @@
 """Behaviour sequences in the whole model: packed equals padded, search keeps what it should, attention is needed."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from fullrank.models.ranking.model import RankingModel, RankingModule
 from fullrank.models.ranking.sequences.reader import in_parallel, matching, matching_reference
 from fullrank.ops.model_cost import counted
 from refusals import refused
-from sequences import FIELDS, PLANTED, SEARCH, TOGETHER, impressions, planted
+from sequences import FIELDS, PLANTED, RATED, SEARCH, TOGETHER, impressions, planted, planted_ratings
 from tests.models.ranking.test_embedding import looked_up
 from tiny import close, shaken
 
@@ -27,6 +28,7 @@ SETTINGS = {
     "softmax": (ATTENTION, "sequences.softmax=true", "sequences.unit.activation=prelu"),
     "together": (ATTENTION, f"sequences.{TOGETHER}", "sequences.unit.hidden=[]", "sequences.unit.activation=relu"),
     "together searched": (ATTENTION, f"sequences.{TOGETHER}", f"sequences.{SEARCH}", "sequences.most=3"),
+    "of events": (ATTENTION, "sequences.together=[[history,words,kinds]]", "sequences.uneven=newest"),
     "widths": (ATTENTION, f"sequences.{TOGETHER}", "embedding.dims=[[item,3],[kind,6]]"),
 }
 """Ways to read sequences."""
@@ -99,6 +101,26 @@ def test_attention_by_hand(activation) -> None:
             total = total + (group.pooling.head(hidden)[0, 0] * k).detach()
         assert close(torch.cat([tokens[row, 1], tokens[row, 6]]), total)
     assert close(tokens[:, 5], model().embedding(batch).tokens[:, 5]), "a sequence without a target is pooled"
+
+
+def test_what_is_known_of_events_alone_by_hand() -> None:
+    """The target has no word: zeros in the query, so that a word weighs by itself and by what else the event is."""
+    together = ("sequences.together=[[history,words]]", "sequences.unit.activation=relu")
+    made, batch = model(ATTENTION, *together), impressions(7)
+    history, genres, _, kinds = batch.bags
+    draw = torch.Generator().manual_seed(1)
+    words = Bag(torch.randint(6, history.ids.shape, generator=draw), history.lengths)
+    batch = replace(batch, bags=(history, genres, words, kinds))
+    (table,), group = made.embedding.tables, made.embedding.attended[0]
+    tokens = made.embedding(batch).tokens
+    for row, n in enumerate(history.lengths.tolist()):
+        q, total = torch.cat([tokens[row, 4], torch.zeros(4)]), torch.zeros(8)
+        for j in range(max(1, n)):
+            at = [(name, int(bag.ids[row, j]) if n else 0) for name, bag in (("item", history), ("words", words))]
+            k = torch.cat([table.table[table.starts[name] + one] for name, one in at])
+            hidden = group.pooling.hidden(torch.cat([q, k, q - k, q * k])[None])
+            total = total + (group.pooling.head(hidden)[0, 0] * k).detach()
+        assert close(torch.cat([tokens[row, 1], tokens[row, 5]]), total)
 
 
 @pytest.mark.parametrize("most", [None, 1, 3])
@@ -209,6 +231,25 @@ def test_attention_and_search_find_what_pooling_hides() -> None:
     assert solved({"kind": "pooled", "search": [["kinds"]]}) > 0.88
 
 
+@pytest.mark.slow
+def test_the_rating_of_the_event_that_is_like_the_target_is_found() -> None:
+    """Of ratings beside the events they are of; not of ratings of other events, nor where each has its own weights."""
+    rated = partial(planted_ratings, 20_000, 1), partial(planted_ratings, 4000, 2)
+    unit = {"kind": "target_attention", "unit": {"hidden": [32], "activation": "relu"}}
+
+    def found(shuffled=False, **how) -> float:
+        spec = RankingModel(
+            ranker={"kind": "dnn", "deep": {"hidden": [32]}}, embedding={"std": 0.1, "dim": 8}, sequences=unit | how
+        )
+        return auc_after(spec, RATED, *(draw(shuffled)[0] for draw in rated), 300)
+
+    fresh, odds = rated[1]()
+    together = {"together": [["kinds", "ratings"]]}
+    best = auc(odds.numpy(), fresh.labels.numpy())
+    assert found(**together) > 0.5 + 0.95 * (best - 0.5)
+    assert found(shuffled=True, **together) < 0.6 and found() < 0.7
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -223,6 +264,7 @@ def test_attention_and_search_find_what_pooling_hides() -> None:
         (("ranker=lr", ATTENTION), ("setting-without-effect", "target_attention", "lr")),
         ((ATTENTION, "sequences.unit.hidden=[]"), ("setting-without-effect", "activation")),
         ((ATTENTION, "sequences.together=[[history,kind]]"), ("unknown-field", "'kind'", "'kinds'")),
+        ((ATTENTION, "sequences.together=[[words,history]]"), ("unknown-field", "'words'", "history, kinds")),
         (("sequences.search=[[words,history]]",), ("unknown-field", "'words'", "history, kinds")),
         (("sequences.search=[[genres,history]]",), ("unknown-field", "'genres'")),
     ],

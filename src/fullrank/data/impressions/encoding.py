@@ -149,7 +149,8 @@ def require_cut(field: BagOf | SequenceOf, series: pl.Series, what: str) -> None
 
 
 def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
-    """The canonical values of a bag or sequence, row after row, and how many each row has; missing ones are dropped.
+    """The canonical values of a bag or sequence, row after row, and how many each row has; missing ones are dropped
+    unless it keeps them.
 
     Raises `UserError` for text without a separator and for columns that are neither. Lists need none: a
     schema that splits the text of a store takes lists of new impressions as they are.
@@ -166,8 +167,9 @@ def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple
     given = series.list.len().fill_null(0).to_numpy().astype(np.int64)
     found = canonical(series.filter(given > 0).explode(), what)
     row = np.repeat(np.arange(len(series)), given)
-    there = found.is_not_null().to_numpy()
-    found, row = found.filter(there), row[there]
+    if not (isinstance(field, SequenceOf) and field.keep_missing):
+        there = found.is_not_null().to_numpy()
+        found, row = found.filter(there), row[there]
     lengths = np.bincount(row, minlength=len(series)).astype(np.int64)
     if len(lengths) and int(lengths.max()) > field.max_length:
         starts = np.cumsum(lengths) - lengths
@@ -195,7 +197,8 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
                 "column of lists",
                 code="missing-separator",
             )
-        return series.str.split(field.separator).list.eval(pl.element().str.strip_chars())
+        events = series.set(series == "", None)  # no text is no value, and not a missing one
+        return events.str.split(field.separator).list.eval(pl.element().str.strip_chars())
     if isinstance(series.dtype, pl.Array):
         series = series.arr.to_list()
     if not isinstance(series.dtype, pl.List):

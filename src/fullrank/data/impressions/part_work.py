@@ -147,9 +147,11 @@ class CutRows(PartRows):
     chunks: Chunks
 
     @classmethod
-    def of_table(cls, source: InputTable, schema: Schema, count: int, scratch: Path, *, read: bool = False) -> CutRows:
+    def of_table(
+        cls, source: InputTable, columns: Sequence[str], count: int, scratch: Path, *, read: bool = False
+    ) -> CutRows:
         """Those of a table; what cannot be read from the middle lies in `scratch` once it was `read`."""
-        chunks = Chunks(source, schema.columns, scratch, spooled=read)
+        chunks = Chunks(source, columns, scratch, spooled=read)
         return cls(chunks.name, chunks.rows, count, chunks)
 
     def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:

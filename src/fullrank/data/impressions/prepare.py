@@ -41,11 +41,13 @@ from fullrank.data.events import parts
 from fullrank.data.events.parts import require_replaceable_store
 from fullrank.data.events.prepare import STORE_DEFAULTS, TableKeywords, check_engine
 from fullrank.data.events.spark import ORDER, ordered_frame, runner_on_spark
+from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.frames import Chunks, InputTable, input_name, require_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.arrays import BLOCKS, TABLES, fingerprint
 from fullrank.data.impressions.infer import infer, summary
+from fullrank.data.impressions.joined import JoinedRows, UserColumns, taken_over
 from fullrank.data.impressions.part_work import (
     FITTED,
     HASHES,
@@ -74,14 +76,16 @@ _PART = "_fullrank_part"
 
 
 class ImpressionKeywords(TableKeywords, total=False):
-    """The keywords of `prepare_impressions`: those of every table, and the label."""
+    """The keywords of `prepare_impressions`: those of every table, the label, and what is known of users."""
 
     label: str | None
+    users: Any
+    features_of: Store | str | Path | None
 
 
 SETTINGS = {"label": "label", "user_col": "group", "time_col": "time", "time_unit": "time_unit"}
 """Keyword -> the setting of `Schema` that it is."""
-DEFAULTS = dict.fromkeys(SETTINGS) | {"time_col": ..., "separator": None} | STORE_DEFAULTS
+DEFAULTS = dict.fromkeys([*SETTINGS, "users", "features_of"]) | {"time_col": ..., "separator": None} | STORE_DEFAULTS
 """What `ImpressionKeywords` are where the caller says nothing."""
 
 
@@ -100,6 +104,9 @@ def prepare_impressions(
     engine that narwhals reads. `schema` is one, a mapping, or a YAML or JSON file. What neither it nor `label`,
     `user_col` (the schema's `group`), `time_col` (None: there is none) and `time_unit` say is inferred from names and
     types where it names no fields, and the decisions are printed to stderr; `set` changes any setting of the schema.
+    `users` is a table with a row for each user, found by `user_col`: fields that the impressions lack are its columns.
+    `features_of` is a store of events whose features become fields, unless the schema names them: those of users (of
+    its own table, without `users`) and of requests, and as sequences those of past events, of columns of lists.
     `separator` is that of a text file; without it, it is found in the first line. The table is read in chunks, twice:
     memory depends on the number of distinct values, not of rows. `notes` are kept in the manifest.
     With `parts` the store is written in so many parts, each of some input rows in a row, and a preparation that was
@@ -116,25 +123,30 @@ def prepare_impressions(
         require_replaceable_store(place, FORMS, is_file_name, overwrite=asked["overwrite"])
         source = InputTable(impressions, "impressions", separator=asked["separator"])
         facts = {"input": input_name(impressions), "notes": list(asked["notes"])}
-        if not isinstance(tree, Schema):
+        if inferred := not isinstance(tree, Schema):
             tree = infer(source, tree)
             log.info(summary(tree))
-        spec = tree.override(*settings)
-        for column in spec.columns:
+        spec, more = taken_over(
+            tree.override(*settings), source, asked["users"], asked["features_of"], inferred=inferred
+        )
+        read = [column for column in spec.columns if column not in more.names]
+        for column in read:
             source.require(column, "name it with label=, user_col= or time_col=, or correct the schema")
         say: Say = partial(log.log, shown_at(asked["progress"]))
         if parts is None:
-            _prepare_whole(source, place, spec, facts, say)
+            _prepare_whole(source, place, spec, read, more, facts, say)
         else:
             request = {"schema": spec.dump(), "parts": parts, "engine": engine, "typed": source.typed}
             request["input"] = identity_of(impressions)
-            rows_in: Callable[..., PartRows] = partial(CutRows.of_table, source, spec, parts)
+            if more.names:
+                request["users"] = [more.names, identity_of(more.origin)]
+            rows_in: Callable[..., PartRows] = partial(CutRows.of_table, source, read, parts)
             runner: Runner = Threads()
             if engine == "spark":
                 runner = runner_on_spark(source, asked["master"])
-                rows_in = partial(rows_on_spark, runner.session, source.table, spec, parts)
+                rows_in = partial(rows_on_spark, runner.session, source.table, read, parts)
             with unfinished(place, request) as work:
-                rows = rows_in(work.scratch, read=work.state is not None)
+                rows = more.beside(rows_in(work.scratch, read=work.state is not None), work.scratch)
                 require_rows(rows.name, rows.rows)
                 if work.state is not None:
                     say("go on with what was read before")
@@ -174,11 +186,13 @@ def _schema_tree(
     return known | changes | early, late
 
 
-def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: JsonObject, say: Say) -> None:
+def _prepare_whole(
+    source: InputTable, place: Path, schema: Schema, read: list[str], more: UserColumns, facts: JsonObject, say: Say
+) -> None:
     with whole_folder(place) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
-        rows = CutRows.of_table(source, schema, 1, scratch)
+        rows = more.beside(CutRows.of_table(source, read, 1, scratch), scratch)
         source.require_rows(rows.rows)
         tasks = PartTasks(folder, scratch, rows, schema, source.typed, exact=False)
         fitted, borders = _fitted(tasks, Local(), say)
@@ -226,6 +240,8 @@ def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[JsonObject, Bor
         say(f"fit {tasks.rows.rows:,} rows")
         fit = runner.total(partial(tasks.fit, borders=borders), numbers)
         fit.check(tasks.rows.name)
+        if isinstance(tasks.rows, JoinedRows):
+            tasks.rows.require_some(fit.counted.missing)
         write_tables(tasks.work, fit, fit.groups())
         state = encoder_files.encoder_state(fit.encoder()) | {"counts": fit.counts()}
         write_json(path, state | {"borders": None if borders is None else asdict(borders)})
@@ -257,12 +273,12 @@ class RowFiles(PartRows):
 
 
 def rows_on_spark(
-    session: SparkSession, table: Any, schema: Schema, count: int, scratch: Path, *, read: bool
+    session: SparkSession, table: Any, columns: Sequence[str], count: int, scratch: Path, *, read: bool
 ) -> RowFiles:
     """The rows of a table in `scratch`, where Spark puts them unless they were `read` already."""
     folder = scratch / "rows"
     with as_user_error():
-        frame, name = ordered_frame(session, table, schema.columns, "impressions")
+        frame, name = ordered_frame(session, table, columns, "impressions")
         sizes = {row[0]: row[1] for row in frame.groupBy(_FILE).count().collect()}
         rows = sum(sizes.values())
         if rows and not read:

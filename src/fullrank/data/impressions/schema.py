@@ -231,6 +231,9 @@ class SequenceOf(_Multivalued):
     """A behaviour history, oldest first: the last `max_length` are kept."""
 
     kind: Literal["sequence"] = "sequence"
+    keep_missing: bool = later(False)
+    """A missing value is an event of the missing id, so that what is known of events, such as ratings, stays beside
+    their items; False leaves it out."""
 
 
 AnyField = Annotated[

@@ -5,14 +5,14 @@ The room's contract: a `SequenceSpec` that says by `groups` of which sequences i
 shares (`SequenceOf.shares`). All other sequences, and bags, are pooled where they are looked up (`embedding.bags`).
 
 Events are packed: E events of all rows behind each other, W numbers each, and the row of each. A row without events has
-one, the missing value. Sequences of one group run in parallel: value i of each is of the same event.
+one, the missing value. Sequences of one group run in parallel: value i of each is of the same event. The first has a
+target; the others may be what is known of events alone, such as ratings, of which a target says nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from jaxtyping import Bool, Float, Int
@@ -73,13 +73,14 @@ class SequenceSpec(Spec):
         raise NotImplementedError
 
 
-def require_targets(setting: str, names: Sequence[str], fields: Fields) -> None:
-    """Raise `UserError` for a name that is no sequence with a target."""
-    allowed = with_target(fields)
-    for name in names:
-        if name not in allowed:
-            what = f"{setting}: no sequence that shares the table of a categorical field is called"
-            raise no_such(what, name, allowed, code="unknown-field")
+def require_targets(setting: str, groups: Groups, fields: Fields) -> None:
+    """Raise `UserError` for a name that is no sequence, and for a group whose first has no target."""
+    several = [field.name for field in fields if field.kind == "sequence"]
+    for first, *others in groups:
+        for name, allowed in ((first, with_target(fields)), *((other, several) for other in others)):
+            if name not in allowed:
+                which = " that shares the table of a categorical field" if name == first else ""
+                raise no_such(f"{setting}: no sequence{which} is called", name, allowed, code="unknown-field")
 
 
 def with_target(fields: Fields) -> list[str]:

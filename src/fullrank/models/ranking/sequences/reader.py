@@ -31,20 +31,20 @@ from fullrank.models.ranking.sequences import SequenceSpec, TargetPooling, requi
 
 @dataclass(frozen=True)
 class Member:
-    """A sequence with a target."""
+    """A sequence."""
 
     name: str
     place: int
-    """Among all fields, and `target` that of the field whose table it shares."""
-    target: int
+    """Among all fields, and `target` that of the field whose table it shares; None where it has a table of its own."""
+    target: int | None
     bag: int
     """Among the bags of `Impressions`."""
-    column: int
+    column: int | None
     """That of the target in `Impressions.categorical`."""
 
 
 def members(names: Iterable[str], fields: Fields) -> list[Member]:
-    """Where these sequences and their targets stand; each has a target."""
+    """Where these sequences and their targets stand."""
     all_names = [field.name for field in fields]
     several = [field.name for field in fields if field.kind in ("bag", "sequence")]
     categorical = [field.name for field in fields if field.kind == "categorical"]
@@ -52,10 +52,8 @@ def members(names: Iterable[str], fields: Fields) -> list[Member]:
     for name in names:
         place = all_names.index(name)
         target = fields[place].shares
-        assert target is not None
-        found.append(
-            Member(name, place, all_names.index(target), several.index(name), categorical.index(target))
-        )  # fmt: skip
+        at, column = (None, None) if target is None else (all_names.index(target), categorical.index(target))
+        found.append(Member(name, place, at, several.index(name), column))
     return found
 
 
@@ -77,7 +75,7 @@ def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", 
             raise UserError(
                 f"{names[0]!r} has {int(bags[0].lengths[row])} events where {name!r} has {int(bag.lengths[row])} (row "
                 f"{row} of the batch), and the two are read event by event: give them the same max_length, and a value "
-                "for every event (missing ones are left out of a sequence), or set uneven=newest",
+                "for every event (missing ones are left out of a sequence without keep_missing), or set uneven=newest",
                 code="lengths-differ",
                 public=True,
             )
@@ -109,7 +107,7 @@ class SequenceReader:
     """
 
     def __init__(self, fields: Fields, spec: SequenceSpec, together: Sequence[Sequence[Member]]):
-        require_targets("search", [name for group in spec.search for name in group], fields)
+        require_targets("search", spec.search, fields)
         self.searched: list[list[Member]] = [members(group, fields) for group in spec.search]
         self.together = [list(group) for group in together]
         self.most, self.uneven = spec.most, spec.uneven
@@ -119,7 +117,9 @@ class SequenceReader:
         for group in (*self.searched, *self.together):
             found = aligned([bags[one.bag] for one in group], [one.name for one in group], self.uneven)
             if group in self.searched:
-                found = matching(found, batch.categorical[:, group[0].column], self.most)
+                column = group[0].column
+                assert column is not None
+                found = matching(found, batch.categorical[:, column], self.most)
             for one, bag in zip(group, found, strict=True):
                 bags[one.bag] = bag
         return replace(batch, bags=tuple(bags))
@@ -175,7 +175,11 @@ class AttendedGroup(nn.Module):
             each = zip(self.members, tables, ids, strict=True)
             return torch.cat([table.rows(one.name, at) for one, table, at in each], -1)
 
-        target = torch.cat([fields[one.target] for one in self.members], 1)
+        rows_in, none = batch.numeric.shape[0], batch.numeric.new_zeros
+        target = torch.cat(
+            [none(rows_in, width) if one.target is None else fields[one.target]
+             for one, width in zip(self.members, self.widths, strict=True)], 1,
+        )  # fmt: skip
         if padded:
             inside, ids = zip(*(inside_of(bag) for bag in bags), strict=True)
             out = self.pooling.padded(target, vectors(ids), inside[0])

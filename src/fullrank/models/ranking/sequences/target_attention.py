@@ -6,7 +6,8 @@ Claim: a user's interests are many and a target meets few of them; one pooled ve
 
 q is the target's vector, k_j that of event j. The weights are not normalised: their sum says how much of the history
 the target meets; `softmax` divides it out. Sequences of the same events may be attended `together`: q and k are then
-their vectors side by side, and v is cut back into one vector for each.
+their vectors side by side, and v is cut back into one vector for each. What the target has not, such as the rating of a
+past event, is zeros in q.
 
 Differs: the paper feeds the outer product of q and k; difference and product are its code's and FuxiCTR's. A history
 without events has one, the missing value, where FuxiCTR has a vector of zeros; and Dice takes its statistics over
@@ -43,8 +44,8 @@ class TargetAttention(SequenceSpec):
     softmax: bool = False
     """Normalise the weights of a history to one."""
     together: Groups = ()
-    """Groups of parallel sequences, such as [[history, history_categories]], that share their weights; each other
-    sequence has an activation unit of its own."""
+    """Groups of parallel sequences, such as [[history, history_categories, history_ratings]], that share their weights;
+    the first has a target. Each other sequence with a target has an activation unit of its own."""
 
     @model_validator(mode="after")
     def _groups_are_sound(self) -> TargetAttention:
@@ -62,7 +63,7 @@ class TargetAttention(SequenceSpec):
                 code="no-sequences",
             )
         grouped = [name for group in self.together for name in group]
-        require_targets("together", grouped, fields)
+        require_targets("together", self.together, fields)
         return (*self.together, *((name,) for name in names if name not in grouped))
 
     def build(self, width: int) -> ActivationUnit:
