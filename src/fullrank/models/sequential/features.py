@@ -188,7 +188,8 @@ class FeatureReader(nn.Module):
 
     def __init__(self, dim: int, catalog: Catalog, spec: FeatureInput):
         super().__init__()
-        known, found = encoder_in(catalog), {}
+        self.known, found = encoder_in(catalog), {}
+        known = self.known
         self.names: dict[str, tuple[str, ...]] = {}
         """What is read, by role."""
         for role in ROLES:

@@ -3,10 +3,8 @@
     encode = Encoder("exports/ranker")
     inputs = encode({"user": [7, None], "genres": ["Drama|Comedy", None], "price": [9.5, 3]})
 
-Of a recommender that reads features, `Encoder(folder, "event")` encodes those of events, and so do `request`, `user`
-and `asked` (the request that is answered): a row for each, of events to be put into rows of histories.
-
-A copy of this file lies in every export of a ranking model, and of such a recommender. What it does, for code in other languages:
+A copy of this file lies in every export of a ranking model, and of a recommender that reads features, whose roles
+(`event`, `request`, `user`) have an encoder each. What it does, for code in other languages:
 
 - A category is text: 42 and 42.0 are "42", true is "true". Null, NaN and "" are missing. Ids: 0 missing, 1 unknown,
   else 2 + the place in the field's list in vocabulary.json. With `shares` the list is that of the field named there.
@@ -38,21 +36,18 @@ MISSING, UNKNOWN, FIRST = 0, 1, 2
 class Encoder:
     """What encoder.json and vocabulary.json of a folder say; call it with raw columns."""
 
-    def __init__(self, folder: str | Path = ".", role: str | None = None):
+    def __init__(self, folder: str | Path = ".", role: str = "fields"):
         told = json.loads((Path(folder) / "encoder.json").read_text(encoding="utf-8"))
         values = json.loads((Path(folder) / "vocabulary.json").read_text(encoding="utf-8"))
-        schema = told["schema"]
-        whole = [one for part in (["fields"] if role is None else ["event", "request", "user"]) for one in schema[part]]
-        self.fields = whole if role is None else schema["request" if role == "asked" else role]
-        self._prefix = "" if role is None else f"{role}_"
+        self.fields = told["schema"][role]
         self._fitted = told["fitted"]
         self._ids = {name: {value: FIRST + at for at, value in enumerate(own)} for name, own in values.items()}
-        self._buckets = {field["name"]: field.get("hash_buckets") for field in whole}
+        self._buckets = {field["name"]: field.get("hash_buckets") for field in self.fields}
 
     def __call__(self, columns: Any) -> dict[str, np.ndarray]:
         """The inputs by name: `categorical` [B F], `numeric` [B X], `bag_0` [B L], `bag_lengths_0` [B], ...
 
-        Of a role the names begin with it: `event_categorical`. `columns[name]` are the values of each field: a mapping to lists, or a DataFrame. Raises `KeyError` for a column
+        `columns[name]` are the values of each field: a mapping to lists, or a DataFrame. Raises `KeyError` for a column
         that is not there, and `ValueError` for values that training would have refused.
         """
         ids: list[np.ndarray] = []
@@ -75,8 +70,7 @@ class Encoder:
             else:
                 numbers.append(self._numbers(field, column))
         inputs |= {"categorical": np.stack(ids, 1)} if ids else {}
-        inputs |= {"numeric": np.stack(numbers, 1)} if numbers else {}
-        return {self._prefix + name: values for name, values in inputs.items()}
+        return inputs | ({"numeric": np.stack(numbers, 1)} if numbers else {})
 
     def _id(self, field: dict[str, Any], value: str | None) -> int:
         owner = field.get("shares") or field["name"]

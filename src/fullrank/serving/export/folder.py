@@ -1,7 +1,8 @@
 """The folder of an export: manifest.json, the graph or index, and the ids that go in and come out of it.
 
 Of a recommender items.parquet gives each item number its id; of a ranking model, and of one that reads features,
-encoder.json and vocabulary.parquet say how values become ids, and encode.py does it. Whole or absent; hashes find damage and mix-ups, not malice.
+encoder.json and vocabulary.parquet say how values become ids, and encode.py does it. Whole or absent; hashes find
+damage and mix-ups, not malice.
 """
 
 from __future__ import annotations

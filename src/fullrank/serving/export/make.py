@@ -23,7 +23,6 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
 from fullrank.models import DenseScorer
-from fullrank.models.sequential.features import encoder_in
 from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
 from fullrank.run import Run, event_store_of, require_empty
 from fullrank.run.manifest import METRICS, SEALED, WEIGHTS, write_manifest
@@ -110,13 +109,12 @@ def _refuse_idle(to: str, ranking: bool, given: dict[str, Any], *, needs_store: 
 
 def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str, Any]:
     budget = _fixed(run.spec.lists.reasoning)
-    known = encoder_in(run.catalog)
-    graph = recommender_graph(run.model(), k, hide_seen=seen == "exclude", budget=budget, known=known)
+    graph = recommender_graph(run.model(), k, hide_seen=seen == "exclude", budget=budget)
     traced, answer = written(graph, folder, to)
     model: Any = run.model()
     k = int(graph.outputs[0].shape[1])
     batches = history_batches(run.catalog, model.max_length, traced.fixed.get("T"))
-    parity = compare_lists(answer, model, batches, k=k, seen=seen, budget=budget, known=known)
+    parity = compare_lists(answer, model, batches, k=k, seen=seen, budget=budget)
     reasons = model.reasoner
     return {
         **_described(graph, traced, to),

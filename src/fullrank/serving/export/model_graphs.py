@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Bag, Batch, BatchFeatures, Fields, Impressions
 from fullrank.data.events.feature_files import OF_EVENTS
-from fullrank.data.events.features import FeatureEncoder, encoder_of
+from fullrank.data.events.features import encoder_of
 from fullrank.data.features import NO_TIME
 from fullrank.data.impressions.schema import FieldInfo
 from fullrank.models import Scorer
@@ -34,7 +34,7 @@ from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
 from fullrank.models.sequential.encoders.fmlp import Filter, FMLPBlock
-from fullrank.models.sequential.features import FeatureReader, FieldVectors
+from fullrank.models.sequential.features import FeatureReader
 from fullrank.models.sequential.items import ItemIndex, Items, unit
 from fullrank.models.sequential.items.semantic import CodeScorer
 from fullrank.models.sequential.model import RecommenderModel
@@ -100,7 +100,8 @@ class RecommenderGraph(nn.Module):
         items, lengths, excluded = inputs["items"], inputs["lengths"], inputs["excluded"]
         batch = Batch(items, lengths, times=inputs.get("times"))
         if self.model.features is not None:
-            batch = replace(batch, features=_features(inputs))
+            event, request, user, asked = (_fields(inputs, name) for name in (*OF_EVENTS, "user", "asked"))
+            batch = replace(batch, features=BatchFeatures(event, request, user, asked, inputs.get("asked_at")))
         searched = self.model.items if self.coded is None else self.coded
         index = ItemIndex(searched, normalise=self.normalise)
         scores = _all_scores(self.model.answer(batch, index=index, budget=self.budget)).float()
@@ -123,18 +124,13 @@ def _all_scores(scorer: Scorer) -> Float[Tensor, "B V"]:
     return scorer.block(0, scorer.size)
 
 
-def _features(inputs: Mapping[str, Tensor]) -> BatchFeatures:
-    """What a batch has beside its items, of the inputs of `feature_ports`."""
-    found: dict[str, Fields] = {}
-    for name in ("event", "request", "user", "asked"):
-        none = inputs["items" if name in OF_EVENTS else "lengths"][..., None][..., :0]
-        numbers = inputs.get(f"{name}_numeric", none.float())
-        missing = numbers.isnan()
-        bags = tuple(one for key, one in inputs.items() if key.startswith(f"{name}_bag_"))
-        ids = inputs.get(f"{name}_categorical", none)
-        if ids.shape[-1] or numbers.shape[-1] or bags:
-            found[name] = Fields(ids, torch.where(missing, 0.0, numbers), missing, bags)
-    return BatchFeatures(**found, asked_at=inputs.get("asked_at"))
+def _fields(inputs: Mapping[str, Tensor], name: str) -> Fields:
+    """What a batch has of events, requests or users, of the inputs of `feature_ports`."""
+    none = inputs["items" if name in OF_EVENTS else "lengths"][..., None][..., :0]
+    numbers = inputs.get(f"{name}_numeric", none.float())
+    missing, ids = numbers.isnan(), inputs.get(f"{name}_categorical", none)
+    bags = (bag for key, bag in inputs.items() if key.startswith(f"{name}_bag_"))
+    return Fields(ids, torch.where(missing, 0.0, numbers), missing, tuple(bags))
 
 
 def feature_inputs(known: BatchFeatures, places: int) -> dict[str, np.ndarray]:
@@ -143,35 +139,32 @@ def feature_inputs(known: BatchFeatures, places: int) -> dict[str, np.ndarray]:
     longest = max([1, *(bag.shape[-1] for one in parts.values() for bag in one.bags)])
     found = {} if known.asked_at is None else {"asked_at": known.asked_at}
     for name, one in parts.items():
+        more = (0, places - one.ids.shape[1]) if name in OF_EVENTS else ()
         kinds = {"categorical": one.ids.long(), "numeric": torch.where(one.missing, torch.nan, one.numbers)}
         kinds |= {f"bag_{n}": pad(bag.long(), (0, longest - bag.shape[-1])) for n, bag in enumerate(one.bags)}
-        for kind, x in kinds.items():
-            found[f"{name}_{kind}"] = pad(x, (0, 0, 0, places - x.shape[1])) if name in OF_EVENTS else x
+        found |= {f"{name}_{kind}": pad(x, (0, 0, *more)) for kind, x in kinds.items()}
     return {name: x.numpy() for name, x in found.items()}
 
 
-def feature_ports(reader: FeatureReader, known: FeatureEncoder) -> list[Port]:
+def feature_ports(reader: FeatureReader) -> list[Port]:
     """The inputs of features, role by role: fields that are encoded, and when it is asked where that is read."""
     ports: list[Port] = []
     for name, part in reader.vectors.items():
         role: Any = "request" if name == "asked" else name
-        own, rows = encoder_of(known, role), ("B", "T") if name in OF_EVENTS else ("B",)
-        ports += _field_ports(own.fields, rows, f"{name}_")
-        ports += [Port(f"{name}_bag_{n}", "int64", (*rows, f"L_{role}_{n}"), f"ids of {bag.name}, padded by 0")
-                  for n, bag in enumerate(own.multivalued)]  # fmt: skip
-        assert isinstance(part, FieldVectors)
+        fields, rows = encoder_of(reader.known, role).fields, ("B", "T") if name in OF_EVENTS else ("B",)
+        ports += _field_ports(fields, rows, f"{name}_")
+        for n, bag in enumerate(by_input(fields)[2]):
+            ports.append(Port(f"{name}_bag_{n}", "int64", (*rows, f"L_{role}_{n}"), f"ids of {bag.name}, padded by 0"))
         if name == "asked" and part.made:
             ports.append(Port("asked_at", "int64", ("B",), f"when it is asked, as times; {NO_TIME} where unknown"))
     return ports
 
 
-def recommender_graph(
-    model: Any, k: int, *, hide_seen: bool, budget: Budget, known: FeatureEncoder | None = None
-) -> Graph:
+def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) -> Graph:
     """The graph of a trained recommender, which keeps parts of `model`: give one that nobody else uses.
 
-    `known` encodes the features that it reads. `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, which has no adaptive
-    stopping (`make._fixed`).
+    `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, which has no adaptive stopping
+    (`make._fixed`).
     Raises `UserError` for a recommender without gradient descent, which has no graph.
     """
     if not isinstance(model, RecommenderModel):
@@ -199,8 +192,7 @@ def recommender_graph(
         inputs.append(Port("times", "int64", ("B", "T"), "when each event happened, in seconds since 1970"))
         example.append(1_700_000_000 + 1000 * numbered)
     if model.features is not None:
-        assert known is not None
-        ports = feature_ports(model.features, known)
+        ports = feature_ports(model.features)
         inputs += ports
         example += _zeros(ports, length)
     inputs.append(Port("excluded", "int64", ("B", "X"), "item numbers that a row is not shown, -1 where there is none"))
@@ -237,10 +229,12 @@ class Convolution(nn.Module):
 
 def _zeros(ports: Sequence[Port], length: int = 0) -> list[Tensor]:
     """Examples of inputs, where every letter has a size of its own."""
-    letters = dict.fromkeys(str(size) for port in ports for size in port.shape if isinstance(size, str))
-    sizes = {letter: LENGTHS[0] + 1 + n for n, letter in enumerate(letters)} | {"B": EXAMPLE_ROWS, "T": length}
-    return [torch.zeros([sizes.get(str(one), one) for one in port.shape], dtype=getattr(torch, port.dtype))
-            for port in ports]  # fmt: skip
+    sizes: dict[str | int, Any] = {"B": EXAMPLE_ROWS, "T": length}
+    found = []
+    for port in ports:
+        shape = [one if isinstance(one, int) else sizes.setdefault(one, LENGTHS[0] + len(sizes)) for one in port.shape]
+        found.append(torch.zeros(shape, dtype=getattr(torch, port.dtype)))
+    return found
 
 
 VALUES = 4

@@ -1,8 +1,9 @@
 """Parity: whether an exported graph answers as the run that it was made of, measured before it is kept.
 
 Histories are drawn by popularity, of one event and of as many as the model reads, with items excluded, in batches of
-one row and of many, with drawn features, some of them missing, where the model reads these. A graph passes where every score is within `TOLERANCE` of the run's (relative to it, above 1) and
-the lists are the same but for items whose scores are closer than that.
+one row and of many, with drawn features, some of them missing, where the model reads these. A graph passes where every
+score is within `TOLERANCE` of the run's (relative to it, above 1) and the lists are the same but for items whose scores
+are closer than that.
 """
 
 from __future__ import annotations
@@ -89,26 +90,14 @@ def with_features(histories: Histories, known: FeatureEncoder) -> Histories:
     return replace(histories, features=drawn)
 
 
-def compare_lists(
-    answer: Answer,
-    model: Any,
-    batches: Sequence[Arrays],
-    *,
-    k: int,
-    seen: str,
-    budget: Budget,
-    known: FeatureEncoder | None = None,
-) -> Any:
-    """The figures of a recommender's graph, for the manifest; `known` encodes the features that the model reads.
-
-    Raises `UserError` where it differs from the model.
-    """
+def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: int, seen: str, budget: Budget) -> Any:
+    """The figures of a recommender's graph, for the manifest. Raises `UserError` where it differs from the model."""
     own = budget if model.reasoner is not None else None
     figures = []
     for batch in batches:
         histories = histories_of(batch)
-        if known is not None and model.reads_features:
-            histories = with_features(histories, known)
+        if model.features is not None:
+            histories = with_features(histories, model.features.known)
             told = batch_features(histories.features, histories.items, model.reads_features)
             batch = batch | feature_inputs(told, batch["items"].shape[1])
         scores, ids = answer(batch)

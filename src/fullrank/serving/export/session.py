@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError
 from fullrank.data.batch import BatchFeatures
-from fullrank.data.features import NO_TIME
 from fullrank.data.manifest import damaged_file
 from fullrank.serving.export.folder import AGAIN, MODELS, Exported
 from fullrank.serving.export.graph import OnnxGraph
@@ -71,8 +70,8 @@ class ExportedModel:
         Rows are the last `max_length` events or fewer, at least one, right-padded. The graph hides the items that it is
         given where it was exported with seen=exclude; older events that a list must not repeat belong to `excluded`,
         whose places are -1 where there is none. `times` (seconds) are for a model that reads them, and so
-        are `features` (`data.feature_batches`), missing where None. Raises `UserError` for other shapes and for numbers
-        outside the catalogue.
+        are `features` (`data.feature_batches`). Raises `UserError` for other shapes, for numbers outside the catalogue,
+        and where an input is missing.
         """
         self.exported.require_problem("retrieval")
         excluded = np.full((len(items), 1), -1) if excluded is None or excluded.shape[1] == 0 else excluded
@@ -81,7 +80,7 @@ class ExportedModel:
         if self.reads_times and times is not None:
             given["times"] = self._padded(times)
         given |= feature_inputs(features or BatchFeatures(), given["items"].shape[1])
-        self._add_missing(given)
+        self._check_columns(given)
         scores, ids = self.graph(given)
         return scores, ids
 
@@ -132,17 +131,6 @@ class ExportedModel:
                 f"an item number is outside of the catalogue of {self.num_items} items (0 to {self.num_items - 1})",
                 code="item-out-of-range",
             )
-
-    def _add_missing(self, given: dict[str, np.ndarray]) -> None:
-        """The inputs of features that nobody gave, all missing."""
-        ports = self.exported.manifest["inputs"]
-        sizes = {size: own for port in ports if port["name"] in given
-                 for size, own in zip(port["shape"], given[port["name"]].shape, strict=True)}  # fmt: skip
-        for port in ports:
-            if port["name"] not in given:
-                fill = NO_TIME if port["name"] == "asked_at" else np.nan if port["dtype"] == "float32" else 0
-                shape = [size if isinstance(size, int) else sizes.get(size, 1) for size in port["shape"]]
-                given[port["name"]] = np.full(shape, fill, port["dtype"])
 
     def _check_columns(self, given: Mapping[str, np.ndarray]) -> None:
         for port in self.exported.manifest["inputs"]:
