@@ -144,12 +144,11 @@ def write_list_parts(
             missing = sorted(set(numbers) - set(there))
             counts = ListCounts()
             if missing:
-                table, now = None if people is None else out.absolute() / HISTORIES / FEATURES, manifest.get("asked_at")
-                if people is not None and table is not None:
-                    people.write(table, ready.names[0])
-                task = ListTask(
-                    model.sent(runner), ready, str(out.absolute()), options, barred, now, table and str(table)
-                )
+                now, table = manifest.get("asked_at"), str(out.absolute() / HISTORIES / FEATURES)
+                if people is not None:
+                    people.write(Path(table), ready.names[0])
+                told = None if people is None else table
+                task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred, now, told)
                 for written, (_, part_counts) in enumerate(runner.results(task, missing), len(there) + 1):
                     counts += part_counts
                     progress(written, ready.parts)

@@ -131,10 +131,10 @@ def write_export(
         if isinstance(known, Catalog):
             columns = [name for name in ("item", "item_id", "title") if name in known.frame.columns]
             write_table(known.frame.select(columns), folder / ITEMS)
-        encoder = known
-        if isinstance(known, Catalog):
             reads = to != "faiss" and getattr(run.spec.model, "features", None) is not None
             encoder = known.features if reads else None
+        else:
+            encoder = known
         if encoder is not None:
             encoder_files.write_encoder(folder, encoder)
             values = {name: table["value"].to_list() for name, table in encoder_files.vocabularies(encoder).items()}

@@ -278,7 +278,7 @@ def by_input(fields: Sequence[FieldInfo]) -> list[list[FieldInfo]]:
     return [[field for field in fields if field.kind in kinds] for kinds in KINDS]
 
 
-def _field_ports(fields: Sequence[FieldInfo], rows: tuple[str, ...] = ("B",), prefix: str = "") -> list[Port]:
+def _field_ports(fields: Sequence[FieldInfo], rows: tuple[str | int, ...] = ("B",), prefix: str = "") -> list[Port]:
     """Inputs of the categorical and of the numeric fields, as far as there are any."""
     categorical, numeric, _ = by_input(fields)
     ports: list[Port] = []
