@@ -418,6 +418,7 @@ def recommend_parts(
     histories: Any = None,
     *,
     data: Store | str | Path | None = None,
+    features: Any = None,
     device: str = "auto",
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -429,8 +430,8 @@ def recommend_parts(
     a DataFrame, also of Spark, whose events of a user may lie anywhere. The other arguments of lists are those of
     `recommend`; `exclude`, `allow` and `filters` are for all users. A call that was cut off goes on with the parts that
     are missing; lists of another call at `out` are refused, or replaced with `overwrite`. Features that a model reads
-    are those of the store, or columns of the table; requests are asked when the first call begins, and nothing else is
-    known of them.
+    are those of the store, or columns of the table, and those of users and requests in `features`, Parquet files or a
+    DataFrame with a row for each user. Requests are asked when the first call begins, unless it says `asked_at`.
 
     `engine` is this process (`embedded`, in `workers` processes), `spark` on the session that is there or on `master`,
     or `ray` on the cluster at the address `ray` (`auto`, `local`, `HOST:PORT`). Workers need `out` and the store on a
@@ -445,16 +446,18 @@ def recommend_parts(
     with _workers(opened, engine, device, table=histories) as (runner, model, predictor):
         barred = list_parts.barred_items(wanted, columns.names[1], predictor.catalog)
         settings, reads = list_parts.for_parts(wanted, predictor), predictor.reads
+        people = None if features is None else history_parts.UserTable.of(features, columns.names[0], reads)
         source: Any
+        said = () if people is None else people.said
         if histories is None:
-            source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns, reads)
+            source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns, reads, said)
         else:
-            source = history_parts.HistoryTable.of(histories, engine.parts, columns, reads)
+            source = history_parts.HistoryTable.of(histories, engine.parts, columns, reads, said)
         if source.lacking:
-            warnings.warn(missing_note(source.lacking, parts=True), stacklevel=2)
+            warnings.warn(missing_note(source.lacking), stacklevel=2)
         return list_parts.write_list_parts(
             folder, source, model, settings, barred, catalog=predictor.catalog, runner=runner, overwrite=overwrite,
-            asked_at=int(time.time()) if reads.when else None, progress=progress or untold,
+            asked_at=int(time.time()) if reads.when else None, people=people, progress=progress or untold,
         )  # fmt: skip
 
 

@@ -373,3 +373,54 @@ def test_lists_in_parts_read_them_too(
     other = fr.prepare(bare.head(300), tmp_path / "other")
     with pytest.warns(UserWarning, match="rating, dwell"):
         fr.recommend_parts(run, tmp_path / "bare store", data=other)
+
+
+def test_lists_in_parts_are_told_of_users_and_requests(
+    run: fr.Run, store: Store, events: pl.DataFrame, people: pl.DataFrame, tmp_path: Path
+) -> None:
+    """By a table, of whose users each part reads its own: the lists of one call, of a store and of a table."""
+    users, draw = store.user_ids.sort().to_list(), np.random.default_rng(4)
+    count = len(people)
+    told = people.with_columns(
+        device=pl.Series(draw.choice(["phone", "desk", "new"], count)), price=pl.Series(draw.gamma(2.0, 10.0, count)),
+        asked_at=SHOP_BEGAN + 10**7 + pl.Series(draw.integers(0, 10**6, count)), other=pl.lit(1),
+    ).sample(fraction=1.0, shuffle=True, seed=3)  # fmt: skip
+    strangers = told.with_columns(user_id="x" + pl.col("user_id"))
+    path = tmp_path / "people.parquet"
+    pl.concat([told, strangers]).write_parquet(path)
+    events.write_parquet(tmp_path / "events.parquet")
+    expected = {
+        "store": fr.recommend(run, users=users, data=store, features=told, **LISTS),
+        "table": fr.recommend(run, events, features=told, **LISTS),
+    }
+
+    def in_parts(out: str, *histories: Any, **how: Any) -> tuple[Any, pl.DataFrame]:
+        made = fr.recommend_parts(run, tmp_path / out, *histories, **LISTS, **how)
+        return made, pl.concat(map(pl.read_parquet, made.files)).sort("user", "rank")
+
+    for name, histories in {"store": (), "table": (tmp_path / "events.parquet",)}.items():
+        whole = expected[name].sort("user", "rank")
+        for parts, given in ((1, told), (3, path)):
+            made, found = in_parts(f"{name} {parts}", *histories, features=given, parts=parts)
+            assert found.select("user", "item").equals(whole.select("user", "item")), name
+            np.testing.assert_allclose(found["score"], whole["score"], rtol=1e-5)
+            assert not (made.path / "histories").exists()
+        made.files[1].unlink()
+        again, other = in_parts(f"{name} 3", *histories, features=path, parts=3)
+        assert again.resumed == 2 and other.equals(found)
+        few = told.filter(pl.col("user_id").is_in(["u3", "u4"]))
+        few.write_parquet(tmp_path / "few.parquet")
+        with refused("other-lists-there", "features="):
+            in_parts(f"{name} 3", *histories, features=tmp_path / "few.parquet", parts=3)
+        _, some = in_parts(f"{name} few", *histories, features=few, parts=3)
+        same = [some.filter(user=user).equals(found.filter(user=user)) for user in ("u3", "u5")]
+        assert same == [True, False], "others' requests are missing"
+    wrong = {
+        "no-known-ids": told.with_columns(user_id=pl.Series(np.arange(count))), "repeated-ids": pl.concat([told, told]),
+        "unknown-feature": told.select("user_id", "other"), "not-features": {"u3": {}}, "empty-table": told.clear(),
+        "unreadable-numbers": told.with_columns(born=pl.lit("long ago")), "unknown-suffix": tmp_path / "people.csv",
+    }  # fmt: skip
+    told.drop("likes").write_csv(wrong["unknown-suffix"])
+    for code, given in wrong.items():
+        with refused(code):
+            in_parts("wrong", features=given, overwrite=True)

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from fullrank.data.frames import InputTable
 
 
+KnownFile = Annotated[
+    Path | None, option("FILE", "A table of what is known of users and of the requests that are answered.")
+]
 SHOWN = 10
 """Histories printed; the others are counted."""
 
@@ -53,9 +56,7 @@ def recommend(
     unknown_users: Annotated[
         Word | None, choice("error|popular|skip", "Users whom --data does not have.  [default: error]")
     ] = None,
-    features: Annotated[
-        Path | None, option("FILE", "A table of what is known of users and of the requests that are answered.")
-    ] = None,
+    features: KnownFile = None,
 ) -> None:
     """Recommend items for histories or known users.
 
@@ -202,6 +203,7 @@ def recommend_parts(
         Path | None, option("FILE", "A table of events, or a folder of them, in place of --data.")
     ] = None,
     data: UserStore = None,
+    features: KnownFile = None,
 ) -> None:
     """Recommend items for all users, in parts.
 
@@ -217,7 +219,8 @@ def recommend_parts(
 
     check_one_way({"--data, a store of all users,": data, "--histories FILE": histories})
     typed, table = given(context), "a column of --histories FILE"
-    check_beside(table, histories, **vars(replace(columns, item_col=None)))
+    check_beside(table, histories, **vars(replace(columns, item_col=None, user_col=None)))
+    check_beside(f"{table} or --features", histories or features, user_col=columns.user_col)
     check_beside(f"{table} or of --items", histories or typed.get("item_table"), item_col=columns.item_col)
     check_lists(typed)
     from fullrank import api
@@ -225,10 +228,10 @@ def recommend_parts(
 
     opened = Run.open(run)
     lists: dict[str, Any] = list_keywords(typed, opened.catalog, columns.item_col or "item_id")
-    with _doubts(output, "--empty"), output.progress(f"recommend to {out}") as tick:
+    with _doubts(output, "--empty", "--features"), output.progress(f"recommend to {out}") as tick:
         made = api.recommend_parts(
-            opened, out, histories, data=data, titles=True, budget=budget_of(typed), device=output.device,
-            overwrite=output.overwrite, progress=tick, **columns.keywords(), **lists, **how,
+            opened, out, histories, data=data, features=features, titles=True, budget=budget_of(typed),
+            device=output.device, overwrite=output.overwrite, progress=tick, **columns.keywords(), **lists, **how,
         )  # fmt: skip
     resumed = f", {made.resumed:,} of them by an earlier call" if made.resumed else ""
     output.say(

@@ -127,7 +127,7 @@ class BatchFeatures:
     def before_answers(self, times: Int[Tensor, "B T"] | None, lengths: Int[Tensor, "B"], width: int) -> BatchFeatures:
         """Of whole histories: behind each place stands the next event's request, behind the last one the request that
         is to be answered (missing where it is not known)."""
-        rows, asked_at = len(lengths), None
+        rows, asked_at = lengths.shape[0], None  # len() of a tensor would fix it in a graph
         at = torch.arange(1, width + 1, device=lengths.device).expand(rows, -1)
         at = torch.where(at < lengths[:, None], at, width)
         row = torch.arange(rows, device=lengths.device)[:, None]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,8 @@ class Reads:
     """Features by role, with those that are made of times; empty where it reads none."""
     now: int | None = None
     """When a request is asked of which nobody says it, seconds since 1970; None goes by the clock."""
+    people: str | None = None
+    """A file with what `features=` says of everybody (`history_parts.UserTable`)."""
 
     @classmethod
     def of(cls, model: Any, encoder: FeatureEncoder | None, also: Sequence[str] = ()) -> Reads:
@@ -107,12 +109,28 @@ class Reads:
                           for role in OF_EVENTS)  # fmt: skip
         return HistoryFeatures(event, request)
 
-    def lacking(self, columns: Sequence[str], known_users: bool = False, given: Given | None = None) -> str:
+    def require_some(self) -> None:
+        """Raise `UserError` where `features=` has nothing to say."""
+        if not self.of_requests:
+            why = "features of events alone, which are columns of a table of histories" if self.names else "none"
+            raise no_effect("features", f"since this model reads {why}")
+
+    def rows_of(self, users: pl.Series, column: str) -> pl.DataFrame | None:
+        """The rows of `people` of some users, whose ids are in `column`; None where there are none."""
+        if self.people is None:
+            return None
+        whole = pl.scan_parquet(self.people, glob=False)
+        alike = (whole.collect_schema()[column] == pl.String) == (users.dtype == pl.String)
+        # ids of another kind are refused by whoever reads the rows
+        own = whole.filter(pl.col(column).is_in(users.implode())) if alike else whole.head(5)
+        frame = own.collect(engine="streaming")
+        return frame if len(frame) else None
+
+    def lacking(self, columns: Sequence[str], known_users: bool = False, said: Collection[str] = ()) -> str:
         """What the model reads and is not given, for a note; empty where nothing is.
 
-        `columns` are those of the events, `known_users`: features of users are known without `given`.
+        `columns` are those of the events, `said` those of `features=`; `known_users`: others of users are known.
         """
-        said = set() if given is None else set(given.said)
         events = [name for name in self.columns("event", "request") if name not in columns]
         asked = [name for name in self.columns("request") if name not in said]
         users = [] if known_users else [name for name in self.columns("user") if name not in said]
@@ -138,9 +156,7 @@ class Given:
 
         A table may have more columns and users. `ordered`: whether users stand in the caller's order.
         """
-        if not reads.of_requests:
-            why = "features of events alone, which are columns of a table of histories" if reads.names else "none"
-            raise no_effect("features", f"since this model reads {why}")
+        reads.require_some()
         if isinstance(features, Mapping):
             known = set(users)
             other = next((user for user in features if user not in known), None)
@@ -183,17 +199,8 @@ class Given:
 
     @classmethod
     def _of_table(cls, table: Any, reads: Reads, users: pl.Series, columns: EventColumns) -> Given:
-        try:
-            source = InputTable(table, "features")
-        except UserError as error:
-            if error.code == "not-a-table":
-                raise UserError(f"features={brief(table, 80)}: {FORMS}", code="not-features") from None
-            raise
-        name, there = columns.names[0], [name for name in reads.of_requests if name in source.columns]
-        source.require(name, "name it with user_col=")
-        if not there:
-            raise no_such(f"{source.name} has no column that the model reads:", ", ".join(reads.of_requests),
-                          source.columns, "columns", code="unknown-feature")  # fmt: skip
+        name = columns.names[0]
+        source, there = feature_source(table, reads, name)
         frame = source.read([name, *there])
         source.require_rows(len(frame))
         ids = source.ids(frame, name, text=users.dtype == pl.String)
@@ -269,12 +276,31 @@ def _column(name: str, given: list[Any]) -> pl.Series:
     return column
 
 
-def missing_note(lacking: str, *, parts: bool = False) -> str:
-    """The sentence of features that the model reads and nobody gave; of lists in `parts`."""
-    given = "features of requests and users are for fr.recommend" if parts else (
-        "those of past events are columns of a table of histories, those of requests and users are given by features="
-    )  # fmt: skip
-    return f"the model reads features that are not given, so they count as missing: {lacking} ({given})"
+def feature_source(table: Any, reads: Reads, user: str, forms: str = FORMS) -> tuple[InputTable, list[str]]:
+    """A table of features, and its columns that are read beside that of the `user`; `forms` may be given in its place.
+
+    Raises `UserError` for what is no table, and for one without such columns.
+    """
+    try:
+        source = InputTable(table, "features")
+    except UserError as error:
+        if error.code == "not-a-table":
+            raise UserError(f"features={brief(table, 80)}: {forms}", code="not-features") from None
+        raise
+    there = [name for name in reads.of_requests if name in source.columns]
+    source.require(user, "name it with user_col=")
+    if not there:
+        raise no_such(f"{source.name} has no column that the model reads:", ", ".join(reads.of_requests),
+                      source.columns, "columns", code="unknown-feature")  # fmt: skip
+    return source, there
+
+
+def missing_note(lacking: str) -> str:
+    """The sentence of features that the model reads and nobody gave."""
+    return (
+        f"the model reads features that are not given, so they count as missing: {lacking} (those of past events are "
+        "columns of a table of histories, those of requests and users are given by features=)"
+    )
 
 
 def known_features(

@@ -2,12 +2,13 @@
 
 A store is cut into stretches of neighbouring users; a part opens the folders that hold its users and no others. A table
 is first sent to files by the hash of its users (`data/events/pieces.py`), in the memory of one piece, since the events
-of a user may lie anywhere in it. What a part holds depends on the data and the number of parts alone.
+of a user may lie anywhere in it. A table of features is kept in one file, in which each part looks for its own users.
+What a part holds depends on the data and the number of parts alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -20,8 +21,9 @@ import polars as pl
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject, scratch_folder
-from fullrank.core.tables import write_table
-from fullrank.data.column_names import EventColumns
+from fullrank.core.tables import TableWriter, write_table
+from fullrank.data import values
+from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.feature_columns import FeatureCoder, FeatureColumns, different_values
@@ -32,7 +34,8 @@ from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions.schema import AnyField, BagOf
-from fullrank.inference.features import Reads
+from fullrank.data.values import Unit
+from fullrank.inference.features import Reads, feature_source
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, by_user, event_columns, require_some
 from fullrank.inference.stored_users import read_rows, refuse_table_columns
@@ -69,19 +72,24 @@ class StoreParts:
     identity: Mapping[str, Any]
     """What lists of these users are known by again."""
     lacking: str = ""
-    """Features that the model reads and the store does not have."""
+    """Features that the model reads and nobody gave."""
+    names = USUAL
 
     @classmethod
-    def of(cls, store: Store, count: int | None, columns: EventColumns, reads: Reads) -> StoreParts:
+    def of(
+        cls, store: Store, count: int | None, columns: EventColumns, reads: Reads, said: Collection[str] = ()
+    ) -> StoreParts:
         """So many parts, or as many as `PART_USERS` asks for, for a model that `reads` so much of them.
+
+        `said` are the columns of a table of features.
 
         Raises `UserError` for more parts than users, for columns of a table, and where features are encoded otherwise.
         """
-        refuse_table_columns(columns)
-        lacking = reads.lacking(())
+        refuse_table_columns(columns, user=not said)
+        lacking = reads.lacking((), said=said)
         if reads.names and store.features is not None:
             require_same_encoding(str(store.path), store.features, reads.encoder)
-            lacking = reads.lacking(reads.columns("event", "request"), known_users=True)
+            lacking = reads.lacking(reads.columns("event", "request"), known_users=True, said=said)
         users = store.num_users
         require_some(users, f"users in {str(store.path)!r}")
         parts_of_users = count_parts(count, users, PART_USERS)
@@ -117,6 +125,8 @@ class TableParts:
     """Columns of the table, for sentences."""
     fields: tuple[AnyField, ...] = ()
     """Features of its events."""
+    unit: Unit = "s"
+    """What numbers count that are times in a table of features."""
 
     def read(self, number: int, catalog: Catalog, options: ListOptions, reads: Reads) -> Iterator[RequestBatch]:
         """The same as of `StoreParts`."""
@@ -131,7 +141,57 @@ class TableParts:
         known = reads.coded(coded, len(order))
         items = own["item"][order].astype(np.int64)
         flat = FlatEvents(names, lengths, items, times, features=known, columns=[one.name for one in coded.fields])
-        yield batch_of(flat, EventColumns(self.names), options, reads=reads, ordered=False)
+        yield batch_of(flat, EventColumns(self.names, self.unit), options, reads=reads, ordered=False)
+
+
+@dataclass(frozen=True)
+class UserTable:
+    """A table of features of users and of requests, with a row for each user."""
+
+    source: InputTable
+    given: Any
+    column: str
+    """Of users."""
+    said: Sequence[str]
+    """Columns that the model reads."""
+
+    @classmethod
+    def of(cls, table: Any, column: str, reads: Reads) -> UserTable:
+        """Raises `UserError` for a model that reads nothing of one, and for what is no table with types."""
+        reads.require_some()
+        source, said = feature_source(table, reads, column, "lists in parts take a DataFrame, or the path of a file")
+        _require_typed(source)
+        return cls(source, table, column, said)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What lists made with it are known by again."""
+        return {"features=": [_known(self.given), self.column, *self.said]}
+
+    def write(self, path: Path, column: str) -> None:
+        """The file, in the memory of one piece, with the ids of users in the `column` of that name."""
+        self.source.require_one_kind(self.column)
+        path.parent.mkdir(exist_ok=True)
+        with scratch_folder() as scratch, TableWriter(path) as writer:
+            chunks = Chunks(self.source, [self.column, *self.said], scratch)
+            self.source.require_rows(chunks.rows)
+            for _, frame in chunks:
+                ids = values.ids(frame[self.column], self.source.name)
+                writer.add(frame.select(ids.alias(column), *self.said))
+
+
+def _require_typed(source: InputTable) -> None:
+    if not source.typed:
+        raise UserError(
+            f"{source.name} is text without types: tables of many users are read from Parquet, JSON lines or a "
+            "DataFrame",
+            code="unknown-suffix",
+        )
+
+
+def _known(table: Any) -> Any:
+    """What a table is known by again; a DataFrame is known by nothing."""
+    return identity_of(table) or f"a DataFrame of call {uuid4().hex}"
 
 
 @dataclass(frozen=True)
@@ -148,26 +208,24 @@ class HistoryTable:
     fields: tuple[AnyField, ...] = ()
     """Features that it has columns of, and the model reads."""
     lacking: str = ""
-    """Features that the model reads and it has no columns of."""
+    """Features that the model reads and nobody gave."""
 
     @classmethod
-    def of(cls, table: Any, parts: int | None, named: EventColumns, reads: Reads) -> HistoryTable:
-        """One for a model that `reads` so much of it.
+    def of(
+        cls, table: Any, parts: int | None, named: EventColumns, reads: Reads, said: Collection[str] = ()
+    ) -> HistoryTable:
+        """One for a model that `reads` so much of it; `said` are the columns of a table of features.
 
         Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame.
         """
         source = InputTable(table, "histories")
         user, item, *times = event_columns(source, named)
-        if not source.typed:
-            raise UserError(
-                f"{source.name} is text without types: histories of many users are read from Parquet, JSON lines or a "
-                "DataFrame",
-                code="unknown-suffix",
-            )
+        _require_typed(source)
         time = times[0] if times else None
         columns = Columns(user=user, item=item, time=time, time_unit=named.unit)
         fields = tuple(_field_of(source, one) for one in reads.fields if one.name in source.columns)
-        return cls(source, table, columns, parts, fields, reads.lacking([one.name for one in fields]))
+        lacking = reads.lacking([one.name for one in fields], said=said)
+        return cls(source, table, columns, parts, fields, lacking)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -176,11 +234,10 @@ class HistoryTable:
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """What lists of this table are known by again; a DataFrame is known by nothing."""
-        known = identity_of(self.given) or f"a DataFrame of call {uuid4().hex}"
+        """What lists of this table are known by again."""
         return {
             "parts": self.parts,
-            "histories": known,
+            "histories": _known(self.given),
             "columns": list(self.names),
             **({"features": [one.name for one in self.fields]} if self.fields else {}),
             "time_unit": self.columns.time_unit,

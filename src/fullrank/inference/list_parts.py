@@ -32,7 +32,7 @@ from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.inference.filters import Filters
-from fullrank.inference.history_parts import HistoryTable, StoreParts, TableParts
+from fullrank.inference.history_parts import HistoryTable, StoreParts, TableParts, UserTable
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.model_source import ModelSource
 from fullrank.inference.predictor import Predictor
@@ -42,7 +42,7 @@ from fullrank.models.sequential.reasoning import AS_TRAINED, check_budget
 from fullrank.parallel import Runner
 
 FORMAT, FORMAT_VERSION = "fullrank.lists", 1
-LISTS, HISTORIES = "lists", "histories"
+LISTS, HISTORIES, FEATURES = "lists", "histories", "features.parquet"
 STATE = "state.json"
 PART = re.compile(r"part-\d{5}\.parquet")
 
@@ -97,10 +97,12 @@ class ListTask:
     """The items that nobody is shown; None: there are none."""
     now: int | None = None
     """When everybody asks, where the model reads it."""
+    people: str | None = None
+    """The file of a table of features."""
 
     def __call__(self, number: int) -> ListCounts:
         predictor, filters = self.model.open(), Filters(barred=self.barred)
-        reads = replace(predictor.reads, now=self.now)
+        reads = replace(predictor.reads, now=self.now, people=self.people)
         requests = self.histories.read(number, predictor.catalog, self.options, reads)
         frame = pl.concat([predictor.list_frame(request, self.options, filters) for request in requests])
         write_table(frame, part_file(Path(self.out), number))
@@ -118,9 +120,11 @@ def write_list_parts(
     runner: Runner,
     overwrite: bool = False,
     asked_at: int | None = None,
+    people: UserTable | None = None,
     progress: Progress = untold,
 ) -> ListParts:
-    """Write the lists of all users at `out`, or what is missing of them; `asked_at`: when all ask, if that is read.
+    """Write the lists of all users at `out`, or what is missing of them; `asked_at`: when all ask, if that is read
+    and `people`, a table of features, does not say it.
 
     Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was written then stays.
     """
@@ -129,7 +133,7 @@ def write_list_parts(
     budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
     settings |= {"reasoning": budget.dump(), "decoding": decoding.dump()}
     known = {"model": model.identity, "settings": settings, "filters": barred_hash}
-    asked = jsonable({**known, **histories.identity})
+    asked = jsonable({**known, **histories.identity, **({} if people is None else people.identity)})
     with folder_lock(out, "recommend"):
         with not_written(out, folder=True):
             manifest = _begun(out, asked, overwrite, asked_at)
@@ -140,8 +144,11 @@ def write_list_parts(
             missing = sorted(set(numbers) - set(there))
             counts = ListCounts()
             if missing:
-                now = manifest.get("asked_at")
-                task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred, now)
+                now, table = manifest.get("asked_at"), str(out.absolute() / HISTORIES / FEATURES)
+                if people is not None:
+                    people.write(Path(table), ready.names[0])
+                told = None if people is None else table
+                task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred, now, told)
                 for written, (_, part_counts) in enumerate(runner.results(task, missing), len(there) + 1):
                     counts += part_counts
                     progress(written, ready.parts)
@@ -251,7 +258,8 @@ def _parts_of(
         shutil.rmtree(folder, ignore_errors=True)
         state = histories.spill(folder, catalog, session)
         write_json(folder / STATE, state)
-    return TableParts(str(folder.absolute()), names=histories.names, fields=histories.fields, **state)
+    unit = histories.columns.time_unit
+    return TableParts(str(folder.absolute()), names=histories.names, fields=histories.fields, unit=unit, **state)
 
 
 def _finish(out: Path, manifest: JsonObject, parts: int, counts: ListCounts) -> None:

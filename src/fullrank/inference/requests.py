@@ -123,6 +123,7 @@ def batch_of(
             )
         times = even_times(lengths)
     numbered = pl.Series("user", np.arange(len(lengths))) if flat.users is None else flat.users
+    features = reads.rows_of(numbered, columns.names[0]) if features is None else features
     given = None if features is None else Given.read(features, reads, numbered, columns, ordered=ordered)
     beside, known, unknown_only = flat.features, items >= 0, 0
     if not known.all():
@@ -140,7 +141,8 @@ def batch_of(
     keys = None if flat.users is None else UserKeys(partial(user_keys, flat.users))
     known_of = known_features(beside, given, reads, len(lengths), columns.unit)
     made = Histories(Jagged.from_lengths(items.astype(np.int64, copy=False), lengths), times, None, keys, known_of)
-    lacking = reads.lacking(flat.columns, beside is not None and beside.user is not None, given)
+    said = () if given is None else given.said
+    lacking = reads.lacking(flat.columns, beside is not None and beside.user is not None, said)
     return RequestBatch(flat.users, made, ordered, unknown_only, flat.give, lacking)
 
 

@@ -147,7 +147,8 @@ class Finder:
     def _by_graph(self, graph: ExportedModel, items: Rows, times: Rows | None, k: int, hidden: Rows) -> Found | None:
         """What the graph finds; None where it cannot: longer lists, items that were added, seen items that may be
         shown."""
-        if k > graph.k or self.predictor.catalog.size != graph.num_items:
+        features = self.predictor.reads.names  # of which this call knows nothing
+        if k > graph.k or self.predictor.catalog.size != graph.num_items or features:
             return None
         own = [row[-graph.max_length :] for row in items]
         if graph.seen == "exclude" and any(

@@ -171,10 +171,12 @@ class FieldVectors(nn.Module):
 
 def _mean_vector(ids: Int[Tensor, "*n L"], table: Float[Tensor, "R D"], start: int) -> Float[Tensor, "*n D"]:
     """The mean over the ids of each list; of an empty one the vector of what is missing."""
-    flat = ids.flatten(0, -2)
-    found = F.embedding_bag(flat + start, table, mode="mean", padding_idx=start)  # without a vector of each value
-    found = torch.where((flat > 0).any(-1, keepdim=True), found, table[start])
-    return found.view(*ids.shape[:-1], -1)
+    there, rows = ids > 0, ids + start
+    if torch.compiler.is_exporting():  # a bag fixes its sizes
+        found = (F.embedding(rows, table) * there[..., None]).sum(-2) / there.sum(-1, keepdim=True).clamp_min(1)
+    else:  # without a vector of each value
+        found = F.embedding_bag(rows.flatten(0, -2), table, mode="mean", padding_idx=start).view(*ids.shape[:-1], -1)
+    return torch.where(there.any(-1, keepdim=True), found, table[start])
 
 
 class FeatureReader(nn.Module):
@@ -186,7 +188,8 @@ class FeatureReader(nn.Module):
 
     def __init__(self, dim: int, catalog: Catalog, spec: FeatureInput):
         super().__init__()
-        known, found = encoder_in(catalog), {}
+        self.known, found = encoder_in(catalog), {}
+        known = self.known
         self.names: dict[str, tuple[str, ...]] = {}
         """What is read, by role."""
         for role in ROLES:
@@ -238,7 +241,7 @@ class FeatureReader(nn.Module):
         for name, module in self.vectors.items():
             part = cast(FieldVectors, module)
             if name == "user":
-                vectors = part(known.user, (), len(x))
+                vectors = part(known.user, (), x.shape[0])
                 if self.prefix:
                     token = vectors.sum(1, keepdim=True).to(x.dtype)
                     continue
@@ -269,7 +272,7 @@ class FeatureReader(nn.Module):
                             "made of times")  # fmt: skip
         none = torch.full_like(times, NO_TIME)
         at = times if not asked else none if known.asked_at is None else known.asked_at
-        since = times if asked else torch.cat([none[:, :1], times[:, :-1]], 1)
+        since = times if asked else torch.cat([none[:, :1], times], 1)[:, :-1]
         found = []
         for name in part.made:
             if name in ("gap", "age"):

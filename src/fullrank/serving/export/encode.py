@@ -3,7 +3,8 @@
     encode = Encoder("exports/ranker")
     inputs = encode({"user": [7, None], "genres": ["Drama|Comedy", None], "price": [9.5, 3]})
 
-A copy of this file lies in every export of a ranking model. What it does, for code in other languages:
+A copy of this file lies in every export of a ranking model, and of a recommender that reads features, whose roles
+(`event`, `request`, `user`) have an encoder each. What it does, for code in other languages:
 
 - A category is text: 42 and 42.0 are "42", true is "true". Null, NaN and "" are missing. Ids: 0 missing, 1 unknown,
   else 2 + the place in the field's list in vocabulary.json. With `shares` the list is that of the field named there.
@@ -35,10 +36,10 @@ MISSING, UNKNOWN, FIRST = 0, 1, 2
 class Encoder:
     """What encoder.json and vocabulary.json of a folder say; call it with raw columns."""
 
-    def __init__(self, folder: str | Path = "."):
+    def __init__(self, folder: str | Path = ".", role: str = "fields"):
         told = json.loads((Path(folder) / "encoder.json").read_text(encoding="utf-8"))
         values = json.loads((Path(folder) / "vocabulary.json").read_text(encoding="utf-8"))
-        self.fields = told["schema"]["fields"]
+        self.fields = told["schema"][role]
         self._fitted = told["fitted"]
         self._ids = {name: {value: FIRST + at for at, value in enumerate(own)} for name, own in values.items()}
         self._buckets = {field["name"]: field.get("hash_buckets") for field in self.fields}

@@ -1,7 +1,8 @@
 """The folder of an export: manifest.json, the graph or index, and the ids that go in and come out of it.
 
-Of a recommender items.parquet gives each item number its id; of a ranking model encoder.json and vocabulary.parquet say
-how values become ids, and encode.py does it. Whole or absent; hashes find damage and mix-ups, not malice.
+Of a recommender items.parquet gives each item number its id; of a ranking model, and of one that reads features,
+encoder.json and vocabulary.parquet say how values become ids, and encode.py does it. Whole or absent; hashes find
+damage and mix-ups, not malice.
 """
 
 from __future__ import annotations
@@ -130,9 +131,13 @@ def write_export(
         if isinstance(known, Catalog):
             columns = [name for name in ("item", "item_id", "title") if name in known.frame.columns]
             write_table(known.frame.select(columns), folder / ITEMS)
+            reads = to != "faiss" and getattr(run.spec.model, "features", None) is not None
+            encoder = known.features if reads else None
         else:
-            encoder_files.write_encoder(folder, known)
-            values = {name: table["value"].to_list() for name, table in encoder_files.vocabularies(known).items()}
+            encoder = known
+        if encoder is not None:
+            encoder_files.write_encoder(folder, encoder)
+            values = {name: table["value"].to_list() for name, table in encoder_files.vocabularies(encoder).items()}
             write_json(folder / VALUES, values, indent=None, ensure_ascii=False)
             copy_file(Path(__file__).with_name(ENCODE), folder / ENCODE)
         source = {

@@ -1,6 +1,7 @@
 """Graphs of both families of models: of a recommender and of a ranking model.
 
-Of a recommender histories go in and the k best items come out, with the seen and excluded items masked inside. The
+Of a recommender histories, and the features that it reads, go in and the k best items come out, with the seen and
+excluded items masked inside. The
 vectors of all items are constants of the graph, made once when it is exported, whatever they were made of (a table,
 text, features, codes). Of cosine scores the graph holds the unit vectors and their lengths, so that one table serves
 both ends.
@@ -11,15 +12,21 @@ stay so (`FusedTable.padded`, `FieldEmbedding.padded`). Sequences that must be e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Bag, Batch, Impressions
+from fullrank.data.batch import Bag, Batch, BatchFeatures, Fields, Impressions
+from fullrank.data.events.feature_files import OF_EVENTS
+from fullrank.data.events.features import encoder_of
+from fullrank.data.features import NO_TIME
 from fullrank.data.impressions.schema import FieldInfo
 from fullrank.models import Scorer
 from fullrank.models.ranking.embedding import FieldEmbedding
@@ -27,6 +34,7 @@ from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
 from fullrank.models.sequential.encoders.fmlp import Filter, FMLPBlock
+from fullrank.models.sequential.features import FeatureReader
 from fullrank.models.sequential.items import ItemIndex, Items, unit
 from fullrank.models.sequential.items.semantic import CodeScorer
 from fullrank.models.sequential.model import RecommenderModel
@@ -66,10 +74,12 @@ class FrozenItems(Items):
 
 
 class RecommenderGraph(nn.Module):
-    """Items, lengths, times where the model reads them, and excluded items -> scores and ids of the k best."""
+    """Items, lengths, excluded items, times and features where the model reads them -> scores and ids of the k best."""
 
-    def __init__(self, model: RecommenderModel, k: int, *, hide_seen: bool, budget: Budget):
+    def __init__(self, model: RecommenderModel, k: int, names: Sequence[str], *, hide_seen: bool, budget: Budget):
         super().__init__()
+        self.names = tuple(names)
+        """Of the inputs, in order."""
         self.k, self.hide_seen, self.budget = min(k, model.num_items), hide_seen, budget
         for part in list(model.encoder.modules()):
             if isinstance(part, HSTUAttention) and part.by_time is not None:
@@ -86,8 +96,12 @@ class RecommenderGraph(nn.Module):
         self.model = model
 
     def forward(self, *given: Tensor) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
-        (items, lengths), excluded = given[:2], given[-1]
-        batch = Batch(items, lengths, times=given[2] if self.model.reads_times else None)
+        inputs = dict(zip(self.names, given, strict=True))
+        items, lengths, excluded = inputs["items"], inputs["lengths"], inputs["excluded"]
+        batch = Batch(items, lengths, times=inputs.get("times"))
+        if self.model.features is not None:
+            event, request, user, asked = (_fields(inputs, name) for name in (*OF_EVENTS, "user", "asked"))
+            batch = replace(batch, features=BatchFeatures(event, request, user, asked, inputs.get("asked_at")))
         searched = self.model.items if self.coded is None else self.coded
         index = ItemIndex(searched, normalise=self.normalise)
         scores = _all_scores(self.model.answer(batch, index=index, budget=self.budget)).float()
@@ -110,11 +124,47 @@ def _all_scores(scorer: Scorer) -> Float[Tensor, "B V"]:
     return scorer.block(0, scorer.size)
 
 
+def _fields(inputs: Mapping[str, Tensor], name: str) -> Fields:
+    """What a batch has of events, requests or users, of the inputs of `feature_ports`."""
+    none = inputs["items" if name in OF_EVENTS else "lengths"][..., None][..., :0]
+    numbers = inputs.get(f"{name}_numeric", none.float())
+    missing, ids = numbers.isnan(), inputs.get(f"{name}_categorical", none)
+    bags = (bag for key, bag in inputs.items() if key.startswith(f"{name}_bag_"))
+    return Fields(ids, torch.where(missing, 0.0, numbers), missing, tuple(bags))
+
+
+def feature_inputs(known: BatchFeatures, places: int) -> dict[str, np.ndarray]:
+    """The inputs that say what is known of a batch: rows padded to `places`, lists to the longest of all."""
+    parts = {name: one for name, one in vars(known).items() if isinstance(one, Fields)}
+    longest = max([1, *(bag.shape[-1] for one in parts.values() for bag in one.bags)])
+    found = {} if known.asked_at is None else {"asked_at": known.asked_at}
+    for name, one in parts.items():
+        more = (0, places - one.ids.shape[1]) if name in OF_EVENTS else ()
+        kinds = {"categorical": one.ids.long(), "numeric": torch.where(one.missing, torch.nan, one.numbers)}
+        kinds |= {f"bag_{n}": pad(bag.long(), (0, longest - bag.shape[-1])) for n, bag in enumerate(one.bags)}
+        found |= {f"{name}_{kind}": pad(x, (0, 0, *more)) for kind, x in kinds.items()}
+    return {name: x.numpy() for name, x in found.items()}
+
+
+def feature_ports(reader: FeatureReader) -> list[Port]:
+    """The inputs of features, role by role: fields that are encoded, and when it is asked where that is read."""
+    ports: list[Port] = []
+    for name, part in reader.vectors.items():
+        role: Any = "request" if name == "asked" else name
+        fields, rows = encoder_of(reader.known, role).fields, ("B", "T") if name in OF_EVENTS else ("B",)
+        ports += _field_ports(fields, rows, f"{name}_")
+        for n, bag in enumerate(by_input(fields)[2]):
+            ports.append(Port(f"{name}_bag_{n}", "int64", (*rows, f"L_{role}_{n}"), f"ids of {bag.name}, padded by 0"))
+        if name == "asked" and part.made:
+            ports.append(Port("asked_at", "int64", ("B",), f"when it is asked, as times; {NO_TIME} where unknown"))
+    return ports
+
+
 def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) -> Graph:
     """The graph of a trained recommender, which keeps parts of `model`: give one that nobody else uses.
 
-    `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, which has no adaptive
-    stopping (`make._fixed`).
+    `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, which has no adaptive stopping
+    (`make._fixed`).
     Raises `UserError` for a recommender without gradient descent, which has no graph.
     """
     if not isinstance(model, RecommenderModel):
@@ -129,13 +179,6 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
             "itself (`fullrank serve RUN`), or export a recipe that predicts all codes at once (rpg, fair)",
             code="not-exportable",
         )
-    if model.reads_features is not None:
-        raise UserError(
-            "this recommender reads features of events, requests or users, which no graph takes: serve the run itself "
-            "(`fullrank serve RUN`), or train one without model.features",
-            code="not-exportable",
-        )
-    module = RecommenderGraph(model, k, hide_seen=hide_seen, budget=budget).eval()
     longest, size = model.max_length, model.num_items
     length = next(one for one in LENGTHS if one <= longest)
     numbered = torch.arange(EXAMPLE_ROWS * length).view(EXAMPLE_ROWS, length)
@@ -148,8 +191,14 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
     if model.reads_times:
         inputs.append(Port("times", "int64", ("B", "T"), "when each event happened, in seconds since 1970"))
         example.append(1_700_000_000 + 1000 * numbered)
+    if model.features is not None:
+        ports = feature_ports(model.features)
+        inputs += ports
+        example += _zeros(ports, length)
     inputs.append(Port("excluded", "int64", ("B", "X"), "item numbers that a row is not shown, -1 where there is none"))
     example.append(torch.full((EXAMPLE_ROWS, EXCLUDED), -1))
+    names = [port.name for port in inputs]
+    module = RecommenderGraph(model, k, names, hide_seen=hide_seen, budget=budget).eval()
     outputs = (
         Port("scores", "float32", ("B", module.k), "the scores of the best items, best first; -inf where none is left"),
         Port("ids", "int64", ("B", module.k), "their numbers, -1 where none is left"),
@@ -176,6 +225,16 @@ class Convolution(nn.Module):
         wide = x.float() * batch.valid[..., None] if self.behind else x.float()
         padded = nn.functional.pad(wide.transpose(1, 2), (self.before, self.behind))
         return nn.functional.conv1d(padded, self.kernel, groups=x.shape[2]).transpose(1, 2).to(x.dtype)
+
+
+def _zeros(ports: Sequence[Port], length: int = 0) -> list[Tensor]:
+    """Examples of inputs, where every letter has a size of its own."""
+    sizes: dict[str | int, Any] = {"B": EXAMPLE_ROWS, "T": length}
+    found = []
+    for port in ports:
+        shape = [one if isinstance(one, int) else sizes.setdefault(one, LENGTHS[0] + len(sizes)) for one in port.shape]
+        found.append(torch.zeros(shape, dtype=getattr(torch, port.dtype)))
+    return found
 
 
 VALUES = 4
@@ -219,19 +278,24 @@ def by_input(fields: Sequence[FieldInfo]) -> list[list[FieldInfo]]:
     return [[field for field in fields if field.kind in kinds] for kinds in KINDS]
 
 
-def ranker_graph(model: RankingModule) -> Graph:
-    """The graph of a trained ranking model, which keeps parts of `model`: give one that nobody else uses."""
-    categorical, numeric, bags = by_input(model.embedding.fields)
-    inputs: list[Port] = []
-    example: list[Tensor] = []
+def _field_ports(fields: Sequence[FieldInfo], rows: tuple[str | int, ...] = ("B",), prefix: str = "") -> list[Port]:
+    """Inputs of the categorical and of the numeric fields, as far as there are any."""
+    categorical, numeric, _ = by_input(fields)
+    ports: list[Port] = []
     if categorical:
         names = ", ".join(field.name for field in categorical)
-        inputs.append(Port("categorical", "int64", ("B", len(categorical)), f"ids of {names}: 0 missing, 1 unknown"))
-        example.append(torch.zeros(EXAMPLE_ROWS, len(categorical), dtype=torch.long))
+        shape = (*rows, len(categorical))
+        ports.append(Port(f"{prefix}categorical", "int64", shape, f"ids of {names}: 0 missing, 1 unknown"))
     if numeric:
-        names = ", ".join(field.name for field in numeric)
-        inputs.append(Port("numeric", "float32", ("B", len(numeric)), f"{names}, transformed; NaN where missing"))
-        example.append(torch.zeros(EXAMPLE_ROWS, len(numeric)))
+        names, shape = ", ".join(field.name for field in numeric), (*rows, len(numeric))
+        ports.append(Port(f"{prefix}numeric", "float32", shape, f"{names}, transformed; NaN where missing"))
+    return ports
+
+
+def ranker_graph(model: RankingModule) -> Graph:
+    """The graph of a trained ranking model, which keeps parts of `model`: give one that nobody else uses."""
+    inputs = _field_ports(model.embedding.fields)
+    example, bags = _zeros(inputs), by_input(model.embedding.fields)[2]
     first = {number: group[0] for group in model.embedding.equally_long for number in group}
     for number, field in enumerate(bags):
         own = first.get(number, number)

@@ -1,13 +1,15 @@
 """Parity: whether an exported graph answers as the run that it was made of, measured before it is kept.
 
 Histories are drawn by popularity, of one event and of as many as the model reads, with items excluded, in batches of
-one row and of many. A graph passes where every score is within `TOLERANCE` of the run's (relative to it, above 1) and
-the lists are the same but for items whose scores are closer than that.
+one row and of many, with drawn features, some of them missing, where the model reads these. A graph passes where every
+score is within `TOLERANCE` of the run's (relative to it, above 1) and the lists are the same but for items whose scores
+are closer than that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,9 @@ from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Bag
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.features import FeatureEncoder, Role, encoder_of
+from fullrank.data.feature_batches import batch_features
+from fullrank.data.features import NO_TIME, Encoded, FeatureRows, FeatureTable, HistoryFeatures
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.schema import FieldInfo
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
@@ -25,7 +30,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.recommend import rank
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.reasoning import Budget
-from fullrank.serving.export.model_graphs import by_input, impressions_of
+from fullrank.serving.export.model_graphs import by_input, feature_inputs, impressions_of
 
 TOLERANCE = 1e-4
 ROWS = (1, 1, 4, 16, 64)
@@ -68,13 +73,34 @@ def histories_of(batch: Arrays) -> Histories:
     return Histories(Jagged.from_lengths(batch["items"][inside], lengths), batch["times"][inside])
 
 
+def with_features(histories: Histories, known: FeatureEncoder) -> Histories:
+    """The same with drawn features of every role, and asked a while after the last event or nobody knows when."""
+    draw, users, events = np.random.default_rng(0), len(histories), len(histories.items.values)
+
+    def table(role: Role, rows: int) -> FeatureTable:
+        fields = encoder_of(known, role).fields
+        one = _drawn_fields(draw, fields, rows)
+        bags = [(one[f"bag_{n}"], one[f"bag_lengths_{n}"]) for n in range(len(by_input(fields)[2]))]
+        lists = (Jagged.from_lengths(ids[np.arange(MOST_VALUES) < n[:, None]], n) for ids, n in bags)
+        return FeatureTable.of(Encoded(one["categorical"].astype(np.int32), one["numeric"], tuple(lists)))
+
+    user, asked = (FeatureRows(table(role, users), np.arange(users)) for role in ("user", "request"))
+    at = np.where(draw.random(users) < 0.1, NO_TIME, NOW + draw.exponential(GAP, users).astype(np.int64))
+    drawn = HistoryFeatures(table("event", events), table("request", events), user, asked, at)
+    return replace(histories, features=drawn)
+
+
 def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: int, seen: str, budget: Budget) -> Any:
     """The figures of a recommender's graph, for the manifest. Raises `UserError` where it differs from the model."""
     own = budget if model.reasoner is not None else None
     figures = []
     for batch in batches:
-        scores, ids = answer(batch)
         histories = histories_of(batch)
+        if model.features is not None:
+            histories = with_features(histories, model.features.known)
+            told = batch_features(histories.features, histories.items, model.reads_features)
+            batch = batch | feature_inputs(told, batch["items"].shape[1])
+        scores, ids = answer(batch)
         there = batch["excluded"] >= 0
         filters = Filters(Jagged.from_lengths(batch["excluded"][there], there.sum(1)))
         expected = rank(model, histories, k=k, seen=seen, filters=filters, budget=own)
@@ -112,22 +138,26 @@ def impression_batches(fields: Sequence[FieldInfo], equally_long: Sequence[Seque
     Bags whose numbers stand together in `equally_long` are equally long.
     """
     draw = np.random.default_rng(0)
-    categorical, numeric, bags = by_input(fields)
     found = []
     for rows in ROWS:
-        ids = [draw.integers(0, max(field.size, 1), rows) for field in categorical]
-        numbers = draw.normal(size=(rows, len(numeric)))
-        batch: Arrays = {
-            "categorical": np.stack(ids, 1) if ids else np.zeros((rows, 0), np.int64),
-            "numeric": np.where(draw.random(numbers.shape) < 0.1, np.nan, numbers).astype(np.float32),
-        }
-        for n, bag in enumerate(bags):
-            owner = next(field for field in fields if field.name == (bag.shares or bag.name))
-            batch[f"bag_{n}"] = draw.integers(0, max(owner.size, 1), (rows, MOST_VALUES))
-            batch[f"bag_lengths_{n}"] = draw.integers(0, MOST_VALUES + 1, rows)
+        batch = _drawn_fields(draw, fields, rows)
         for group in equally_long:
             batch |= {f"bag_lengths_{n}": batch[f"bag_lengths_{group[0]}"] for n in group}
         found.append(batch)
+    return found
+
+
+def _drawn_fields(draw: np.random.Generator, fields: Sequence[FieldInfo], rows: int) -> Arrays:
+    categorical, numeric, bags = by_input(fields)
+    ids = [draw.integers(0, max(field.size, 1), rows) for field in categorical]
+    numbers = draw.normal(size=(rows, len(numeric)))
+    found: Arrays = {
+        "categorical": np.stack(ids, 1) if ids else np.zeros((rows, 0), np.int64),
+        "numeric": np.where(draw.random(numbers.shape) < 0.1, np.nan, numbers).astype(np.float32),
+    }
+    for n, bag in enumerate(bags):
+        found[f"bag_{n}"] = draw.integers(0, max(bag.size, 1), (rows, MOST_VALUES))
+        found[f"bag_lengths_{n}"] = draw.integers(0, MOST_VALUES + 1, rows)
     return found
 
 

@@ -11,9 +11,11 @@ from jaxtyping import Float, Int
 
 from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError
+from fullrank.data.batch import BatchFeatures
 from fullrank.data.manifest import damaged_file
 from fullrank.serving.export.folder import AGAIN, MODELS, Exported
 from fullrank.serving.export.graph import OnnxGraph
+from fullrank.serving.export.model_graphs import feature_inputs
 
 
 class ExportedModel:
@@ -61,13 +63,15 @@ class ExportedModel:
         lengths: Int[np.ndarray, "B"],
         times: Int[np.ndarray, "B T"] | None = None,
         excluded: Int[np.ndarray, "B X"] | None = None,
+        features: BatchFeatures | None = None,
     ) -> tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"]]:
         """Scores and item numbers of the k best items of each row, best first; -inf and -1 where none is left.
 
         Rows are the last `max_length` events or fewer, at least one, right-padded. The graph hides the items that it is
         given where it was exported with seen=exclude; older events that a list must not repeat belong to `excluded`,
-        whose places are -1 where there is none. `times` (seconds) are for a model that reads them. Raises `UserError`
-        for other shapes and for numbers outside the catalogue.
+        whose places are -1 where there is none. `times` (seconds) are for a model that reads them, and so
+        are `features` (`data.feature_batches`). Raises `UserError` for other shapes, for numbers outside the catalogue,
+        and where an input is missing.
         """
         self.exported.require_problem("retrieval")
         excluded = np.full((len(items), 1), -1) if excluded is None or excluded.shape[1] == 0 else excluded
@@ -75,6 +79,8 @@ class ExportedModel:
         given = {"items": self._padded(items), "lengths": _whole(lengths), "excluded": _whole(excluded)}
         if self.reads_times and times is not None:
             given["times"] = self._padded(times)
+        given |= feature_inputs(features or BatchFeatures(), given["items"].shape[1])
+        self._check_columns(given)
         scores, ids = self.graph(given)
         return scores, ids
 

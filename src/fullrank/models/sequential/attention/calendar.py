@@ -85,12 +85,12 @@ def calendar_fields(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n 7"]:
 
     Of dates in the Gregorian calendar by whole numbers alone (Hinnant, "chrono-compatible low-level date algorithms").
     """
-    days = seconds.div(DAY, rounding_mode="floor")
+    days = seconds // DAY
     year, month, day = _civil(days)
     weekday = (days + 3) % 7  # 1970 began on a Thursday; weeks begin on Mondays
     thursday = days - weekday + 3  # an ISO week belongs to the year of its Thursday
-    week = (thursday - _new_year(_civil(thursday)[0])).div(7, rounding_mode="floor")
-    hour = (seconds - days * DAY).div(HOUR, rounding_mode="floor")
+    week = (thursday - _new_year(_civil(thursday)[0])) // 7
+    hour = (seconds - days * DAY) // HOUR
     since = (year - 1970).clamp(0, FIELDS["year"] - 1)
     return torch.stack([since, month, day, weekday, days - _new_year(year), week, hour], -1)
 
@@ -98,7 +98,7 @@ def calendar_fields(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n 7"]:
 def _civil(days: Int[Tensor, "*n"]) -> tuple[Tensor, Tensor, Tensor]:
     """Year, and month and day from 0, of days since 1970."""
     shifted = days + 719_468  # days since 1 March of year 0, so that a leap day is the last of its year
-    era = shifted.div(146_097, rounding_mode="floor")
+    era = shifted // 146_097
     of_era = shifted - era * 146_097
     of_years = of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096
     year = of_years // 365
@@ -112,6 +112,6 @@ def _civil(days: Int[Tensor, "*n"]) -> tuple[Tensor, Tensor, Tensor]:
 def _new_year(year: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     """Days from 1970 to the first day of a year."""
     past = year - 1
-    leaps = (past.div(n, rounding_mode="floor") for n in (4, 100, 400))
+    leaps = (past // n for n in (4, 100, 400))
     fourth, hundredth, era = leaps
     return 365 * past + fourth - hundredth + era - 719_162
