@@ -66,10 +66,9 @@ class Reads:
         """What `features=` may name."""
         return (*self.columns("user", "request"), *([ASKED_AT] if self.when else []))
 
-    @property
-    def fields(self) -> tuple[AnyField, ...]:
-        """Those of events and past requests that are read."""
-        read, known = self.columns("event", "request"), () if self.encoder is None else self.encoder.schema.of_events
+    def fields(self, *roles: Role) -> tuple[AnyField, ...]:
+        """Those of some roles that are read."""
+        read, known = self.columns(*roles), () if self.encoder is None else self.encoder.schema.declared
         return tuple(one for one in known if one.name in read)
 
     def columns(self, *roles: Role) -> tuple[str, ...]:
@@ -87,7 +86,8 @@ class Reads:
         own = encoder_of(self.encoder, role)
         read = set(frame.columns) & set(self.columns(role))
         absent = [one.name for one in own.schema.declared if one.name not in read]
-        return FeatureTable.of(own.encode(frame.with_columns(pl.lit(None).alias(name) for name in absent), what))
+        whole = frame.with_columns(pl.lit(None).alias(name) for name in absent) if absent else frame
+        return FeatureTable.of(own.encode(whole, what))
 
     def of_events(self, frame: pl.DataFrame, what: str) -> HistoryFeatures | None:
         """The features beside the events of a frame; None where none are read."""
