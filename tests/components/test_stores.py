@@ -160,8 +160,8 @@ class Hasty(MemoryStore):
     ("fault", "check"),
     [
         (Twice, "once"), (Everybody, "once"), (Arriving, "order"), (Textual, "values"), (Bare, "values"),
-        (Hoarding, "kept"),        (Merging, "features"), (Remembering, "forgotten"), (Overlooking, "documents"), (Hasty, "documents"),
-        (Repeating, "sample"),        (Halving, "refused"), (Deaf, "closed"),
+        (Hoarding, "kept"), (Merging, "features"), (Remembering, "forgotten"), (Overlooking, "documents"),
+        (Hasty, "documents"), (Repeating, "sample"), (Halving, "refused"), (Deaf, "closed"),
     ],
 )  # fmt: skip
 def test_planted_faults_are_caught(fault, check) -> None:

@@ -86,8 +86,7 @@ class Reads:
         own = encoder_of(self.encoder, role)
         read = set(frame.columns) & set(self.columns(role))
         absent = [one.name for one in own.schema.declared if one.name not in read]
-        whole = frame.with_columns(pl.lit(None).alias(name) for name in absent) if absent else frame
-        return FeatureTable.of(own.encode(whole, what))
+        return FeatureTable.of(own.encode(frame.with_columns(pl.lit(None).alias(name) for name in absent), what))
 
     def of_events(self, frame: pl.DataFrame, what: str) -> HistoryFeatures | None:
         """The features beside the events of a frame; None where none are read."""

@@ -49,11 +49,12 @@ class RowReader:
         self.fields = {field.name: field for field in fields}
         self.longest, self.largest = longest, largest
         """Values of a list, and what no number is beyond."""
+        self._taken = {name: _taken(field, longest) for name, field in self.fields.items()}
 
     @property
     def properties(self) -> dict[str, JsonObject]:
         """The JSON Schema of each column."""
-        return {name: _taken(field, self.longest)[0] for name, field in self.fields.items()}
+        return {name: form for name, (form, _, _) in self._taken.items()}
 
     def schema(self, title: str, description: str, *, whole: bool = False) -> JsonObject:
         """The JSON Schema of a row; `whole`: of one that has every column and no other."""
@@ -62,7 +63,8 @@ class RowReader:
 
     def frame(self, rows: Sequence[Row]) -> pl.DataFrame:
         """Whole rows as a table whose types follow from the columns alone. Raises `RowMistakes`."""
-        return self.table(self.columns(rows, lambda place: ("rows", place), whole=True), len(rows))
+        found = self.columns(rows, lambda place: ("rows", place), whole=True)
+        return pl.DataFrame([_column(field, found[name]) for name, field in self.fields.items()])
 
     def columns(
         self, rows: Sequence[Row], at: Callable[[int], Place] | None = None, others: Collection[str] = (),
@@ -85,11 +87,6 @@ class RowReader:
                 values[place] = None
         return found
 
-    def table(self, columns: Mapping[str, list[Any]], rows: int) -> pl.DataFrame:
-        """What `columns` gave, and what it lacks as missing, with types that follow from the fields alone."""
-        none = [None] * rows
-        return pl.DataFrame([_column(field, columns.get(name, none)) for name, field in self.fields.items()])
-
     def _misnamed(self, rows: Sequence[Row], known: Collection[str], whole: bool) -> Iterator[Mistake]:
         expected = self.fields.keys()
         for place, row in enumerate(rows):
@@ -103,7 +100,7 @@ class RowReader:
 
     def _mistyped(self, field: AnyField, values: Sequence[Any]) -> Iterator[Mistake]:
         numeric = isinstance(field, Numeric)
-        _, allowed, told = _taken(field, self.longest)
+        _, allowed, told = self._taken[field.name]
         lists = [value for value in values if type(value) is list]
         if _fit(values, allowed, numeric) and _fit(list(chain.from_iterable(lists)), VALUES, numeric):
             if max(map(len, lists), default=0) <= self.longest:
@@ -177,15 +174,17 @@ def _column(field: AnyField, values: list[Any]) -> pl.Series:
     if isinstance(field, Categorical):
         whole = set(map(type, values)) <= {NOTHING, int}
         dtype: Any = pl.Int64() if whole else pl.String()
-        return pl.Series(field.name, values if whole else _texts(values), dtype=dtype).cast(pl.String)
-    lists = [
-        [part.strip() for part in value.split(field.separator)] if isinstance(value, str) else value for value in values
-    ]
-    texts = [value if value is None else _texts(value) for value in lists]
-    return pl.Series(field.name, texts, dtype=pl.List(pl.String))
+        return pl.Series(field.name, values if whole else texts_of(values), dtype=dtype).cast(pl.String)
+    return pl.Series(field.name, lists_of_texts(field.separator, values), dtype=pl.List(pl.String))
 
 
-def _texts(values: list[Any]) -> list[str | None]:
+def lists_of_texts(separator: str | None, values: list[Any]) -> list[list[str | None] | None]:
+    """Lists, or text with a separator between its values, as lists of text."""
+    cut = ([part.strip() for part in value.split(separator)] if isinstance(value, str) else value for value in values)
+    return [value if value is None else texts_of(value) for value in cut]
+
+
+def texts_of(values: list[Any]) -> list[str | None]:
     """Categories as text, by which vocabularies compare them (`impressions.vocabulary.canonical`)."""
     return [value if value is None or type(value) is str else _text(value) for value in values]
 
