@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +73,13 @@ class Textual(MemoryStore):
 
     async def history(self, user, limit):
         return [Event(e.event_id, e.user, str(e.item), e.time) for e in await super().history(user, limit)]
+
+
+class Bare(MemoryStore):
+    """Planted: features of events are lost."""
+
+    async def add_events(self, events):
+        return await super().add_events([replace(event, features=None) for event in events])
 
 
 class Hoarding(MemoryStore):
@@ -151,9 +159,9 @@ class Hasty(MemoryStore):
 @pytest.mark.parametrize(
     ("fault", "check"),
     [
-        (Twice, "once"), (Everybody, "once"), (Arriving, "order"), (Textual, "values"), (Hoarding, "kept"),
-        (Merging, "features"), (Remembering, "forgotten"), (Overlooking, "documents"), (Hasty, "documents"),
-        (Repeating, "sample"),        (Halving, "refused"), (Deaf, "closed"),
+        (Twice, "once"), (Everybody, "once"), (Arriving, "order"), (Textual, "values"), (Bare, "values"),
+        (Hoarding, "kept"), (Merging, "features"), (Remembering, "forgotten"), (Overlooking, "documents"),
+        (Hasty, "documents"), (Repeating, "sample"), (Halving, "refused"), (Deaf, "closed"),
     ],
 )  # fmt: skip
 def test_planted_faults_are_caught(fault, check) -> None:

@@ -36,6 +36,7 @@ class Version:
     recall: float | None = None
     reads_times, ranked, budget = False, False, AS_TRAINED
     ranker_fields: Sequence[str] = ()
+    features = None
 
 
 class Served(Version):

@@ -179,7 +179,7 @@ def test_a_rankers_candidates_are_those_of_the_request_alone(shop: Shop) -> None
     settings = ServeSettings.parse({"run": str(shop.run.path), "candidates": 20})
     model = ServedModel.open(shop.run.path, settings, {})
     model.state = replace(model.state, ranker=Backwards())
-    history = [(item, None) for item in shop.ids[:4]]
+    history = [(item, None, None) for item in shop.ids[:4]]
     asks = [
         model.read(RecommendRequest(history=shop.ids[:4], k=k, ranker=ranked), history)
         for k in (5, 20, 60) for ranked in (True, False)

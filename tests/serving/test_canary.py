@@ -133,7 +133,7 @@ def test_ids_of_either_type() -> None:
 def test_canaries_of_a_table_and_of_the_store(tmp_path: Path) -> None:
     rows = [("u", 1, 30), ("u", 2, 10), ("v", 4, 5), ("w", 1, 1), ("w", 2, 2), ("w", 1, 3)]
     pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "canaries.csv")
-    assert read_canaries(tmp_path / "canaries.csv", SETTINGS) == [Canary((2,), (10.0,), 1)]
+    assert read_canaries(tmp_path / "canaries.csv", SETTINGS) == [Canary((2,), (10.0,), 1, time=30.0)]
     pl.DataFrame({"user_id": [1]}).write_csv(tmp_path / "other.csv")
     with refused("missing-column", "item_id"):
         read_canaries(tmp_path / "other.csv", SETTINGS)

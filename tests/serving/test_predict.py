@@ -110,9 +110,9 @@ def test_what_does_not_fit_a_column_is_told_where_it_stands(
 
 def test_numbers_that_no_number_of_json_is() -> None:
     from fullrank.data.impressions.schema import Schema
-    from fullrank.serving.prediction import RowMistakes, RowReader
+    from fullrank.serving.rows import RowMistakes, RowReader
 
-    reader = RowReader(Schema.parse({"fields": FIELDS}), 20)
+    reader = RowReader(Schema.parse({"fields": FIELDS}).fields, 20)
     for value in (float("inf"), float("nan"), -float("inf")):
         for name in ("age", "city"):
             with pytest.raises(RowMistakes):

@@ -187,7 +187,7 @@ def test_one_request_does_not_reason_for_long(shop: Shop, tmp_path: Path) -> Non
     model = ServedModel.open(run.path, settings, {})
 
     def asked(steps: int):
-        return model.read(RecommendRequest(reasoning=Reasoning(steps=steps)), [("i1", None)])
+        return model.read(RecommendRequest(reasoning=Reasoning(steps=steps)), [("i1", None, None)])
 
     assert asked(3).budget.steps == 3
     with refused("too-many"):

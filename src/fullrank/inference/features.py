@@ -71,10 +71,9 @@ class Reads:
         """What `features=` may name."""
         return (*self.columns("user", "request"), *([ASKED_AT] if self.when else []))
 
-    @property
-    def fields(self) -> tuple[AnyField, ...]:
-        """Those of events and past requests that are read."""
-        read, known = self.columns("event", "request"), () if self.encoder is None else self.encoder.schema.of_events
+    def fields(self, *roles: Role) -> tuple[AnyField, ...]:
+        """Those of some roles that are read."""
+        read, known = self.columns(*roles), () if self.encoder is None else self.encoder.schema.declared
         return tuple(one for one in known if one.name in read)
 
     def columns(self, *roles: Role) -> tuple[str, ...]:

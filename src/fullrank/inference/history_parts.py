@@ -223,7 +223,7 @@ class HistoryTable:
         _require_typed(source)
         time = times[0] if times else None
         columns = Columns(user=user, item=item, time=time, time_unit=named.unit)
-        fields = tuple(_field_of(source, one) for one in reads.fields if one.name in source.columns)
+        fields = tuple(_field_of(source, one) for one in reads.fields("event", "request") if one.name in source.columns)
         lacking = reads.lacking([one.name for one in fields], said=said)
         return cls(source, table, columns, parts, fields, lacking)
 

@@ -20,7 +20,11 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.features import ROLES
 from fullrank.data.histories import Histories
+from fullrank.data.impressions.encoding import FieldEncoder
+from fullrank.data.impressions.schema import AnyField, Categorical
+from fullrank.data.impressions.vocabulary import Vocabulary
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.spec import selection_sign
 from fullrank.evaluation.statistics import popularity_bands
@@ -84,6 +88,7 @@ def model_card(
         "columns": columns(predictor.catalog),
         "collapse": collapse(vectors_of(predictor), predictor.catalog.popularity),
         "fairness": fairness(run, predictor, histories),
+        **_features(predictor),
     }  # fmt: skip
 
 
@@ -238,6 +243,27 @@ def _validation(run: Run) -> JsonObject | None:
         return None
     best = max(rows, key=lambda row: selection_sign(run.spec.evaluation) * float(row[f"validation/{metric}"]))
     return {"metric": metric, "value": round(float(best[f"validation/{metric}"]), 5), "epoch": best.get("epoch")}
+
+
+def described(field: AnyField, encoder: FieldEncoder) -> JsonObject:
+    """A field for a form: name, `kind`, and the values of a category that has few."""
+    found = {"name": field.name, "kind": field.kind}
+    if isinstance(field, Categorical):
+        known = encoder.lookup(field)
+        if isinstance(known, Vocabulary) and len(known.values) <= FEW:
+            return found | {"values": sorted(known.values.to_list())}
+    return found
+
+
+def _features(predictor: Predictor) -> JsonObject:
+    """The features that a model reads, by role, for forms; those that are made of times have the kind `time`."""
+    reads = predictor.reads
+    fields = {one.name: described(one, reads.encoder) for one in reads.fields(*ROLES) if reads.encoder is not None}
+    told = {
+        role: [fields.get(name) or {"name": name, "kind": "time"} for name in names]
+        for role, names in reads.names.items()
+    }
+    return {"features": told} if told else {}
 
 
 def _column(column: pl.Series) -> JsonObject | None:

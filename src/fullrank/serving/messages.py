@@ -73,12 +73,19 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
+def _typed(name: str) -> Any:
+    """Features, whose names and kinds follow from the run: its document has them under this name."""
+    return Field(default=None, json_schema_extra={"allOf": [{"$ref": f"#/components/schemas/{name}"}]})
+
+
 class PastEvent(Body):
     """An event of a history that a request brings."""
 
     item: Id
     time: Moment | None = None
     """Seconds since 1970; of all events or of none (models that read times then take them as of now, a day apart)."""
+    features: Columns | None = _typed("EventFeatures")
+    """What is known of it and of the request that it answered, for models that read it."""
 
 
 class Reasoning(Body):
@@ -97,7 +104,7 @@ class RecommendRequest(ListChoices, Body):
         json_schema_extra={"examples": [{"history": ["B004756YJA", "B004ZT0SSG"], "k": 5}, {"user": "42", "k": 10}]}
     )
     user: Id | None = None
-    """Whose stored history is read (unless `history` is given), and whose features the ranker reads."""
+    """Whose stored history is read (unless `history` is given), and whose stored features."""
     history: Annotated[list[Id | PastEvent], Field(max_length=MOST_IDS)] | None = None
     """Items, oldest first; used in place of the stored ones."""
     k: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10
@@ -108,8 +115,12 @@ class RecommendRequest(ListChoices, Body):
     """The only items that may be shown."""
     filters: Annotated[dict[str, Any], Field(max_length=64)] | None = None
     """Columns of items and what they must hold: a value, a list of values, or {"min": x, "max": y}."""
+    features: Columns | None = _typed("Features")
+    """What is known of the user and of this request, for models that read it: over what was put for the user."""
+    time: Moment | None = None
+    """When this is asked, for models that read it: seconds since 1970, by default now."""
     context: Columns | None = None
-    """Fields of this request that the ranker reads, such as the hour."""
+    """Fields of this request that the ranker reads, such as the hour: over those that `features` have too."""
     reasoning: Reasoning | None = None
     explain: StrictBool = False
     """Whether to say which events of the history an item is like, and where attention went."""
@@ -150,6 +161,8 @@ class NewEvent(Body):
     """Sent twice, it is stored once. Without one, an event with a time is known by user, item and time."""
     time: Moment | None = None
     """Seconds since 1970; by default now."""
+    features: Columns | None = _typed("EventFeatures")
+    """What is known of it and of the request that it answered."""
 
 
 class EventsRequest(Body):
@@ -188,7 +201,7 @@ class ItemsRequest(Body):
 
 
 class UserRequest(Body):
-    """What the ranker reads of a user."""
+    """What the model and its ranker read of a user."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"features": {"age": 35, "city": "Delft"}}]})
     features: Columns

@@ -7,11 +7,11 @@ answers reads it once. Requests are read on the event loop and answered on the m
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,14 +31,15 @@ from fullrank.models.sequential.reasoning import AS_TRAINED, Budget, check_budge
 from fullrank.run import Run
 from fullrank.serving.catalogue import Documents, LiveItems
 from fullrank.serving.explain import explain_lists
+from fullrank.serving.features import Names, ServedFeatures
 from fullrank.serving.messages import PastEvent, RecommendRequest
 from fullrank.serving.ranking import ServedRanker
-from fullrank.serving.requests import Answer, Ask, ItemNumbers, check_most, jagged
+from fullrank.serving.requests import NOT_TOLD, Answer, Ask, ItemNumbers, check_most, jagged
 from fullrank.serving.searching import Finder
 from fullrank.serving.settings import ServeSettings
 
-Past = Sequence[tuple[int | str, float | None]]
-"""A history: (external item, seconds since 1970 where they are known) of each event, oldest first."""
+Past = Sequence[tuple[int | str, float | None, Mapping[str, Any] | None]]
+"""A history: (external item, seconds since 1970 and features where they are known) of each event, oldest first."""
 MOST_EXPLAINED = 100
 """Longest list that is explained: reasons of one of a thousand items take a fifth of a second of the model thread."""
 
@@ -64,6 +65,7 @@ class ServedModel:
         model = state.predictor.model
         self.reads_times, self.allows_empty = model.reads_times, model.allows_empty
         self._own_steps = 0 if model.reasoner is None else model.reasoner.steps
+        self.features = ServedFeatures(state.predictor.reads, model.max_length, settings.history_most)
 
     @classmethod
     def open(cls, folder: str | Path, settings: ServeSettings, documents: Documents) -> ServedModel:
@@ -85,10 +87,6 @@ class ServedModel:
         ranker = None if settings.ranker is None else ServedRanker.open(settings, items.catalog)
         state = State(predictor, items, finder.barring(items.barred), ranker, documents)
         made = cls(run, state, settings)
-        if first.model.reads_features is not None:
-            lacking = first.reads.lacking(())
-            told = f"the service is told no features, so what {run.path.name} reads counts as missing: {lacking}"
-            warnings.warn(told, stacklevel=2)
         made.answer(
             [Ask(np.zeros(1, np.int64), ListOptions(k=1), times=np.zeros(1, np.int64) if made.reads_times else None)]
         )
@@ -166,22 +164,33 @@ class ServedModel:
         self,
         asked: RecommendRequest,
         history: Past,
-        features: Mapping[str, Any] | None = None,
+        user: Mapping[str, Any] | None = None,
+        others: Names = MappingProxyType({}),
     ) -> Ask:
-        """A request as arrays. Raises `UserError` for what this version or service cannot do."""
+        """A request as arrays; `user` are the stored features of its user.
+
+        Raises `UserError` for what this version or service cannot do, and `RowMistakes` for features that neither it
+        nor its ranker reads, but for those of `others`.
+        """
         settings, items = self.settings, self.items.at(time.time())
         check_most("k", asked.k, settings.k_most)
         if asked.explain:
             check_most("k of a list that is explained", asked.k, MOST_EXPLAINED)
-        known, times = self._timed(history, items.numbers)
+        known, times, places = self._timed(history, items.numbers)
         if asked.filters:
             items.mask(asked.filters)  # what cannot be asked is told now
-        ranked = self.ranked and asked.ranker is not False
-        if asked.context and ranked and self.state.ranker is not None:
-            self.state.ranker.check_names(asked.context)
+        ranked, ranker, given = self.ranked and asked.ranker is not False, self.state.ranker, asked.features or {}
+        of_ranker = {} if ranker is None else {name: given[name] for name in given if name in ranker.fields}
+        if asked.context and ranked and ranker is not None:
+            ranker.check_names(asked.context)
         elif not ranked and (asked.context or asked.ranker):
             what = "context" if asked.context else "ranker"
             raise UserError(f"{what} is for a ranker, and none ranks here: leave it out", code="no-ranker", public=True)
+        told = NOT_TOLD
+        events = [features for *_, features in history]
+        if self.features.reads.names or given or (asked.history and any(events)):
+            known_here = {**others, "asked": {*others.get("asked", ()), *of_ranker}}
+            told = self.features.told(events, user or {}, given, stored=asked.history is None, others=known_here)
         return Ask(
             known[-settings.history_most :],
             asked,
@@ -190,10 +199,12 @@ class ServedModel:
             allowed=None if asked.allow is None else items.numbers.known(asked.allow),
             budget=self._budget(asked),
             explain=asked.explain,
-            untimed=self.reads_times and bool(history) and all(moment is None for _, moment in history),
+            untimed=self.reads_times and bool(history) and all(moment is None for _, moment, _ in history),
             ranked=ranked,
             user=None if asked.user is None else str(asked.user),
-            fields={**(features or {}), **(asked.context or {})} if ranked else {},
+            fields={**(user or {}), **of_ranker, **(asked.context or {})} if ranked else {},
+            told=told.beside(places[-min(self.features.most, settings.history_most) :]),
+            time=asked.time,
         )
 
     def group(self, ask: Ask) -> Hashable:
@@ -220,10 +231,11 @@ class ServedModel:
         answers: dict[int, Answer] = {}
         if known:
             some = [asks[row] for row in known]
-            timed = [ask.times for ask in some if ask.times is not None]
+            beside, last = self.features.of(some), self.features.last
+            timed = [ask.times[last] for ask in some if ask.times is not None]
             scores, ids, steps = state.finder(
-                [ask.items for ask in some], timed if len(timed) == len(some) else None, k,
-                [hidden[row] for row in known], [masks[row] for row in known], some[0].budget,
+                [ask.items[last] for ask in some], timed if len(timed) == len(some) else None, k,
+                [hidden[row] for row in known], [masks[row] for row in known], some[0].budget, beside,
             )  # fmt: skip
             if ranked:
                 assert state.ranker is not None
@@ -237,7 +249,7 @@ class ServedModel:
             answers[row] if row in answers else self._popular(state, ask, hidden[row], masks[row], k)
             for row, ask in enumerate(asks)
         ]
-        _explain(state, asks, lists)
+        self._explain(state, asks, lists)
         return lists
 
     def similar(self, asks: Sequence[tuple[int, int]]) -> list[Answer]:
@@ -295,12 +307,18 @@ class ServedModel:
             check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._own_steps))
         return budget
 
-    def _timed(self, history: Past, numbers: ItemNumbers) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None]:
+    def _timed(
+        self, history: Past, numbers: ItemNumbers
+    ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None, Sequence[int]]:
         """Known items and, for a model that reads them, their times, in order of time; where no event has one, as of
-        now, a day between events."""
+        now, a day between events. And their places, for a model that reads more."""
+        if not self.reads_times and not self.features.reads.names:
+            return numbers.known([item for item, *_ in history]), None, ()
+        found = [numbers.get(item) for item, *_ in history]
+        places = [place for place, number in enumerate(found) if number >= 0]
         if not self.reads_times:
-            return numbers.known([item for item, _ in history]), None
-        lacking = [item for item, moment in history if moment is None]
+            return np.array([found[place] for place in places], np.int64), None, places
+        lacking = [item for item, moment, _ in history if moment is None]
         if 0 < len(lacking) < len(history):
             raise UserError(
                 f"this model reads when events happened, and the event of {lacking[0]!r} has no time where others have "
@@ -308,36 +326,38 @@ class ServedModel:
                 code="missing-times",
                 public=True,
             )
-        moments = even_times(np.array([len(history)])) if lacking else [moment for _, moment in history]
-        pairs = [(numbers.get(item), int(at)) for (item, _), at in zip(history, moments, strict=True)]
-        kept = sorted((pair for pair in pairs if pair[0] >= 0), key=lambda pair: pair[1])
-        items, times = (np.array([pair[at] for pair in kept], np.int64) for at in (0, 1))
-        return items, times
+        moments = even_times(np.array([len(history)])) if lacking else [moment or 0 for _, moment, _ in history]
+        places.sort(key=lambda place: int(moments[place]))
+        items, times = (np.array([int(one[place]) for place in places], np.int64) for one in (found, moments))
+        return items, times, places
+
+    def _explain(self, state: State, asks: Sequence[Ask], answers: Sequence[Answer]) -> None:
+        """Put the reasons into the answers of requests that ask for them."""
+        some = [row for row, ask in enumerate(asks) if ask.explain]
+        if not some:
+            return
+        histories = histories_of([asks[row] for row in some], self.features)
+        told = explain_lists(state.predictor, histories, [answers[row].ids for row in some])
+        for row, explanation in zip(some, told, strict=True):
+            answers[row].explanation = explanation
 
 
 def given_history(asked: RecommendRequest) -> Past | None:
     """The history that a request brings; None where it brings none."""
     if asked.history is None:
         return None
-    return [(one.item, one.time) if isinstance(one, PastEvent) else (one, None) for one in asked.history]
+    return [
+        (one.item, one.time, one.features) if isinstance(one, PastEvent) else (one, None, None) for one in asked.history
+    ]
 
 
-def _explain(state: State, asks: Sequence[Ask], answers: Sequence[Answer]) -> None:
-    """Put the reasons into the answers of requests that ask for them."""
-    some = [row for row, ask in enumerate(asks) if ask.explain]
-    if not some:
-        return
-    told = explain_lists(state.predictor, histories_of([asks[row] for row in some]), [answers[row].ids for row in some])
-    for row, explanation in zip(some, told, strict=True):
-        answers[row].explanation = explanation
-
-
-def histories_of(asks: Sequence[Ask]) -> Histories:
-    """The histories of some requests."""
-    items = jagged([ask.items for ask in asks])
-    timed = [ask.times for ask in asks if ask.times is not None]
+def histories_of(asks: Sequence[Ask], features: ServedFeatures) -> Histories:
+    """The histories of some requests, as far as a model that reads features reads them."""
+    items = jagged([ask.items[features.last] for ask in asks])
+    timed = [ask.times[features.last] for ask in asks if ask.times is not None]
     keys = UserKeys(partial(user_keys, pl.Series([ask.user for ask in asks], dtype=pl.String)))
-    return Histories(items, np.concatenate(timed) if len(timed) == len(asks) else None, keys=keys)
+    times = np.concatenate(timed) if len(timed) == len(asks) else None
+    return Histories(items, times, keys=keys, features=features.of(asks))
 
 
 def _hidden(ask: Ask) -> Int[np.ndarray, "p"]:

@@ -74,6 +74,8 @@ class RecommendAnswer(Form):
     """Steps that a reasoner took, where it stops by itself."""
     untimed: bool | None = None
     """True where the model reads times and the history had none: it was taken as of now, a day between events."""
+    not_given: list[str] | None = None
+    """Features that the model reads and nobody gave: they count as missing."""
     attention: list[Attended] | None = None
     """With `explain`: the last events of the history and the attention that each got."""
 
@@ -124,6 +126,8 @@ class PastAnswer(Form):
     item: ItemId
     time: float
     title: str | None
+    features: JsonObject | None = None
+    """What was stored with it, where something was."""
 
 
 class HistoryAnswer(Form):

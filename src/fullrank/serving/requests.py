@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,25 @@ from fullrank.serving.explain import ListExplanation
 
 NONE = np.zeros(0, np.int64)
 _WHOLE = re.compile(r"-?[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The features of one request, as JSON gave them."""
+
+    events: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """A value for each event: of those that a model reads, once they are an `Ask`'s."""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """Of the user and of the request."""
+    lacking: Sequence[str] = ()
+    """What the model reads and nobody gave."""
+
+    def beside(self, places: Sequence[int]) -> Told:
+        """The same with these events."""
+        return replace(self, events={name: [one[place] for place in places] for name, one in self.events.items()})
+
+
+NOT_TOLD = Told()
 
 
 @dataclass(slots=True)
@@ -42,6 +61,9 @@ class Ask:
     user: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     """What the ranker reads of the user and of this request."""
+    told: Told = NOT_TOLD
+    time: float | None = None
+    """When it is asked, seconds since 1970; None: now."""
 
     @property
     def k(self) -> int:

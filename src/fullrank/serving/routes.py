@@ -89,7 +89,7 @@ async def events(request: Request) -> Response:
 
 
 async def put_user(request: Request, user: Name) -> Response:
-    """Put what the ranker reads of a user, in place of what was put before."""
+    """Put what the model and its ranker read of a user, in place of what was put before."""
     return answer(await service_of(request).put_user(user, await read(request, UserRequest)))
 
 

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.core.errors import UserError
+from fullrank.data.features import HistoryFeatures
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.filters import Filters
@@ -121,6 +122,7 @@ class Finder:
         hidden: Rows,
         masks: Masks,
         budget: Budget,
+        features: HistoryFeatures | None = None,
     ) -> Found:
         """The k best items of each history. `hidden` are the items that each is not shown, `masks` what its filters
         refuse."""
@@ -134,12 +136,12 @@ class Finder:
         predictor = self.predictor
         if self.index is not None:
             table = predictor.index.all()  # type: ignore[union-attr]  # models with item vectors have an index
-            scorer = DenseScorer(self._vectors(items, times), table, predictor.model.temperature)
+            scorer = DenseScorer(self._vectors(_histories(items, times, features)), table, predictor.model.temperature)
             with torch.inference_mode():
                 scores, ids = self.index(scorer, k, filters.of_batch(None))
             return scores.numpy(), ids.numpy(), None
         ranked = rank(
-            predictor.model, _histories(items, times), k=k, seen="keep", filters=filters, budget=budget,
+            predictor.model, _histories(items, times, features), k=k, seen="keep", filters=filters, budget=budget,
             search=self.decode or predictor.decoding, index=predictor.index,
         )  # fmt: skip
         return ranked.scores, ranked.ids, ranked.steps
@@ -163,15 +165,15 @@ class Finder:
         scores, ids = graph.answer(rows.padded(graph.length), rows.lengths, moments, excluded)
         return scores[:, :k], ids[:, :k], None
 
-    def _vectors(self, items: Rows, times: Rows | None) -> torch.Tensor:
+    def _vectors(self, histories: Histories) -> torch.Tensor:
         """[B, D] what is searched with."""
         model = self.predictor.model
         if self.fast is not None:
-            states = self.fast.states_of(items, times)
+            timed = None if histories.seconds is None or not model.reads_times else list(histories.seconds)
+            states = self.fast.states_of(list(histories.items), timed)
             return unit(states) if model.cosine else states
-        histories = _histories(items, times)
         parts = list(score_batches(model, histories, index=self.predictor.index))
-        found = torch.zeros(len(items), parts[0][1].vectors.shape[1])  # type: ignore[attr-defined]  # of dense scorers
+        found = torch.zeros(len(histories), parts[0][1].vectors.shape[1])  # type: ignore[attr-defined]  # of dense scorers
         for at, scorer in parts:
             found[torch.from_numpy(at)] = scorer.vectors  # type: ignore[attr-defined]
         return found
@@ -215,16 +217,12 @@ def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
 def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
     """Vectors of users: of test histories of the run's store, or of histories of one item where it is not there."""
     histories = sample_histories(run, MEASURED)
-    if histories is not None:
-        items = list(histories.items)
-        times = None if histories.seconds is None else list(histories.seconds)
-    else:
+    if histories is None:
         draw = np.random.default_rng(0)
         items = [draw.integers(0, finder.predictor.catalog.size, 1) for _ in range(MEASURED)]
-        times = [np.zeros(1, np.int64)] * MEASURED
-    timed = times if finder.predictor.model.reads_times else None
+        histories = _histories(items, [np.zeros(1, np.int64)] * MEASURED, None)
     with torch.inference_mode():
-        return finder._vectors(items, timed).numpy()
+        return finder._vectors(histories).numpy()
 
 
 def _has_vectors(predictor: Predictor) -> bool:
@@ -234,8 +232,8 @@ def _has_vectors(predictor: Predictor) -> bool:
     return by_vectors and str(predictor.device) == "cpu" and model.reasoner is None
 
 
-def _histories(items: Rows, times: Rows | None) -> Histories:
-    return Histories(jagged(items), None if times is None else np.concatenate(times))
+def _histories(items: Rows, times: Rows | None, features: HistoryFeatures | None) -> Histories:
+    return Histories(jagged(items), None if times is None else np.concatenate(times), features=features)
 
 
 def _filters(hidden: Rows, masks: Masks, barred: Bool[np.ndarray, "V"] | None) -> Filters:

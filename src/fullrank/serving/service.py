@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -30,6 +30,7 @@ from fullrank.serving.messages import (
 from fullrank.serving.model import ServedModel, given_history
 from fullrank.serving.prediction import ServedPredictor
 from fullrank.serving.requests import Answer, Ask, check_most
+from fullrank.serving.rows import Place, Row
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Document, Event
 from fullrank.serving.telemetry import Telemetry, Tracing
@@ -72,15 +73,15 @@ class Service(BaseService[ServedModel]):
                     "give a user, or a history (an empty one gets popular items)", code="no-history", public=True
                 )
             events = await self._stored(self.store.history(user, self.settings.history_most))
-            history = [(event.item, event.time) for event in events]
+            history = [(event.item, event.time, event.features) for event in events]
         else:
             check_most("events in history", len(history), self.settings.history_most)
         features = None
-        if user is not None and model.ranked and asked.ranker is not False:
+        if user is not None and (model.features.readers["user"].fields or model.ranked and asked.ranker is not False):
             features = await self._stored(self.store.user(user))
         if asked.filters:
             await _prepare_mask(model, asked.filters)
-        ask = model.read(asked, history, features)
+        ask = model.read(asked, history, features, {of: self._names(of) for of in ("event", "asked")})
         with self._span("model"):
             answer: Answer = await self.batcher.submit(model.answer, ask, model.group(ask))
         return self._body(model, asked, ask, answer, request_id or token_hex(8))
@@ -99,6 +100,7 @@ class Service(BaseService[ServedModel]):
         """Store events; they are kept as the store promises when this returns."""
         model = self.model
         check_most("events", len(asked.events), self.settings.batch_most)
+        self._check("event", [one.features or {} for one in asked.events], lambda row: ("events", row, "features"))
         now, typed = time.time(), model.items.numbers.typed
         events = []
         for one in asked.events:
@@ -113,7 +115,7 @@ class Service(BaseService[ServedModel]):
             key = one.event_id
             if key is None:  # the same event sent twice has the same id, where its time says that it is the same
                 key = token_hex(16) if one.time is None else _event_id(user, item, one.time)
-            events.append(Event(key, user, item, now if one.time is None else one.time))
+            events.append(Event(key, user, item, now if one.time is None else one.time, one.features))
         new = await self._stored(self.store.add_events(events))
         stored = sum(new)
         self.telemetry.events(stored, len(new) - stored)
@@ -123,10 +125,12 @@ class Service(BaseService[ServedModel]):
         }  # fmt: skip
 
     async def put_user(self, user: str, asked: UserRequest) -> JsonObject:
-        """Keep what the ranker reads of a user, in place of what was put before."""
-        ranker = self.model.state.ranker
+        """Keep what the model and its ranker read of a user, in place of what was put before."""
+        ranker, names = self.model.state.ranker, self._names("user")
+        of_ranker = () if ranker is None else ranker.fields
         if ranker is not None:
-            ranker.check(asked.features)
+            ranker.check({name: one for name, one in asked.features.items() if name in of_ranker or name not in names})
+        self._check("user", [asked.features], lambda _: ("features",), of_ranker)
         await self._stored(self.store.put_user(user, asked.features))
         return {"user": user, "features": asked.features}
 
@@ -134,7 +138,11 @@ class Service(BaseService[ServedModel]):
         """A user's last events, oldest first."""
         check_most("limit", limit, self.settings.history_most)
         events, title = await self._stored(self.store.history(user, limit)), self.model.title
-        told = [{"item": one.item, "time": one.time, "title": title(one.item)} for one in events]
+        told = [
+            {"item": one.item, "time": one.time, "title": title(one.item)}
+            | ({"features": one.features} if one.features else {})
+            for one in events
+        ]
         return {"user": user, "events": told}
 
     async def delete_user(self, user: str) -> JsonObject:
@@ -185,6 +193,26 @@ class Service(BaseService[ServedModel]):
         }
 
     # -- inside
+
+    def _names(self, of: str) -> set[str]:
+        """The features that any open version reads: one that does not read them passes them over."""
+        return set[str]().union(*(model.features.readers[of].fields for model in self.versions.models()))
+
+    def _check(self, of: str, rows: Sequence[Row], at: Callable[[int], Place], more: Collection[str] = ()) -> None:
+        """Raise `RowMistakes` for features to be stored that no version reads, or this one not so; where no version
+        reads any, all are kept."""
+        if names := self._names(of):
+            self.model.features.readers[of].columns(rows, at, {*names, *more})
+
+    def body_schemas(self) -> JsonObject:
+        forms = {
+            "Features": ("asked", "Features of the user and of the request, as the model reads them."),
+            "EventFeatures": (
+                "event",
+                "Features of an event and of its request, as the model reads them.",
+            ),
+        }
+        return {name: self.model.features.readers[of].schema(name, told) for name, (of, told) in forms.items()}
 
     def _open_model(self, folder: Path) -> ServedModel:
         model = ServedModel.open(folder, self.settings, self.items)
@@ -267,6 +295,8 @@ class Service(BaseService[ServedModel]):
             body["steps"] = answer.steps
         if ask.untimed:
             body["untimed"] = True
+        if ask.told.lacking:
+            body["not_given"] = ask.told.lacking
         if asked.explain:
             add_reasons(model, ask, answer, body)
         if self.log is not None:
@@ -343,7 +373,9 @@ class PredictService(BaseService[ServedPredictor]):
         return {"version": answer["version"], "columns": len(self.model.rows.fields)}
 
     def body_schemas(self) -> JsonObject:
-        return {"Row": self.model.rows.schema}
+        return {
+            "Row": self.model.rows.schema("Row", "An impression: every column, null where it is missing.", whole=True)
+        }
 
     def _open_model(self, folder: Path) -> ServedPredictor:
         return ServedPredictor.open(folder, self.settings)

@@ -25,10 +25,11 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -183,6 +184,12 @@ class Canary:
     items: tuple[int | str, ...]
     times: tuple[float, ...]
     target: int | str
+    events: tuple[Mapping[str, Any], ...] = ()
+    """Features beside the items; none: nothing is known."""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """Those of the user and of the event that is the target: a version reads those of its request."""
+    time: float | None = None
+    """When the target was asked for; None: now."""
 
 
 @dataclass(frozen=True)
@@ -244,29 +251,37 @@ async def sample_canaries(store: HistoryStore, settings: CanarySettings) -> list
     """Canaries of users of the history store; fewer where it has fewer. Raises `StoreUnavailable`."""
     found: list[Canary] = []
     for user in await store.sample_users(2 * settings.requests):
-        events = await store.history(user, settings.history + 1)
-        found += _canary([event.item for event in events], [event.time for event in events])
+        events, known = await store.history(user, settings.history + 1), await store.user(user)
+        rows = [event.features or {} for event in events]
+        found += _canary([event.item for event in events], [event.time for event in events], rows, known or {})
         if len(found) == settings.requests:
             break
     return found
 
 
 def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
-    """Canaries of a table with the columns user_id, item_id and timestamp. Raises `UserError` for another table."""
+    """Canaries of a table with the columns user_id, item_id and timestamp; others are features of the events and of
+    their users. Raises `UserError` for another table."""
     source = InputTable(path, "the canaries")
     columns = ["user_id", "item_id", "timestamp"]
     for name in columns:
         source.require(name, "it needs user_id, item_id and timestamp")
-    frame = source.read(columns)
+    more = [name for name in source.columns if name not in columns]
+    frame = source.read([*columns, *more])
     users, items = (source.ids(frame, name) for name in columns[:2])
     seconds, order = values.in_time(frame["timestamp"], source.name, typed=source.typed)
-    table = pl.DataFrame({"user": users, "item": items, "time": seconds})
+    table = pl.DataFrame({"user": users, "item": items, "time": seconds, "row": np.arange(len(frame))})
     table = table if order is None else table[order]
     by_user = table.group_by("user", maintain_order=True).agg(pl.all().tail(settings.history + 1))
     rows = by_user.filter(pl.col("item").list.len() > 1)
     if len(rows) > settings.requests:
         rows = rows.sample(settings.requests, seed=0)
-    found = [one for items, times in rows.select("item", "time").iter_rows() for one in _canary(items, times)]
+    known = frame.select(more)
+    found = [
+        one
+        for items, times, at in rows.select("item", "time", "row").iter_rows()
+        for one in _canary(items, times, known[at].to_dicts() if more else ())
+    ]
     if not found:
         raise UserError(
             f"{source.name} has no user with two events of different items, so nothing can be asked of a new version",
@@ -336,8 +351,14 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
         excluded = free[place % len(free) :][:1] if place % 2 and len(free) else free[:0]
         if live.numbers.get(canary.target) in excluded:
             excluded = free[:0]
-        options = ListOptions(k=k)
-        asks.append(Ask(numbers[numbers >= 0], options, times, excluded, budget=model.budget, ranked=model.ranked))
+        ask = Ask(
+            numbers[numbers >= 0], ListOptions(k=k), times, excluded, budget=model.budget, ranked=model.ranked,
+            time=canary.time,
+        )  # fmt: skip
+        if model.features is not None:
+            told = model.features.told(canary.events, {}, canary.asked)
+            ask.told = told.beside(np.flatnonzero(numbers >= 0)[model.features.last])
+        asks.append(ask)
     return [_looked_at(model, ask, answer) for ask, answer in zip(asks, model.answer(asks), strict=True)]
 
 
@@ -446,11 +467,17 @@ def _gains(canaries: Sequence[Canary], answers: Sequence[Asked]) -> Float[np.nda
     return found
 
 
-def _canary(items: Sequence[int | str], times: Sequence[float]) -> list[Canary]:
+def _canary(
+    items: Sequence[int | str],
+    times: Sequence[float],
+    events: Sequence[Mapping[str, Any]],
+    user: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Canary]:
     """The last event as the target of those before it; none where it stands among them, which no list would show."""
     if len(items) < 2 or items[-1] in items[:-1]:
         return []
-    return [Canary(tuple(items[:-1]), tuple(float(at) for at in times[:-1]), items[-1])]
+    (*before, at), target = map(float, times), events[-1] if events else {}
+    return [Canary(tuple(items[:-1]), tuple(before), items[-1], tuple(events[:-1]), {**user, **target}, at)]
 
 
 def _made_up(model: Model) -> list[Canary]:

@@ -65,9 +65,10 @@ async def check_order(store: HistoryStore) -> None:
 
 
 async def check_values(store: HistoryStore) -> None:
-    """Ids come back as they were given: text and numbers apart, whatever characters, times to the last bit."""
+    """Ids and features come back as they were given: text and numbers apart, any characters, times to the last bit."""
     for user in ODD:
-        events = [Event(name, user, name, 1700000000.1 + n / 7) for n, name in enumerate(ODD)]
+        known = ({name: [name, 0.1, None, 1]} if n % 2 else None for n, name in enumerate(ODD))
+        events = [Event(name, user, name, 1700000000.1 + n / 7, next(known)) for n, name in enumerate(ODD)]
         _equal("new ids", await store.add_events(events), [True] * len(events))
         _equal(f"of user {user!r}", await store.history(user, KEPT), events)
     items: list[int | str] = [1, "1", 0, -5, 2**63 - 1, -(2**63), "0", "null", "true"]
@@ -82,7 +83,8 @@ async def check_kept(store: HistoryStore) -> None:
     await store.add_events([Event("only", "v", 1, -1.0)])
     times = [float(n * 7919 % 1009) for n in range(1000)]
     for start in range(0, 1000, 10):
-        await store.add_events([Event(f"{n}", "u", n, times[n]) for n in range(start, start + 10)])
+        some = range(start, start + 10)
+        await store.add_events([Event(f"{n}", "u", n, times[n], {"n": n} if n % 3 else None) for n in some])
     last = sorted(range(1000), key=lambda n: times[n])[-store.keep :]
     _equal("the kept events", [event.item for event in await store.history("u", 1000)], last)
     await store.add_events([Event("old", "u", 1, -1e9)])

@@ -42,6 +42,8 @@ class Event:
     item: int | str
     time: float
     """Seconds since 1970."""
+    features: Mapping[str, Any] | None = None
+    """What is known of it."""
 
 
 class EventRow(NamedTuple):
@@ -51,7 +53,7 @@ class EventRow(NamedTuple):
     user: str
     time: float
     body: str
-    """`["event_id",item,time]`."""
+    """`["event_id",item,time]`; features stand behind the id, where readers that know of none pass over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class HistoryStore(ABC):
         """The last `limit` events of a user, at most `keep`: oldest first by time, and by arrival in equal times."""
         limit = min(limit, self.keep)
         rows = from_json(f"[{await self._last(user, limit)}]") if limit > 0 and _storable(user) else []
-        return [Event(row[-3], user, row[-2], row[-1]) for row in reversed(rows)]
+        return [_event(user, row) for row in reversed(rows)]
 
     async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
         """Store the features of a user in place of those that were there. Raises `UserError`."""
@@ -274,4 +276,12 @@ def _event_json(event: Event) -> str:
     if isinstance(event.item, bool):
         raise UserError(f"{event.item} is no item id; give text or a whole number", code="not-an-item-id", public=True)
     json_text(event.user)
-    return json_text([event.event_id, event.item, float(event.time)])
+    known = [dict(event.features)] if event.features else []
+    return json_text([event.event_id, *known, event.item, float(event.time)])
+
+
+def _event(user: str, row: list[Any]) -> Event:
+    """The event of a stored body, before which stores may put something."""
+    features = row.pop(-3) if isinstance(row[-3], dict) else None
+    *_, event_id, item, at = row
+    return Event(event_id, user, item, at, features)

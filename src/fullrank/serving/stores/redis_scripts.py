@@ -1,9 +1,10 @@
 """What a Redis history store sends: Lua scripts that run inside the server, each as a whole or not at all.
 
-Keys, below the store's prefix P: `P:history:{user}` is a sorted set by time of `[arrival,"event_id",item,time]`, where
-arrivals have equally many digits, so that equal times stand in the order of arrival. `P:ids:{user}` is a hash with a
-field `e` + event id for each event that is kept, and the last arrival in `n`. `P:users` is a sorted set of the users
-who have events, `P:features` a hash. `P:documents` is a hash of documents, `P:order` the sorted set of their sequence.
+Keys, below the store's prefix P: `P:history:{user}` is a sorted set by time of `[arrival,"event_id",item,time]`
+(features stand behind the id), where arrivals have equally many digits, so that equal times stand in the order of
+arrival. `P:ids:{user}` is a hash with a field `e` + event id for each event that is kept, and the last arrival in `n`.
+`P:users` is a sorted set of the users who have events, `P:features` a hash. `P:documents` is a hash of documents,
+`P:order` the sorted set of their sequence.
 """
 
 from __future__ import annotations
