@@ -169,14 +169,17 @@ class UserTable:
         return {"features=": [_known(self.given), self.column, *self.said]}
 
     def write(self, path: Path, column: str) -> None:
-        """The file, in the memory of one piece, with the ids of users in the `column` of that name."""
-        self.source.require_one_kind(self.column)
+        """The file, of files in the memory of one piece, with the ids of users in the `column` of that name."""
+        source, names = self.source, [self.column, *self.said]
+        source.require_one_kind(self.column)
+        if source.path is None:  # a frame of Spark cannot be read from its middle
+            source = InputTable(source.read(names), source.what)
         path.parent.mkdir(exist_ok=True)
         with scratch_folder() as scratch, TableWriter(path) as writer:
-            chunks = Chunks(self.source, [self.column, *self.said], scratch)
-            self.source.require_rows(chunks.rows)
+            chunks = Chunks(source, names, scratch)
+            source.require_rows(chunks.rows)
             for _, frame in chunks:
-                ids = values.ids(frame[self.column], self.source.name)
+                ids = values.ids(frame[self.column], source.name)
                 writer.add(frame.select(ids.alias(column), *self.said))
 
 
