@@ -357,7 +357,7 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
         )  # fmt: skip
         if model.features is not None:
             told = model.features.told(canary.events, {}, canary.asked)
-            ask.told = told.beside(np.flatnonzero(numbers >= 0)[model.features.last])
+            ask.told = told.beside(np.flatnonzero(numbers >= 0)[model.features.last].tolist())
         asks.append(ask)
     return [_looked_at(model, ask, answer) for ask, answer in zip(asks, model.answer(asks), strict=True)]
 
