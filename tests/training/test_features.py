@@ -20,9 +20,7 @@ from fullrank.experiment import Experiment
 from fullrank.inference.batches import Batching, batches
 from fullrank.inference.recommend import rank
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reasoning import AS_TRAINED
 from fullrank.scaling.sequence_size import batch_flops, non_embedding
-from fullrank.serving.export.model_graphs import recommender_graph
 from fullrank.serving.fast import FastEncoder
 from fullrank.training.data_module import RetrievalData
 from refusals import refused
@@ -219,8 +217,6 @@ def test_what_features_cost_is_counted(rich: FeaturedStore) -> None:
 
 
 def test_a_service_answers_by_the_model_itself(rich: FeaturedStore) -> None:
-    """No quicker encoder and no graph leaves the features out in silence."""
+    """No quicker encoder leaves the features out in silence."""
     model, _ = model_of(tiny(AUTO), rich)
     assert FastEncoder.of(model.eval()) is None
-    with refused("not-exportable"):
-        recommender_graph(model, 5, hide_seen=True, budget=AS_TRAINED)

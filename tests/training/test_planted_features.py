@@ -16,7 +16,7 @@ from fullrank.analysis.diagnosis import Diagnosis
 from fullrank.analysis.diagnostics.feature_worth import ENDS, FeatureWorth
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.evaluation import evaluate
+from fullrank.evaluation import Evaluation, evaluate
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.training.data_module import RetrievalData
