@@ -128,6 +128,7 @@ def test_stored_features_are_read(service: Client) -> None:
         ("POST", "/v1/recommend", {"history": [1], "features": {"born": "1960"}}, "#/features/born"),
         ("POST", "/v1/recommend", {"history": [1], "features": {"country": 1.5}}, "#/features/country"),
         ("POST", "/v1/recommend", {"history": [1], "features": {"born": 1e300}}, "#/features/born"),
+        ("POST", "/v1/recommend", {"history": [1], "features": {"born": 10**16}}, "#/features/born"),
         ("POST", "/v1/recommend", {"history": [1, {"item": 2, "features": {"tags": 3}}]},
          "#/history/1/features/tags"),
         ("POST", "/v1/events", {"events": [{"user": "x", "item": 1, "features": {"born": 1960}}]},
@@ -150,6 +151,8 @@ def test_the_document_has_the_fields(service: Client, run: Run) -> None:
     assert schemas["EventFeatures"]["properties"]["dwell"]["type"] == ["number", "boolean", "null"]
     for form, name in (("RecommendRequest", "Features"), ("PastEvent", "EventFeatures"), ("NewEvent", "EventFeatures")):
         assert f"#/components/schemas/{name}" in str(schemas[form]["properties"]["features"])
+    assert schemas["Features"]["type"] == ["object", "null"], "which requests without features may say too"
+    service.recommend(history=[1], features=None)
     card = service.call("GET", "/v1/model")["features"]
     assert [one["name"] for one in card["event"]] == ["rating", "dwell", "tags", "hour", "age"]
     assert {"name": "country", "kind": "categorical", "values": ["fo", "is", "no"]} in card["user"]

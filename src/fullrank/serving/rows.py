@@ -59,7 +59,8 @@ class RowReader:
     def schema(self, title: str, description: str, *, whole: bool = False) -> JsonObject:
         """The JSON Schema of a row; `whole`: of one that has every column and no other."""
         found = {"title": title, "type": "object", "description": description, "properties": self.properties}
-        return found | {"required": list(self.fields), "additionalProperties": False} if whole else found
+        more = {"required": list(self.fields), "additionalProperties": False} if whole else {"type": ["object", "null"]}
+        return found | more
 
     def frame(self, rows: Sequence[Row]) -> pl.DataFrame:
         """Whole rows as a table whose types follow from the columns alone. Raises `RowMistakes`."""
@@ -102,7 +103,12 @@ class RowReader:
         numeric = isinstance(field, Numeric)
         _, allowed, told = self._taken[field.name]
         lists = [value for value in values if type(value) is list]
-        if _fit(values, allowed, numeric) and _fit(list(chain.from_iterable(lists)), VALUES, numeric):
+        small = (
+            not numeric
+            or self.largest >= MOST_WHOLE
+            or all(type(value) not in NUMBERS or abs(value or 0) <= self.largest for value in values)
+        )
+        if small and _fit(values, allowed, numeric) and _fit(list(chain.from_iterable(lists)), VALUES, numeric):
             if max(map(len, lists), default=0) <= self.longest:
                 return
         for place, value in enumerate(values):
