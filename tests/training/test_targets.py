@@ -187,7 +187,7 @@ def test_a_run_is_chosen_and_evaluated_by_its_types(
 
     told = json.loads(said("--set", "targets={feature: rating}", "--json"))
     assert set(told["slices"]["type"]) == {"1", "2", "3", "4", "5"} and "target_types" not in told["protocol"]
-    printed = said()
+    printed = " ".join(said().split())  # a narrow terminal breaks lines
     assert "where the target is 4 " in printed and "targets of rating 4, 5" in printed
     assert told["protocol"]["users"] > fr.evaluate(liked).protocol["users"]
     with refused("unknown-type"):
