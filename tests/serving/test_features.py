@@ -105,6 +105,17 @@ def test_the_service_answers_as_the_predictor(service: Client, predictor: Predic
     assert {"born", "country"} <= set(service.recommend(**bare[0])["not_given"])
 
 
+def test_an_explanation_says_what_each_feature_moved(service: Client) -> None:
+    asked = {"history": [{"item": 3, "time": float(SHOP_BEGAN), "features": {"rating": 5}}], "k": 4,
+             "features": {"country": "is"}, "time": float(SHOP_BEGAN + 99), "explain": True}  # fmt: skip
+    known = service.recommend(**asked)["items"]
+    assert {"event.rating", "user.country"} <= set(known[0]["moved"]) and "request.device" not in known[0]["moved"]
+    unknown = service.recommend(**{**asked, "features": {}, "k": 33})
+    scores = dict(zip(items_of(unknown), scores_of(unknown), strict=True))
+    for one in known:
+        assert one["score"] - scores[one["item"]] == pytest.approx(one["moved"]["user.country"], abs=2e-3)
+
+
 def test_stored_features_are_read(service: Client) -> None:
     """Events and users that were stored are as those that a request brings, and a request stands over its user."""
     for n, asked in enumerate(requests(6, seed=1)):

@@ -40,6 +40,8 @@ class Place(Form):
     """Which third of the training events it belongs to, the most popular items first."""
     because: list[Like] | None = None
     """With `explain`: events of the history that it is like."""
+    moved: dict[str, float] | None = None
+    """With `explain`: what each known feature (`request.device`) adds to the model's score, over its being missing."""
 
 
 class Attended(Form):

@@ -331,7 +331,8 @@ def listed(model: ServedModel, answer: Answer, *, titles: bool) -> list[JsonObje
 
 
 def add_reasons(model: ServedModel, ask: Ask, answer: Answer, body: JsonObject) -> None:
-    """Put into a body why: the events of the history that each item is like, and the attention that each event got."""
+    """Put into a body why: the events of the history that each item is like, what each feature moved, and the attention
+    that each event got."""
 
     def of(number: int) -> JsonObject:
         return {name: value for name, value in model.named(number).items() if name != "popularity"}
@@ -340,6 +341,9 @@ def add_reasons(model: ServedModel, ask: Ask, answer: Answer, body: JsonObject) 
     if told is not None and told.because is not None:
         for one, events in zip(body["items"], told.because, strict=True):
             one["because"] = [{**of(event), "similarity": likeness} for event, likeness in events]
+    for name, moved in told.features.items() if told is not None else ():
+        for one, value in zip(body["items"], moved.tolist(), strict=True):
+            one.setdefault("moved", {})[name] = round(value, 4)
     if told is not None and told.attention is not None:
         shares = told.attention.T.round(4).tolist()
         read = ask.items[len(ask.items) - len(shares) :].tolist()
