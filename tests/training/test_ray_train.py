@@ -62,7 +62,7 @@ def test_fewer_workers_go_on_where_a_node_is_lost(
     market: Store, tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Ray first waits this long for as many workers as there were, where it has not seen yet that the node is gone
-    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60")
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "30")
     spec = tiny("training.max_epochs=30", "training.patience=null", SMOOTH, dropout=0.0)
     one = train(spec, market, tmp_path / "one", progress=False)
     second, at = next(iter(cluster.worker_nodes)), tmp_path / "run" / "checkpoints" / "last.json"

@@ -111,7 +111,7 @@ def test_it_refuses_what_the_library_refuses(store: ImpressionStore, tmp_path: P
 def test_the_guide_scores_raw_columns_without_the_library(store: ImpressionStore, tmp_path: Path) -> None:
     """In a process that cannot import fullrank, within 1e-5 of `predict`, with a calibration and without."""
     page = (Path(__file__).parents[3] / "docs" / "guide" / "export.md").read_text()
-    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "import Encoder" in block)
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "encode = Encoder" in block)
     definitions = code.partition("print(")[0]
     frame = table(400, seed=3)
     (tmp_path / "columns.json").write_text(json.dumps(frame.fill_nan(None).to_dict(as_series=False)))
