@@ -194,7 +194,7 @@ def history_bags(
             else:
                 ids = items.categorical[:, items.categorical_at.index(places[field.shares])]
                 values = ids[histories.flat()]
-            if number not in aligned and not (isinstance(field, SequenceOf) and field.keep_missing):
+            if number not in aligned and not field.keep_missing:
                 rows, values = rows[values != MISSING], values[values != MISSING]
             counts = np.bincount(rows, minlength=len(histories))
             found[number] = Jagged.from_lengths(values, counts).last(field.max_length)

@@ -73,8 +73,7 @@ class Predictor:
     fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
     `decoding` are what a call has where it says nothing: of a run, those of its evaluation. `name` is for messages.
     `index` is what the model's `index_items` gave, where somebody has it already. `also` are event features that are
-    read of histories beside the model's own. A method that is the other problem's
-    raises `UserError`.
+    read of histories beside the model's own. A method that is the other problem's raises `UserError`.
     """
 
     def __init__(

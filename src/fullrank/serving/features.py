@@ -56,9 +56,8 @@ class ServedFeatures:
         mistake (`RowMistakes`), but for the names of `others`, without which nothing is.
         """
         known = others or {}
-        at_event, at_asked = (None if passed else place for passed, place in (
-            (stored or others is None, _of_event), (others is None, _of_request)
-        ))  # fmt: skip
+        at_event = None if stored or others is None else _of_event
+        at_asked = None if others is None else _of_request
         past = self.readers["event"].columns([one or {} for one in events], at_event, known.get("event", ()))
         found = self.readers["user"].columns([user]) | self.readers["asked"].columns(
             [asked], at_asked, known.get("asked", ())
@@ -94,10 +93,8 @@ class ServedFeatures:
         if self.reads.encoder is None or role not in self.reads.names:
             return None
         encoder, none = encoder_of(self.reads.encoder, role), [None] * rows
-        ids, numbers = (
-            np.zeros((rows, len(encoder.categorical)), np.int32),
-            np.zeros((rows, len(encoder.numeric)), np.float32),
-        )
+        ids = np.zeros((rows, len(encoder.categorical)), np.int32)
+        numbers = np.zeros((rows, len(encoder.numeric)), np.float32)
         for at, field in enumerate(encoder.categorical):
             values = columns.get(field.name, none)
             if isinstance(field, Numeric):

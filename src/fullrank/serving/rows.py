@@ -103,12 +103,8 @@ class RowReader:
         numeric = isinstance(field, Numeric)
         _, allowed, told = self._taken[field.name]
         lists = [value for value in values if type(value) is list]
-        small = (
-            not numeric
-            or self.largest >= MOST_WHOLE
-            or all(type(value) not in NUMBERS or abs(value or 0) <= self.largest for value in values)
-        )
-        if small and _fit(values, allowed, numeric) and _fit(list(chain.from_iterable(lists)), VALUES, numeric):
+        most = min(self.largest, MOST_WHOLE) if numeric else MOST_WHOLE
+        if _fit(values, allowed, numeric, most) and _fit(list(chain.from_iterable(lists)), VALUES, numeric):
             if max(map(len, lists), default=0) <= self.longest:
                 return
         for place, value in enumerate(values):
@@ -149,14 +145,15 @@ def _taken(field: AnyField, longest: int) -> tuple[JsonObject, set[type], str]:
     return form, kinds, f"a list of values,{text} or null"
 
 
-def _fit(values: Sequence[Any], allowed: set[type], numeric: bool) -> bool:
-    """Whether all are well, by a look that is quick; False says that each has to be looked at."""
+def _fit(values: Sequence[Any], allowed: set[type], numeric: bool, most: float = MOST_WHOLE) -> bool:
+    """Whether all are well, numbers from -`most` to below it, by a look that is quick; False says that each has to be
+    looked at."""
     kinds = set(map(type, values))
     if not kinds <= allowed or (float in kinds and not numeric):
         return False
     if kinds <= {NOTHING, str, list}:
         return all(value is None or type(value) is list or len(value) <= LONGEST_TEXT for value in values)
-    return str not in kinds and all(value is None or -MOST_WHOLE <= value < MOST_WHOLE for value in values)
+    return str not in kinds and all(value is None or -most <= value < most for value in values)
 
 
 def _wrong(value: Any, *, numeric: bool = False) -> str | None:

@@ -147,10 +147,9 @@ class Finder:
         return ranked.scores, ranked.ids, ranked.steps
 
     def _by_graph(self, graph: ExportedModel, items: Rows, times: Rows | None, k: int, hidden: Rows) -> Found | None:
-        """What the graph finds; None where it cannot: longer lists, items that were added, seen items that may be
+        """What the graph finds; None where it cannot: features, longer lists, added items, seen items that may be
         shown."""
-        features = self.predictor.reads.names  # of which this call knows nothing
-        if k > graph.k or self.predictor.catalog.size != graph.num_items or features:
+        if self.predictor.reads.names or k > graph.k or self.predictor.catalog.size != graph.num_items:
             return None
         own = [row[-graph.max_length :] for row in items]
         if graph.seen == "exclude" and any(

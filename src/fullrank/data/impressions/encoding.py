@@ -167,7 +167,7 @@ def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple
     given = series.list.len().fill_null(0).to_numpy().astype(np.int64)
     found = canonical(series.filter(given > 0).explode(), what)
     row = np.repeat(np.arange(len(series)), given)
-    if not (isinstance(field, SequenceOf) and field.keep_missing):
+    if not field.keep_missing:
         there = found.is_not_null().to_numpy()
         found, row = found.filter(there), row[there]
     lengths = np.bincount(row, minlength=len(series)).astype(np.int64)

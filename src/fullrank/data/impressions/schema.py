@@ -224,6 +224,7 @@ class _Multivalued(Spec):
 class BagOf(_Multivalued):
     """Several values in no order, such as genres: the first `max_length` are kept."""
 
+    keep_missing: ClassVar[bool] = False
     kind: Literal["bag"] = "bag"
 
 
