@@ -10,6 +10,7 @@ import fullrank as fr
 from featured import SHOP_FEATURES, shop_events, shop_people, shop_predictor
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.later_events import evaluate_later, later_events
+from fullrank.serving.messages import RecommendRequest
 from fullrank.serving.model import ServedModel
 from fullrank.serving.settings import ServeSettings
 from refusals import refused
@@ -84,7 +85,7 @@ def test_the_store_of_an_evaluation_has_the_features(store: fr.Store, tmp_path: 
     assert dropped.protocol["dropped"]["share"] == 0.3
     parts, whole = fr.evaluate(run, parts=3), fr.evaluate(run)
     assert parts.protocol == whole.protocol and parts.metrics["ndcg@10"] == pytest.approx(whole.metrics["ndcg@10"])
-    with pytest.warns(UserWarning, match="told no features, so what run reads counts as missing: rating"):
-        ServedModel.open(run.path, ServeSettings.parse({"run": str(run.path)}), {})
+    served = ServedModel.open(run.path, ServeSettings.parse({"run": str(run.path)}), {})
+    assert "rating" in served.read(RecommendRequest(history=[1]), [(1, 10.0, None)]).told.lacking
     assert fr.diagnose(run).rows
     fr.explain(run)
