@@ -25,6 +25,7 @@ from fullrank.serving.fast import FastEncoder
 from fullrank.training.data_module import RetrievalData
 from refusals import refused
 from tests.training.conftest import Stop, Stopped, same_weights, tiny
+from tiny import shaken
 
 AUTO = "model.features=auto"
 MADE = "model.features={event: [auto, hour, age], request: [auto, gap]}"
@@ -216,7 +217,30 @@ def test_what_features_cost_is_counted(rich: FeaturedStore) -> None:
         assert non_embedding(model) - non_embedding(plain) == 16 * 16 * maps + 16 * (maps > 0)
 
 
-def test_a_service_answers_by_the_model_itself(rich: FeaturedStore) -> None:
-    """No quicker encoder leaves the features out in silence."""
-    model, _ = model_of(tiny(AUTO), rich)
-    assert FastEncoder.of(model.eval()) is None
+@pytest.mark.parametrize("fuse", ["sum", "gate"])
+@pytest.mark.parametrize("user_at", ["places", "prefix"])
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_the_quick_encoder_reads_them(rich: FeaturedStore, encoder: str, user_at: str, fuse: str) -> None:
+    """Lists of histories with features, a few at a time, are those of the model; `fmlp` has no quick encoder."""
+    model, _ = model_of(
+        tiny(*ENCODERS[encoder], MADE, f"model.features.fuse={fuse}", f"model.features.user_at={user_at}"), rich
+    )
+    shaken(model, 0.1)
+    quick = FastEncoder.of(model.eval())
+    assert (quick is None) == (encoder == "fmlp")
+    if quick is None:
+        return
+    histories = rich.eval_set("test").histories
+    wanted = rank(model, histories, k=10, seen="keep")
+    rank_without = rank(model, replace(histories, features=None), k=10, seen="keep")
+    for low, high in ((0, 1), (1, 40)):
+        some = histories.take(np.arange(low, high))
+        assert some.seconds is not None
+        read = some.items.last(model.max_length)
+        known = some.features and some.features.of_events(read.places())
+        items, times = list(read), list(read.over(some.times))
+        scores, ids = quick.lists_of(items, 10, times=times, features=known)
+        assert np.allclose(scores, wanted.scores[low:high], rtol=1e-5, atol=1e-5)
+        assert not np.allclose(scores, rank_without.scores[low:high], rtol=1e-3, atol=1e-3)
+        scores, ids = quick.lists_of(items, 10, times=times)
+        assert np.allclose(scores, rank_without.scores[low:high], rtol=1e-5, atol=1e-5)

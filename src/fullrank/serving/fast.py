@@ -8,13 +8,14 @@ The encoder is packed: the events of a few histories lie behind each other, with
 own forward pass in what is left out, not in what is computed: no padding; the last layer computes the last event of
 each history alone, all that a list is made of; products by oneDNN over weights that are laid out for it once.
 TorchScript runs all of it as one call: it holds no lock of Python meanwhile, so that an event loop in another thread
-goes on. N events of all B histories; how signatures look is said in `serving/packed_attention.py`.
+goes on. Features beside the items are read by the model's own code, before that call. N events of all B histories; how
+signatures look is said in `serving/packed_attention.py`.
 
 No `from __future__ import annotations` here: TorchScript reads the annotations of what it compiles.
 """
 
 from collections.abc import Sequence
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any, cast, no_type_check
 
 import numpy as np
@@ -23,6 +24,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from fullrank.data.batch import Batch
+from fullrank.data.feature_batches import batch_features
+from fullrank.data.features import HistoryFeatures
 from fullrank.models.sequential.attention.hstu import HSTUAttention
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
@@ -30,6 +34,7 @@ from fullrank.models.sequential.encoders.gru import GRUEncoder
 from fullrank.models.sequential.encoders.transformer import Block, TransformerEncoder
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.objectives.tasks import HistoryTask
 from fullrank.models.sequential.objectives.tasks.cloze import ClozeTask
 from fullrank.models.sequential.objectives.tasks.last_item import LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItemTask
@@ -46,6 +51,7 @@ from fullrank.serving.fast_search import (
     searched_items,
 )
 from fullrank.serving.packed_attention import CHUNK, Chunk, Dense, Layout, Mixer
+from fullrank.serving.requests import jagged
 
 
 @no_type_check
@@ -241,7 +247,8 @@ class FastEncoder:
     def __init__(self, model: RecommenderModel, ranking: Any):
         """Use `of`."""
         self._ranking, self._timed, self._cosine = ranking, model.reads_times, model.cosine
-        self._covers = isinstance(model.task, ClozeTask)
+        self._covers, self._roles = isinstance(model.task, ClozeTask), model.reads_features
+        self._beside = None if self._roles is None else deepcopy(cast(HistoryTask, model.task)).beside
         self._reads = model.max_length - self._covers
         """How many of a history's last events are read."""
         self._put(model.items.all().detach().clone())
@@ -259,7 +266,7 @@ class FastEncoder:
         """
         if type(model) is not RecommenderModel or type(model.task) not in (NextItemTask, LastItemTask, ClozeTask):
             return None
-        if model.items.reads_apart or model.reads_features is not None:  # one table of vectors serves both ends here
+        if model.items.reads_apart:  # one table of vectors serves both ends here
             return None
         if any(one.device.type != "cpu" or one.dtype != torch.float32 for one in model.parameters()):
             return None
@@ -290,11 +297,15 @@ class FastEncoder:
 
     @torch.inference_mode()
     def states_of(
-        self, histories: Sequence[Int[np.ndarray, "_"]], times: Sequence[Int[np.ndarray, "_"]] | None = None
+        self,
+        histories: Sequence[Int[np.ndarray, "_"]],
+        times: Sequence[Int[np.ndarray, "_"]] | None = None,
+        features: HistoryFeatures | None = None,
     ) -> Float[Tensor, "B D"]:
         """Readouts (`model.task.readout`) of histories of one array of item numbers each, oldest first, as
-        `model.searched` takes them. None is empty, and a model that reads times gets them."""
-        return self._ranking.states(self._vectors, *self._read(histories, times))
+        `model.searched` takes them. None is empty, a model that reads times gets them, and one that reads features
+        those beside all events."""
+        return self._ranking.states(*self._read(slice(None), histories, times, features))
 
     @torch.inference_mode()
     def lists_of(
@@ -305,6 +316,7 @@ class FastEncoder:
         times: Sequence[Int[np.ndarray, "_"]] | None = None,
         hidden: Sequence[Int[np.ndarray, "_"]] | None = None,
         refused: Sequence[Bool[np.ndarray, "V"] | None] | None = None,
+        features: HistoryFeatures | None = None,
     ) -> tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"]]:
         """Scores and item numbers of the k best items of each history, best first; empty places are -inf and -1.
 
@@ -314,23 +326,53 @@ class FastEncoder:
         """
 
         def part(rows: slice, hidden: Hidden) -> Found:
-            events = self._read(histories[rows], None if times is None else times[rows])
-            return self._ranking(self._vectors, self.searched, *events, k, hidden)
+            vectors, *events = self._read(rows, histories, times, features)
+            return self._ranking(vectors, self.searched, *events, k, hidden)
 
         return cut(len(histories), k, self.searched, hidden, refused, part)
 
     def _read(
-        self, histories: Sequence[np.ndarray], times: Sequence[np.ndarray] | None
-    ) -> tuple[Tensor, list[int], Tensor]:
-        """The last events of all histories behind each other, how many each has, and their times."""
-        items, moments = [row[-self._reads :] for row in histories], NONE
+        self,
+        rows: slice,
+        histories: Sequence[np.ndarray],
+        times: Sequence[np.ndarray] | None,
+        features: HistoryFeatures | None,
+    ) -> tuple[Tensor, Tensor, list[int], Tensor]:
+        """Vectors; which of them the last events of these rows have, behind each other; how many each row has, and
+        their times."""
+        if self._beside is not None:
+            return self._read_beside(rows, histories, times, features)
+        items, moments = [row[-self._reads :] for row in histories[rows]], NONE
         lengths = [len(row) for row in items]
         if self._timed and times is not None:
-            read = [row[-self._reads :] for row in times]
+            read = [row[-self._reads :] for row in times[rows]]
             moments = end_to_end([part for row in read for part in (row, row[-1:])] if self._covers else read)
         if self._covers:  # a place behind each history; its time is the last event's
-            return end_to_end([part for row in items for part in (row, COVER)]), [n + 1 for n in lengths], moments
-        return end_to_end(items), lengths, moments
+            ends = [n + 1 for n in lengths]
+            return self._vectors, end_to_end([part for row in items for part in (row, COVER)]), ends, moments
+        return self._vectors, end_to_end(items), lengths, moments
+
+    def _read_beside(
+        self,
+        rows: slice,
+        histories: Sequence[np.ndarray],
+        times: Sequence[np.ndarray] | None,
+        features: HistoryFeatures | None,
+    ) -> tuple[Tensor, Tensor, list[int], Tensor]:
+        """The same with features: a vector for each place, made of rows that are padded for it."""
+        assert self._beside is not None and self._roles is not None
+        items = jagged(histories).take(rows).last(self._reads)
+        moments = items.over(np.concatenate(times)).padded() if self._timed and times is not None else None
+        batch = Batch(
+            torch.from_numpy(items.padded().astype(np.int64, copy=False)),
+            torch.from_numpy(items.lengths),
+            times=None if moments is None else torch.from_numpy(moments.astype(np.int64, copy=False)),
+            features=batch_features(features and features.take(rows), items, self._roles),
+        )
+        x, inputs = self._beside(F.embedding(batch.items, self._vectors), batch)
+        there = inputs.valid
+        x, known = x[there], NONE if inputs.times is None else inputs.times[there]
+        return x, torch.arange(len(x)), inputs.lengths.tolist(), known
 
     def _warm_up(self) -> None:
         """TorchScript settles its plan in the first calls, of few rows and of many."""

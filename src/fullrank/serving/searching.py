@@ -131,7 +131,8 @@ class Finder:
             if found is not None:
                 return found
         if self.fast is not None and self.index is None:
-            return (*self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks), None)
+            found = self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks, features=features)
+            return (*found, None)
         filters = _filters(hidden, masks, self.barred)
         predictor = self.predictor
         if self.index is not None:
@@ -169,7 +170,7 @@ class Finder:
         model = self.predictor.model
         if self.fast is not None:
             timed = None if histories.seconds is None or not model.reads_times else list(histories.seconds)
-            states = self.fast.states_of(list(histories.items), timed)
+            states = self.fast.states_of(list(histories.items), timed, histories.features)
             return unit(states) if model.cosine else states
         parts = list(score_batches(model, histories, index=self.predictor.index))
         found = torch.zeros(len(histories), parts[0][1].vectors.shape[1])  # type: ignore[attr-defined]  # of dense scorers

@@ -41,7 +41,7 @@ from fullrank.data.features import NO_TIME
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.schema import AnyField
 from fullrank.models.sequential import small, start_small
-from fullrank.models.sequential.attention.calendar import FIELDS, calendar_fields
+from fullrank.models.sequential.attention.calendar import FIELDS, day_of, hour_of, weekday_of
 from fullrank.models.sequential.items import TrainingEvents
 
 AUTO = "auto"
@@ -49,9 +49,10 @@ FIRST_TIME = "first_event_time"
 """Column of a run's item table: the second of an item's first training event, where it has one."""
 BUCKETS = 42
 """Of seconds: 0, then 2^n to 2^(n + 1) - 1; the last takes all from 2^40, 35,000 years."""
-SIZES = {name: FIELDS[name] for name in ("hour", "weekday", "day")} | dict.fromkeys(("gap", "age"), BUCKETS)
+CALENDAR = {"hour": hour_of, "weekday": weekday_of, "day": day_of}
+SIZES = {name: FIELDS[name] for name in CALENDAR} | dict.fromkeys(("gap", "age"), BUCKETS)
 """How many values each feature has that is made of times."""
-MADE: dict[Role, tuple[str, ...]] = {"event": tuple(SIZES), "request": ("hour", "weekday", "day", "gap"), "user": ()}
+MADE: dict[Role, tuple[str, ...]] = {"event": tuple(SIZES), "request": (*CALENDAR, "gap"), "user": ()}
 
 
 class FeatureInput(Spec):
@@ -280,7 +281,7 @@ class FeatureReader(nn.Module):
                 seconds = (at - start).clamp_min(0)
                 value, there = torch.bucketize(seconds, self.powers, right=True), (at != NO_TIME) & (start != NO_TIME)
             else:
-                value, there = calendar_fields(at)[..., list(FIELDS).index(name)], at != NO_TIME
+                value, there = CALENDAR[name](at), at != NO_TIME
             found.append(torch.where(there, value + 1, 0))
         return found
 

@@ -85,14 +85,27 @@ def calendar_fields(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n 7"]:
 
     Of dates in the Gregorian calendar by whole numbers alone (Hinnant, "chrono-compatible low-level date algorithms").
     """
-    days = seconds // DAY
+    days, weekday = seconds // DAY, weekday_of(seconds)
     year, month, day = _civil(days)
-    weekday = (days + 3) % 7  # 1970 began on a Thursday; weeks begin on Mondays
     thursday = days - weekday + 3  # an ISO week belongs to the year of its Thursday
     week = (thursday - _new_year(_civil(thursday)[0])) // 7
-    hour = (seconds - days * DAY) // HOUR
     since = (year - 1970).clamp(0, FIELDS["year"] - 1)
-    return torch.stack([since, month, day, weekday, days - _new_year(year), week, hour], -1)
+    return torch.stack([since, month, day, weekday, days - _new_year(year), week, hour_of(seconds)], -1)
+
+
+def hour_of(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """The hour of the day (UTC), from 0."""
+    return seconds % DAY // HOUR
+
+
+def weekday_of(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """The day of the week (UTC); 0 is Monday."""
+    return (seconds // DAY + 3) % 7  # 1970 began on a Thursday
+
+
+def day_of(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """The day of the month (UTC), from 0."""
+    return _civil(seconds // DAY)[2]
 
 
 def _civil(days: Int[Tensor, "*n"]) -> tuple[Tensor, Tensor, Tensor]:

@@ -149,7 +149,10 @@ class HistoryTask(Task):
         return self.features(x, replace(inputs, features=known))
 
     def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
-        x = items.read(batch.items)
+        return self.beside(items.read(batch.items), batch)
+
+    def beside(self, x: Float[Tensor, "B T D"], batch: Batch) -> Inputs:
+        """What the encoder reads at inference, of the vectors of the items."""
         if self.features is None:
             return x, batch
         known = (batch.features or BatchFeatures()).before_answers(batch.times, batch.lengths, batch.items.shape[1])
