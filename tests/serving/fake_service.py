@@ -32,6 +32,14 @@ COLUMNS = [
     {"name": "price", "kind": "number", "min": 1.5, "max": 60.0},
     {"name": "brand", "kind": "text"},
 ]
+FEATURES = {
+    "event": [{"name": "rating", "kind": "categorical", "values": ["1", "2", "3"]}, {"name": "gap", "kind": "time"}],
+    "request": [
+        {"name": "device", "kind": "categorical", "values": ["desk", "phone"]},
+        {"name": "hour", "kind": "time"},
+    ],
+    "user": [{"name": "age", "kind": "numeric"}, {"name": "interests", "kind": "bag"}],
+}
 
 
 @dataclass
@@ -97,7 +105,9 @@ def build(fake: Fake) -> FastAPI:
     @app.get("/v1/users/{user}/history")
     def history(user: str, limit: int = 100):
         own = [3, 8, 14] if user == "42" else []
-        return {"user": user, "events": [{"item": f"i{at}", "time": 0.0, "title": TITLES[at]} for at in own]}
+        told = {8: {"features": {"rating": 2}}}
+        events = [{"item": f"i{at}", "time": 0.0, "title": TITLES[at]} | told.get(at, {}) for at in own]
+        return {"user": user, "events": events}
 
     @app.post("/v1/recommend")
     async def recommend(request: Request):
@@ -107,14 +117,17 @@ def build(fake: Fake) -> FastAPI:
             time.sleep(fake.delay)
         if fake.fails is not None:
             return problem(422, fake.fails, "made-up")
-        own = [at for at in map(number, asked["history"]) if at >= 0]
-        seed = sum((n + 1) * at for n, at in enumerate(own)) + len(asked.get("version") or "")
+        events = [one["item"] if isinstance(one, dict) else one for one in asked["history"]]
+        own = [at for at in map(number, events) if at >= 0]
+        told = asked.get("features") or {}
+        seed = sum((n + 1) * at for n, at in enumerate(own)) + len(asked.get("version") or "") + len(told)
         order = sorted(range(len(TITLES)), key=lambda at: (at * 37 + seed * 11) % 101)
         order = [at for at in order if asked["seen"] == "keep" or at not in own]
         if (asked.get("filters") or {}).get("category") == ["hair"]:
             order = order[:3]
         shown = [
-            {**described(at), "score": 9.5 - n / 3} | ({"because": alike(at, own)} if fake.rich else {})
+            {**described(at), "score": 9.5 - n / 3}
+            | ({"because": alike(at, own), "moved": {f"request.{name}": 0.25 for name in told}} if fake.rich else {})
             for n, at in enumerate(order[: asked["k"]])
         ]
         answer = {"request_id": "r", "version": asked.get("version") or "monday", "items": shown}
@@ -146,6 +159,7 @@ def card(version: str, rich: bool) -> dict:
         "trained": "2026-11-23T01:41:25+00:00", "validation": {"metric": "ndcg@10", "value": 0.0571, "epoch": 9},
         "reasoning": {"steps": 2, "most_steps": 4, "streams": 3} if rich else None, "has_ranker": rich,
         "ranker": {"recipe": "rankmixer", "parameters": 900_000} if rich else None, "columns": COLUMNS if rich else [],
+        **({"features": FEATURES} if rich else {}),
         "collapse": {"reading": "This model has no item vectors, so there is no spectrum to look at."},
         "fairness": {"reading": "No histories were at hand."},
     }  # fmt: skip

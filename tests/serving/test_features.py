@@ -160,7 +160,9 @@ def test_the_document_has_the_fields(service: Client, run: Run) -> None:
     assert set(schemas["Features"]["properties"]) == set(OF_ASKED)
     assert set(schemas["EventFeatures"]["properties"]) == set(OF_EVENT)
     assert schemas["EventFeatures"]["properties"]["dwell"]["type"] == ["number", "boolean", "null"]
-    for form, name in (("RecommendRequest", "Features"), ("PastEvent", "EventFeatures"), ("NewEvent", "EventFeatures")):
+    assert set(schemas["UserFeatures"]["properties"]) == {"country", "born", "likes"}
+    for form, name in (("RecommendRequest", "Features"), ("PastEvent", "EventFeatures"), ("NewEvent", "EventFeatures"),
+                       ("UserRequest", "UserFeatures")):  # fmt: skip
         assert f"#/components/schemas/{name}" in str(schemas[form]["properties"]["features"])
     assert schemas["Features"]["type"] == ["object", "null"], "which requests without features may say too"
     service.recommend(history=[1], features=None)

@@ -131,7 +131,8 @@ def test_a_history_is_clicked_together_and_changes_the_list(open_page: Open, fak
 def test_the_stored_history_of_a_user_is_loaded(open_page: Open, fake: Fake) -> None:
     page = open_page()
     page.fill("#user", "42")
-    assert after(page, fake, lambda: page.press("#user", "Enter"))["history"] == ["i3", "i8", "i14"]
+    stored = {"item": "i8", "features": {"rating": "2"}}
+    assert after(page, fake, lambda: page.press("#user", "Enter"))["history"] == ["i3", stored, "i14"]
     assert titles(page) == [TITLES[at] for at in (3, 8, 14)]
     page.fill("#user", "nobody")
     page.click("#user-form button")
@@ -156,7 +157,7 @@ def test_settings_are_asked_for_as_the_service_knows_them(open_page: Open, fake:
     assert change(lambda: page.press("#min_score", "Tab"))["min_score"] == 0.5 and "min_score=0.5" in page.url
     page.fill("#min_score", "")
     assert "min_score" not in change(lambda: page.press("#min_score", "Tab"))
-    page.click("summary")
+    page.click("#filters-box summary")
     assert change(lambda: page.select_option("#filter-0", "yes"))["filters"] == {"in_stock": True}
     assert change(lambda: page.check("#filter-1-2"))["filters"] == {"in_stock": True, "category": ["hair"]}
     assert len(shown(page)) == 3
@@ -166,6 +167,36 @@ def test_settings_are_asked_for_as_the_service_knows_them(open_page: Open, fake:
     assert change(lambda: page.press("#filter-3", "Tab"))["filters"]["brand"] == "Nivea"
     assert change(lambda: page.select_option("#filter-0", ""))["filters"].keys() == {"category", "price", "brand"}
     assert "3 in use" in page.inner_text("#filters-count")
+
+
+def test_features_are_fields_that_move_the_list(open_page: Open, fake: Fake) -> None:
+    page = open_page("#h=i1,i2")
+    assert not {"features", "time"} & fake.asked[-1].keys() and "none given" in page.inner_text("#features-count")
+    before = shown(page)
+    page.click("#features-box summary")
+    assert page.locator("#features label").all_inner_texts() == ["age", "interests", "device"]
+
+    def write(field: str, text: str) -> dict:
+        page.fill(field, text)
+        return after(page, fake, lambda: page.press(field, "Tab"))
+
+    assert write("#feature-2", "phone")["features"] == {"device": "phone"}
+    assert shown(page) != before and "request.device +0.25" in page.locator(".recs li").first.inner_text()
+    assert write("#feature-0", "35")["features"] == {"age": 35, "device": "phone"}
+    assert write("#feature-1", "chess, go")["features"]["interests"] == ["chess", "go"]
+    assert after(page, fake, lambda: page.fill("#time", "2024-06-01T20:00"))["time"] == 1717272000
+    page.click("#past li:nth-child(2) summary")
+    history = ["i1", {"item": "i2", "features": {"rating": "3"}}]
+    assert write("#event-1-0", "3")["history"] == history
+    assert "4 given" in page.inner_text("#features-count")
+    again = open_page("#" + page.url.split("#")[1])
+    assert fake.asked[-1]["history"] == history and fake.asked[-1]["time"] == 1717272000
+    assert fake.asked[-1]["features"] == {"age": 35, "interests": ["chess", "go"], "device": "phone"}
+    after(again, fake, again.locator("#past li").nth(1).locator("button").nth(0).click)
+    assert fake.asked[-1]["history"] == history[::-1], "the features of an event move with it"
+    assert "features" in write("#feature-0", "") and "age" not in fake.asked[-1]["features"]
+    fake.rich = False
+    assert open_page().locator("#features-box").is_hidden()
 
 
 def test_two_models_stand_side_by_side(open_page: Open, fake: Fake) -> None:
@@ -425,7 +456,7 @@ def test_a_real_service_fills_every_part_of_the_page(open_page: Open, shop: Shop
         search(page, shown(page)[0])
         page.keyboard.press("Enter")
         page.wait_for_selector("#past li:nth-child(4):last-child")
-        page.click("summary")
+        page.click("#filters-box summary")
         with page.expect_response("**/v1/recommend"):
             page.check("#filters >> text=soap")
         settled(page)

@@ -73,9 +73,9 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-def _typed(name: str) -> Any:
+def _typed(name: str, default: Any = None) -> Any:
     """Features, whose names and kinds follow from the run: its document has them under this name."""
-    return Field(default=None, json_schema_extra={"allOf": [{"$ref": f"#/components/schemas/{name}"}]})
+    return Field(default, json_schema_extra={"allOf": [{"$ref": f"#/components/schemas/{name}"}]})
 
 
 class PastEvent(Body):
@@ -204,7 +204,8 @@ class UserRequest(Body):
     """What the model and its ranker read of a user."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"features": {"age": 35, "city": "Delft"}}]})
-    features: Columns
+    features: Columns = _typed("UserFeatures", ...)
+    """What is known of the user, for models that read it, and fields of a ranker."""
 
 
 class SplitRequest(Body):

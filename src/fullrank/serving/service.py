@@ -207,6 +207,7 @@ class Service(BaseService[ServedModel]):
     def body_schemas(self) -> JsonObject:
         forms = {
             "Features": ("asked", "Features of the user and of the request, as the model reads them."),
+            "UserFeatures": ("user", "Features of the user, as the model reads them, beside fields of a ranker."),
             "EventFeatures": ("event", "Features of an event and of its request, as the model reads them."),
         }
         return {name: self.model.features.readers[of].schema(name, told) for name, (of, told) in forms.items()}
