@@ -160,9 +160,9 @@ def test_the_evaluation_reads_event_features(rated: tuple[Cascade, pl.DataFrame]
     assert found.after.metrics != other.after.metrics and found.before.metrics == other.before.metrics
 
 
-def test_the_service_says_that_it_cannot_fill_them(rated: tuple[Cascade, pl.DataFrame]) -> None:
+def test_the_service_says_what_it_cannot_fill(rated: tuple[Cascade, pl.DataFrame]) -> None:
     cascade, _ = rated
     items, run = cascade.ordering(None).items, Run.__new__(Run)  # of which nothing is asked
-    served = ServedRanker(cascade.ranker, "user", "item", items, run, frozenset({"item", "kind"}))
-    with refused("missing-column", "'rating'", "fr.Cascade"):
+    served = ServedRanker(cascade.ranker, "user", "item", items, run, of_items=frozenset({"item", "kind"}))
+    with refused("missing-column", "'rating'", "declares no event feature"):
         served.require_whole_histories()

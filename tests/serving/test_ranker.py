@@ -136,3 +136,47 @@ def test_the_history_reaches_a_ranker_with_sequences(shop: Shop, attending: Path
         with refused("lengths-differ"):
             client.recommend(history=HISTORY[:1], k=9, context={"history": HISTORY})
         assert client.recommend(history=[], k=9)["ranked"], "no history is the missing event"
+
+
+@pytest.fixture(scope="module", params=["ids", "ratings"])
+def rated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, pl.DataFrame]:
+    """A retriever that reads ids alone, or ratings too, in the last 4 events; a ranker of the last 6 rated events."""
+    place, draw = tmp_path_factory.mktemp("rated"), np.random.default_rng(0)
+    table = pl.DataFrame({
+        "user_id": np.repeat(np.arange(60), 9), "item_id": draw.integers(0, 30, 540), "timestamp": np.arange(540),
+        "rating": pl.Series(draw.integers(0, 6, 540)).replace(0, None),
+    })  # fmt: skip
+    store = fr.prepare(table, place / "store", event_features=["rating"])
+    settings = ["model.dim=8", "model.max_length=4", "training.max_epochs=1"]
+    settings += ["model.features=auto"] if request.param == "ratings" else []
+    fr.train("sasrec", store, place / "sasrec", set=settings, device="cpu", progress=False)
+    seen = table.group_by("user_id", maintain_order=True).agg(history="item_id", rating="rating")
+    clicks = seen.with_columns(item_id=draw.integers(0, 30, 60), label=draw.integers(0, 2, 60))
+    fields = ["item_id", {"kind": "sequence", "name": "history", "shares": "item_id", "max_length": 6},
+              {"kind": "sequence", "name": "rating", "max_length": 6, "keep_missing": True}]  # fmt: skip
+    shown = fr.prepare_impressions(clicks, place / "clicks", schema={"fields": fields, "group": "user_id"})
+    fr.train("din", shown, place / "din", progress=False, set=[
+        "training.max_epochs=1", "model.embedding.std=0.5", "model.sequences.together=[[history,rating]]"])  # fmt: skip
+    return place / "sasrec", place / "din", table
+
+
+def test_what_is_known_of_events_reaches_a_ranker(rated: tuple[Path, Path, pl.DataFrame]) -> None:
+    """From a request and from the store of events, as the cascade reads it of a table; the page has it as a field."""
+    run, ranker, table = rated
+    own = table.filter(pl.col("user_id") == 7).drop("user_id")
+    how = {"k": 9, "candidates": 30, "seen": "keep"}
+    wanted = fr.Cascade(run, ranker, user="user_id", item="item_id").recommend(own.with_columns(user_id=7), **how)
+    with running(run=str(run), ranker=str(ranker), candidates=30) as client:
+        rows = own.iter_rows(named=True)
+        events = [{"item": r["item_id"], "time": r["timestamp"], "features": {"rating": r["rating"]}} for r in rows]
+        client.add_events([{"user": "7", **event} for event in events])
+        asked = {"k": 9, "seen": "keep"}
+        for answer in (client.recommend(history=events, **asked), client.recommend(user="7", **asked)):
+            assert answer["ranked"] and items_of(answer) == wanted["item"].to_list()
+            assert scores_of(answer) == pytest.approx(wanted["score"].to_list(), abs=1e-5)
+        plain = client.recommend(history=own["item_id"].to_list(), k=9, seen="keep")
+        assert plain["not_given"] == ["rating"] and scores_of(plain) != pytest.approx(wanted["score"].to_list())
+        assert [one["name"] for one in client.call("GET", "/v1/model")["features"]["event"]] == ["rating"]
+        assert "rating" in client.call("GET", "/openapi.json")["components"]["schemas"]["EventFeatures"]["properties"]
+        with refused("invalid-request", "colour", "rating"):
+            client.recommend(history=[{"item": 1, "features": {"colour": 1}}])

@@ -29,6 +29,7 @@ from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.spec import selection_sign
 from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.column_filters import kind_of
+from fullrank.inference.features import Reads
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
@@ -57,12 +58,18 @@ FEW = 50
 
 
 def model_card(
-    run: Run, predictor: Predictor, *, histories: Histories | None = None, ranker: Run | None = None
+    run: Run,
+    predictor: Predictor,
+    *,
+    histories: Histories | None = None,
+    ranker: Run | None = None,
+    reads: Reads | None = None,
 ) -> JsonObject:
     """The card as JSON, figures included: what `GET /v1/model` answers. Call it once a version, off the model thread.
 
     `predictor` is as it serves, items that were added included. `histories` (item numbers of its catalogue) are what
-    lists are made for; without them those of `evaluation.json` in the run's folder are read, where it has one.
+    lists are made for; without them those of `evaluation.json` in the run's folder are read, where it has one. `reads`
+    are the features that model and ranker read; None is the model's.
     """
     model, spec = predictor.model, run.spec
     architecture, reasoner = getattr(spec, "model", None), model.reasoner
@@ -88,7 +95,7 @@ def model_card(
         "columns": columns(predictor.catalog),
         "collapse": collapse(vectors_of(predictor), predictor.catalog.popularity),
         "fairness": fairness(run, predictor, histories),
-        **_features(predictor),
+        **_features(reads or predictor.reads),
     }  # fmt: skip
 
 
@@ -255,9 +262,8 @@ def described(field: AnyField, encoder: FieldEncoder) -> JsonObject:
     return found
 
 
-def _features(predictor: Predictor) -> JsonObject:
-    """The features that a model reads, by role, for forms; those that are made of times have the kind `time`."""
-    reads = predictor.reads
+def _features(reads: Reads) -> JsonObject:
+    """The features that are read, by role, for forms; those that are made of times have the kind `time`."""
     fields = {one.name: described(one, reads.encoder) for one in reads.fields(*ROLES) if reads.encoder is not None}
     told = {
         role: [fields.get(name) or {"name": name, "kind": "time"} for name in names]

@@ -23,6 +23,7 @@ from fullrank.core.errors import UserError, in_context
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories, UserKeys, user_keys
 from fullrank.inference.exact import top_k
+from fullrank.inference.features import Reads
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ListChoices, ListOptions, changed
 from fullrank.inference.predictor import Predictor
@@ -65,7 +66,10 @@ class ServedModel:
         model = state.predictor.model
         self.reads_times, self.allows_empty = model.reads_times, model.allows_empty
         self._own_steps = 0 if model.reasoner is None else model.reasoner.steps
-        self.features = ServedFeatures(state.predictor.reads, model.max_length, settings.history_most)
+        ranker = state.ranker
+        of_ranker, longest = ((), 0) if ranker is None else (tuple(ranker.past), ranker.longest)
+        reads = Reads.of(model, run.catalog.features, of_ranker)
+        self.features = ServedFeatures(reads, max(model.max_length, longest), settings.history_most)
 
     @classmethod
     def open(cls, folder: str | Path, settings: ServeSettings, documents: Documents) -> ServedModel:
@@ -233,13 +237,14 @@ class ServedModel:
             some = [asks[row] for row in known]
             beside, last = self.features.of(some), self.features.last
             timed = [ask.times[last] for ask in some if ask.times is not None]
+            read = [ask.items[last] for ask in some]
             scores, ids, steps = state.finder(
-                [ask.items[last] for ask in some], timed if len(timed) == len(some) else None, k,
-                [hidden[row] for row in known], [masks[row] for row in known], some[0].budget, beside,
+                read, timed if len(timed) == len(some) else None, k, [hidden[row] for row in known],
+                [masks[row] for row in known], some[0].budget, beside,
             )  # fmt: skip
             if ranked:
                 assert state.ranker is not None
-                ids, scores = state.ranker.order(some, ids, scores, self.settings.blend)
+                ids, scores = state.ranker.order(some, ids, scores, self.settings.blend, (read, beside))
             taken = [None] * len(some) if steps is None else steps.tolist()
             answers = {
                 row: Answer(*_cut(best, values, asks[row].options), steps=own, ranked=ranked)
@@ -293,7 +298,9 @@ class ServedModel:
         scores = live.catalog.popularity[ids].astype(np.float32)
         if ask.ranked:
             assert state.ranker is not None
-            (ids,), (scores,) = state.ranker.order([ask], ids[None], scores[None], self.settings.blend)
+            (ids,), (scores,) = state.ranker.order(
+                [ask], ids[None], scores[None], self.settings.blend, ([ask.items], None)
+            )
         return Answer(*_cut(ids, scores, ask.options), source="popular", ranked=ask.ranked)
 
     def _budget(self, asked: RecommendRequest) -> Budget:

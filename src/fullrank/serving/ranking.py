@@ -2,13 +2,13 @@
 
 Fields of the items come from the catalogue's columns, encoded once; those of the user and of the request from what was
 put for the user and from the request's context. A behaviour sequence that these do not give is the history that the
-request is answered for. Any other field that nobody gives is missing, as in training.
+request is answered for, or what is known of its events. Any other field that nobody gives is missing, as in training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +20,13 @@ from fullrank.cascade.field_sources import id_column
 from fullrank.cascade.rerank import (
     EncodedFields,
     PairFeatures,
+    PastFeature,
     behind,
     best_candidates,
     blend_scores,
     encode_fields,
     history_bags,
+    past_features,
     probabilities,
 )
 from fullrank.cascade.stages import RankingStage
@@ -32,6 +34,8 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, in_context, unknown
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.features import HistoryFeatures
+from fullrank.data.histories import Histories
 from fullrank.data.impressions.schema import SequenceOf
 from fullrank.inference.list_options import ListOptions
 from fullrank.run import Run
@@ -49,6 +53,8 @@ class ServedRanker:
     item: str
     items: EncodedFields
     run: Run
+    past: Mapping[str, PastFeature] = field(default_factory=dict)
+    """Features of past events that are its sequences."""
 
     @classmethod
     def open(cls, settings: ServeSettings, catalog: Catalog) -> ServedRanker:
@@ -59,7 +65,8 @@ class ServedRanker:
         schema = stage.encoder.schema
         user, item = id_column(schema, "user", settings.user_field), id_column(schema, "item", settings.item_field)
         stage.model.to(resolve_device(settings.device)).eval()
-        made = cls(stage, user, item, _no_items(), run).with_items(catalog)
+        past = past_features(catalog.features, stage.encoder)
+        made = cls(stage, user, item, _no_items(), run, past).with_items(catalog)
         made.require_whole_histories()
         return made
 
@@ -74,8 +81,13 @@ class ServedRanker:
     @cached_property
     def of_history(self) -> tuple[str, ...]:
         """The sequences that are filled from the history of a request which does not give them."""
-        fields = self.stage.encoder.schema.fields
-        return tuple(f.name for f in fields if isinstance(f, SequenceOf) and f.shares in self.of_items)
+        sequences = [one for one in self.stage.encoder.schema.fields if isinstance(one, SequenceOf)]
+        return tuple(one.name for one in sequences if one.shares in self.of_items or one.name in self.past)
+
+    @property
+    def longest(self) -> int:
+        """Most past events whose features it reads."""
+        return max((one.max_length for one in self.stage.encoder.multivalued if one.name in self.past), default=0)
 
     def require_whole_histories(self) -> None:
         """Raise `UserError` where the items lack a column that a history is read by, beside one that they have."""
@@ -85,7 +97,8 @@ class ServedRanker:
             lost = [several[number] for number in group if several[number].name not in self.of_history]
             if lost and len(lost) < len(names):
                 lacks = (
-                    f"the service does not fill {lost[0].name!r}, a feature of past events: use fr.Cascade"
+                    f"the retriever's store declares no event feature {lost[0].name!r} with a vocabulary: prepare it "
+                    "with one"
                     if lost[0].shares is None
                     else f"the items have no column {lost[0].shares!r} to fill {lost[0].name!r} from: prepare the "
                     "retriever's items with it"
@@ -108,10 +121,20 @@ class ServedRanker:
         return replace(self, items=items, of_items=frozenset(columns))
 
     def order(
-        self, asks: Sequence[Ask], ids: Int[np.ndarray, "B C"], scores: Float[np.ndarray, "B C"], blend: float
+        self,
+        asks: Sequence[Ask],
+        ids: Int[np.ndarray, "B C"],
+        scores: Float[np.ndarray, "B C"],
+        blend: float,
+        beside: tuple[Sequence[np.ndarray], HistoryFeatures | None],
     ) -> tuple[Int[np.ndarray, "B C"], Float[np.ndarray, "B C"]]:
-        """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by `blend`."""
-        pairs = PairFeatures(self.stage.encoder, self._users(asks), self.items)
+        """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by `blend`.
+
+        `beside` are the histories, as far as they are read, with what is known of their events.
+        """
+        items, features = beside
+        histories = Histories(jagged(items), features=features)
+        pairs = PairFeatures(self.stage.encoder, self._users(asks, histories), self.items)
         found = blend_scores(probabilities(self.stage.model, pairs, ids), scores, blend)
         return best_candidates(found, ids, ids.shape[1])
 
@@ -124,22 +147,24 @@ class ServedRanker:
     def check(self, fields: Mapping[str, Any]) -> None:
         """Raise `UserError` for fields that are not the ranker's, or of a type that it refuses."""
         self.check_names(fields)
-        self._users([Ask(np.zeros(0, np.int64), ListOptions(), fields=fields)])
+        nothing = Histories(jagged([np.zeros(0, np.int64)]))
+        self._users([Ask(nothing.items.values, ListOptions(), fields=fields)], nothing)
 
-    def _users(self, asks: Sequence[Ask]) -> EncodedFields:
+    def _users(self, asks: Sequence[Ask], histories: Histories) -> EncodedFields:
         names = [name for name in self.fields if any(name in ask.fields for ask in asks)]
         columns = [_column(name, [ask.fields.get(name) for ask in asks]) for name in names]
         if self.user in _names(self.stage):
             columns.append(pl.Series(self.user, [ask.user for ask in asks], dtype=pl.String))
         with in_context("", public=True):
             encoded = encode_fields(self.stage.encoder, columns, len(asks), "the request")
-        return replace(encoded, bags=encoded.bags | self._histories(asks, encoded.bags))
+        return replace(encoded, bags=encoded.bags | self._histories(asks, histories, encoded.bags))
 
-    def _histories(self, asks: Sequence[Ask], given: Mapping[int, Jagged]) -> dict[int, Jagged]:
+    def _histories(self, asks: Sequence[Ask], histories: Histories, given: Mapping[int, Jagged]) -> dict[int, Jagged]:
         """The sequences that are filled from histories; a request that gives one itself keeps that, as in `given`."""
         if not self.of_history:
             return {}
-        found = history_bags(self.stage, self.of_history, self.items, jagged([ask.items for ask in asks]))
+        past = {name: one.ids(histories) for name, one in self.past.items()}
+        found = history_bags(self.stage, self.of_history, self.items, histories.items, past)
         for number, bag in found.items():
             if number in given:
                 name, rows = self.stage.encoder.multivalued[number].name, np.arange(len(asks))

@@ -131,16 +131,16 @@ class Finder:
             if found is not None:
                 return found
         if self.fast is not None and self.index is None:
-            found = self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks, features=features)
-            return (*found, None)
+            scores, ids = self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks, features=features)
+            return scores, ids, None
         filters = _filters(hidden, masks, self.barred)
         predictor = self.predictor
         if self.index is not None:
             table = predictor.index.all()  # type: ignore[union-attr]  # models with item vectors have an index
             scorer = DenseScorer(self._vectors(_histories(items, times, features)), table, predictor.model.temperature)
             with torch.inference_mode():
-                scores, ids = self.index(scorer, k, filters.of_batch(None))
-            return scores.numpy(), ids.numpy(), None
+                values, best = self.index(scorer, k, filters.of_batch(None))
+            return values.numpy(), best.numpy(), None
         ranked = rank(
             predictor.model, _histories(items, times, features), k=k, seen="keep", filters=filters, budget=budget,
             search=self.decode or predictor.decoding, index=predictor.index,

@@ -254,7 +254,7 @@ class Service(BaseService[ServedModel]):
     def _card(self, model: ServedModel) -> JsonObject:
         ranker = None if model.state.ranker is None else model.state.ranker.run
         histories = sample_histories(model.run)
-        return model_card(model.run, model.predictor, histories=histories, ranker=ranker)
+        return model_card(model.run, model.predictor, histories=histories, ranker=ranker, reads=model.features.reads)
 
     def _changing_card(self, model: ServedModel) -> JsonObject:
         return {"search": model.state.finder.described(), "filters": model.items.filterable}
