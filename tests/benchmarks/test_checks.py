@@ -18,7 +18,14 @@ from fullrank.parallel import Local, Runner
 from fullrank.serving.stores import open_history_store
 from fullrank.serving.stores.sqlite import SqliteStore
 
-SLOW = {"batch_inference": "slow", "ray": "cluster", "sharded": "cluster", "serve": "process", "predict": "process"}
+SLOW = {
+    "batch_inference": "slow",
+    "features": "slow",
+    "ray": "cluster",
+    "sharded": "cluster",
+    "serve": "process",
+    "predict": "process",
+}
 CHECKED = [file.stem for file in (ROOT / "benchmarks").glob("*.py") if "\ndef check(" in file.read_text()]
 NAMES = [pytest.param(name, marks=getattr(pytest.mark, SLOW[name]) if name in SLOW else ()) for name in CHECKED]
 
