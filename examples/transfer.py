@@ -4,7 +4,8 @@
 
 `srt` on titles is pre-trained on the stores of `--from`, then meets the target: without a step of training (zero-shot),
 fine-tuned all at once, fine-tuned in SRT's stages, and in stages with elastic weight consolidation; beside it the same
-recipe from scratch, and popularity. A share's models are trained on some of the users and evaluated on all of them
+recipe from scratch, and models that are counted: popularity, items bought together, a graph of transitions that reads
+titles too. A share's models are trained on some of the users and evaluated on all of them
 (`fr.subset(..., keep_items=True)`). Differences are paired by user, of the mean over seeds. A row is written as it
 ends; the same call again goes on.
 """
@@ -16,6 +17,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ EPOCHS = {0.01: 100, 0.1: 40, 1.0: 20}
 """Of each share: fewer users make fewer steps of an epoch. All ways have the same, and stop early alike."""
 STAGE_EPOCHS = 5
 FISHER_BATCHES = 1000
+COUNTED = ("popularity", "item_to_item", "transition_graph")
 PAIRS = (("scratch", "whole"), ("scratch", "staged"), ("scratch", "ewc"), ("whole", "staged"), ("staged", "ewc"))
 
 
@@ -42,10 +45,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of stores and runs")
     parser.add_argument("--results", type=Path, required=True, help="the JSON file to write")
     parser.add_argument("--seeds", default="0.01=0,1,2;0.1=0,1,2;1=0", help="seeds of each share of users")
+    parser.add_argument("--counted", action="store_true", help="only what is counted: seconds")
     given = parser.parse_args()
     seeds = {float(s): [int(x) for x in some.split(",")] for s, some in (p.split("=") for p in given.seeds.split(";"))}
     study = Study(given.target, given.sources, given.weights, given.start_epochs, given.out)
     for share, some in seeds.items():
+        study.counted(share)
+        if given.counted:  # nothing is pre-trained
+            written(given.results, study)
+            continue
         for seed in some:
             for way in ("scratch", "whole", "staged", "ewc"):
                 study.row(way, share, seed)
@@ -57,27 +65,45 @@ class Study:
 
     def __init__(self, target: Path, sources: list[Path], weights: str | None, epochs: int, out: Path):
         self.out, self.store = out, fr.Store.open(target)
-        own = [TITLES, f"training.max_epochs={epochs}", "training.patience=null"]
-        self.start = self.once("start", lambda at: fr.train("srt", self.joined(sources, weights), at, set=own))
-        self.fisher = out / "fisher.safetensors"
-        if not self.fisher.exists():
-            fr.fisher_information(self.start, self.fisher, batches=FISHER_BATCHES)
+        self.sources, self.weights, self.epochs = sources, weights, epochs
         self.found: dict[tuple[str, float, int], Any] = {}
-        zero = ["training.max_epochs=0"]
-        self.beside = {
-            "zero-shot": self.tested(
-                self.once("zero", lambda at: fr.train(data=self.store, out=at, init_from=self.start, set=zero))
-            ),
-            "popularity": self.tested(self.once("popularity", lambda at: fr.train("popularity", self.store, at))),
-        }
 
-    def joined(self, sources: list[Path], weights: str | None) -> fr.Store:
+    @cached_property
+    def start(self) -> fr.Run:
+        """The pre-trained run."""
+        own = [TITLES, f"training.max_epochs={self.epochs}", "training.patience=null"]
+        return self.once("start", lambda at: fr.train("srt", self.joined(), at, set=own))
+
+    @cached_property
+    def fisher(self) -> Path:
+        folder = self.out / "fisher.safetensors"
+        if not folder.exists():
+            fr.fisher_information(self.start, folder, batches=FISHER_BATCHES)
+        return folder
+
+    @cached_property
+    def zero_shot(self) -> Any:
+        """The pre-trained run before the first step; None where all rows are of what is counted."""
+        if all(way in COUNTED for way, *_ in self.found):
+            return None
+        zero = ["training.max_epochs=0"]
+        return self.tested(
+            self.once("zero", lambda at: fr.train(data=self.store, out=at, init_from=self.start, set=zero))
+        )
+
+    def joined(self) -> fr.Store:
         """One store of all sources."""
         folder = self.out / "sources"
-        if len(sources) == 1 or folder.exists():
-            return fr.Store.open(sources[0] if len(sources) == 1 else folder)
-        numbers = None if weights is None else [float(x) for x in weights.split(",")]
-        return fr.join_stores(sources, folder, weights=numbers)
+        if len(self.sources) == 1 or folder.exists():
+            return fr.Store.open(self.sources[0] if len(self.sources) == 1 else folder)
+        numbers = None if self.weights is None else [float(x) for x in self.weights.split(",")]
+        return fr.join_stores(self.sources, folder, weights=numbers)
+
+    def counted(self, share: float) -> None:
+        """Count the models that are not trained, on a share of the users."""
+        for recipe in COUNTED:
+            run = self.once(f"{recipe}-{share:g}", lambda at, recipe=recipe: fr.train(recipe, self.subset(share), at))  # type: ignore[misc]
+            self.found[recipe, share, 0] = self.tested(run)
 
     def row(self, way: str, share: float, seed: int) -> None:
         """Train one model on a share of the users, and evaluate it on all."""
@@ -119,7 +145,8 @@ def written(results: Path, study: Study) -> None:
     rows = [
         {"way": way, "share": share, "seed": seed, **figures(one)} for (way, share, seed), one in study.found.items()
     ]
-    rows += [{"way": name, **figures(one)} for name, one in study.beside.items()]
+    if (zero := study.zero_shot) is not None:
+        rows.append({"way": "zero-shot", **figures(zero)})
     found = {
         "command": " ".join(["python -m examples.transfer", *sys.argv[1:]]),
         "data": {"name": study.store.path.name, "fingerprint": study.store.fingerprint},
@@ -151,8 +178,8 @@ def paired(study: Study) -> list[dict[str, Any]]:
             for metric in METRICS if both else ():
                 told = fr.compare([ours[s] for s in both], [theirs[s] for s in both], metric)
                 found.append({"share": share, "from": a, "to": b, "seeds": both, **told.dump()})
-    zero, popular = study.beside["zero-shot"], study.beside["popularity"]
-    for metric in METRICS:
+    zero, popular = study.zero_shot, study.found.get(("popularity", 1.0, 0))
+    for metric in METRICS if zero is not None and popular is not None else ():
         found.append({"from": "popularity", "to": "zero-shot", **fr.compare(popular, zero, metric).dump()})
     return found
 
