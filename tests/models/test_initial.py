@@ -168,3 +168,16 @@ def test_start_small() -> None:
     assert not module["linear"].bias.any()
     assert torch.equal(module["norm"].weight, torch.ones(5))
     assert torch.equal(inner[0].weight, below)
+
+
+def test_positions_start_as_they_are_told() -> None:
+    """With a standard deviation of their own they are no longer scaled by width, and nothing else starts otherwise."""
+    made = {}
+    for std in (None, 0.25):
+        torch.manual_seed(0)
+        spec = Recommender(dim=DIM, max_length=200, encoder=Transformer(position_std=std), initial="width")
+        made[std] = dict(spec.build(catalog()).encoder.named_parameters())
+    assert float(made[None]["position.weight"].std().detach()) == pytest.approx(FACTOR * STD, rel=0.05)
+    assert float(made[0.25]["position.weight"].std().detach()) == pytest.approx(0.25, rel=0.05)
+    for key in made[None].keys() - {"position.weight"}:
+        assert torch.equal(made[None][key], made[0.25][key]), key

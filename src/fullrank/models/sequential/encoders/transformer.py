@@ -18,7 +18,7 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch, Captures
 from fullrank.models import Flops, States
-from fullrank.models.sequential import start_small
+from fullrank.models.sequential import start_otherwise, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, require_times
 from fullrank.models.sequential.attention.calendar import CalendarCodes
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -58,6 +58,8 @@ class Transformer(EncoderSpec):
     """Learned position vectors added to the input."""
     positions_from: Annotated[Literal["start", "end"] | None, only_with("positions", "learned")] = None
     """Learned positions count from the row's first event or back from its last; default from the start."""
+    position_std: Annotated[PositiveShare | None, only_with("positions", "learned")] = later(None)
+    """Standard deviation that learned positions start with; default 0.02 (HSTU's authors: sqrt(1 / width))."""
     scale_input: bool = False
     """Multiply the embedded history by the square root of the width."""
     context: Literal["none", "calendar"] = later("none")
@@ -144,6 +146,9 @@ class TransformerEncoder(Encoder):
         # a latent token has no time, so an attention that reads times would see another than in training
         self.continues = self.causal and not (spec.positions == "learned" or spec.scale_input or self.reads_times)
         start_small(self)
+        if self.position is not None and spec.position_std is not None:
+            nn.init.normal_(self.position.weight, std=spec.position_std)
+            start_otherwise(self.position.weight)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
         layers = [self._entered(x, batch)]
