@@ -6,9 +6,9 @@ and on the gated values, softmax over the target and 128 uniform negatives with 
 logQ. The paper's setting for MovieLens-1M is ``--set model.dim=50 --set model.max_length=200 --set
 model.encoder.layers=8``. Needs a store with times; ``--set model.encoder.attention.rel_bias=positions`` does without.
 Differs: 2 blocks of width 64; learned positions start at a standard deviation of .02, where the authors' have
-sqrt(1/d) (`model.encoder.position_std`); the positions of a history share their negatives; AdamW without decay for Adam; rows of
-like length share a batch; at inference the time asked about is the last event's, where the published evaluation is told
-when the target happened.
+sqrt(1/d) (`model.encoder.position_std`); the positions of a history share their negatives; AdamW without decay for
+Adam; rows of like length share a batch; at inference the time asked about is the last event's, where the published
+evaluation is told when the target happened.
 
 `hstu_plus`, HSTU++ (SPRINT, Sec. 5.1 and B.2; the example configuration of its code): SiLU attention without gate, norm
 and relative biases, RoPE after the SiLU, RMSNorm before each sublayer and at the end, SwiGLU of inner width 4d, no
