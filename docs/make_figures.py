@@ -171,10 +171,48 @@ def catalogue_growth() -> Figure:
     return figure
 
 
+BEST_BASE = "base of final_tuned.yaml, plr of final.yaml: each at its own best settings"
+FAIR, PLR = "fair/2026-11-23_2cpu_final_paired.json", "plr/2026-11-23_2cpu_final_paired.json"
+TRANSFER, TO_STAGES = "scaling/2026-11-24_2cpu_transfer.json", {"share": 1.0, "from": "scratch", "to": "staged"}
+ON_ML = {"seen": "exclude", "data": "ml-1m-sequences"}
+CLAIMS: dict[str, tuple[float | None, str, dict[str, Any]]] = {
+    "SPRINT: NDCG@5 on amazon-beauty (R)": (43, "sprint/2026-11-23_2cpu_paired.json", {"metric": "ndcg@5"}),
+    "FAIR's attention: NDCG@10 (R)": (3, FAIR, {"metric": "ndcg@10", "seen": "keep"}),
+    "the same (X)": (None, FAIR, {"metric": "ndcg@10", "seen": "exclude"}),
+    "PLR over the best base: NDCG@20 (R)": (11, PLR, {"metric": "ndcg@20", "seen": "keep", "pair": BEST_BASE}),
+    "PLR on ml-1m: NDCG@10 (X)": (None, PLR, {"metric": "ndcg@10", **ON_ML}),
+    "pre-training, all users: NDCG@10 (X)": (12, TRANSFER, {"metric": "ndcg@10", **TO_STAGES}),
+}
+"""Claim -> what the paper has (per cent; None: nothing alike), the file of our comparison, and which one of it."""
+
+
+def what_holds() -> Figure:
+    """Differences of the headline pairs in per cent, with intervals, beside those of the papers."""
+    figure = Figure(figsize=(2 * WIDTH, 0.42 * len(CLAIMS) + 0.8))
+    axes = figure.subplots()
+    for place, (paper, file, wanted) in enumerate(CLAIMS.values()):
+        found = json.loads((ROOT / "results" / file).read_text())
+        rows = found.get("comparisons") or found.get("paired") or found["rows"]
+        row = next(row for row in rows if wanted.items() <= row.items() and row.get("seeds") != [1])
+        low, middle, high = (
+            100 * value / row["a"] for value in (row["interval"][0], row["difference"], row["interval"][1])
+        )
+        axes.plot([low, high], [place, place], color=COLOURS[0], linewidth=2)
+        axes.plot(middle, place, "o", color=COLOURS[0], label="here, 95 % interval" if place == 0 else None)
+        if paper is not None:
+            axes.plot(paper, place, "D", color=COLOURS[1], label="the paper" if place == 0 else None)
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.set(yticks=range(len(CLAIMS)), yticklabels=list(CLAIMS), xlabel="difference, %")
+    axes.invert_yaxis()
+    axes.legend(loc="center right")
+    return figure
+
+
 CATALOGUES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000}
 NEGATIVES = {"srt_10": 10, "srt_100": 100, "srt_300": 300, "srt_1k": 1000}
 
 FIGURES = {
+    "what_holds": what_holds,
     "scaling_ladder": scaling_ladder,
     "srt_negatives": srt_negatives,
     "catalogue_growth": catalogue_growth,
