@@ -1,9 +1,9 @@
 """What eight features cost: a step of training and an answer of the service with them, over the same without.
 
-``step``: forward, backward and optimizer of the same batches. ``answer_1`` and ``answer_8``: processor time on the
-model's thread of one request, and of eight that are answered together, from what was read of JSON to lists; ``read``:
-the part before that, on the event loop. Histories of 50 events, 12 thousand items, the `sasrec` recipe, a category, a
-number and a list of events, a category and a number of requests, and the same three of users.
+Processor time, medians by turns. ``step``: forward, backward and optimizer of the same batches. ``answer_1`` and
+``answer_8``: one request, and eight that are answered together, from what was read of JSON to lists; ``read``: the part
+before that, on the event loop. Histories of 50 events, 12 thousand items, the `sasrec` recipe, a category, a number and
+a list of events, a category and a number of requests, and the same three of users.
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="0.01=0,1,2;0.1=0,1,2;1=0", help="seeds of each share of users")
     parser.add_argument("--counted", action="store_true", help="only what is counted: seconds")
     given = parser.parse_args()
+    if given.counted and given.results.exists():
+        parser.error(f"--counted writes its rows alone, and {given.results} is there: name another file")
     seeds = {float(s): [int(x) for x in some.split(",")] for s, some in (p.split("=") for p in given.seeds.split(";"))}
     study = Study(given.target, given.sources, given.weights, given.start_epochs, given.out)
     for share, some in seeds.items():

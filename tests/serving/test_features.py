@@ -3,6 +3,7 @@ them is told."""
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,15 @@ import pytest
 
 import fullrank as fr
 from featured import SHOP_BEGAN, SHOP_FEATURES, shop_events, shop_people
+from fullrank.inference.batches import score_batches
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run, write_copy
+from fullrank.serving.card import sample_histories
 from fullrank.serving.client import Client
 from fullrank.serving.messages import EventsRequest, RecommendRequest, UserRequest
 from fullrank.serving.model import ServedModel, given_history
 from fullrank.serving.rows import RowMistakes
+from fullrank.serving.searching import MEASURED, _users
 from fullrank.serving.service import Service
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.version_checks import Canary, asked_all
@@ -103,6 +107,31 @@ def test_the_service_answers_as_the_predictor(service: Client, predictor: Predic
     bare = [{**one, "features": {}} for one in asked[:20]]
     assert [items_of(service.recommend(**one)) for one in bare] != [items_of(one) for one in answers[:20]]
     assert {"born", "country"} <= set(service.recommend(**bare[0])["not_given"])
+
+
+def test_an_added_item_has_no_age_and_is_answered(run: Run) -> None:
+    """The quick encoder knows as many items as the service."""
+    served = ServedModel.open(run.path, ServeSettings.parse({"run": str(run.path)}), {})
+    assert served.state.finder.fast is not None
+    served.put(served.changed({"1000": {"id": 1000, "like": [1]}}))
+    history = [{"item": 1000, "time": float(SHOP_BEGAN)}, {"item": 3, "time": float(SHOP_BEGAN + 9)}]
+    asked = RecommendRequest.model_validate({"history": history, "k": 34, "seen": "keep"})
+    (answer,) = served.answer([served.read(asked, given_history(asked) or [])])
+    finder = replace(served.state.finder, fast=None)
+    by_the_run = ServedModel(run, replace(served.state, finder=finder), served.settings)
+    (own,) = by_the_run.answer([by_the_run.read(asked, given_history(asked) or [])])
+    assert len(answer.ids) == served.items.size and answer.ids == own.ids
+    np.testing.assert_allclose(answer.scores, own.scores, rtol=1e-4, atol=1e-5)
+
+
+def test_an_index_is_made_of_users_with_their_features(run: Run) -> None:
+    """Its training queries are the vectors that the model has of the store's users."""
+    served = ServedModel.open(run.path, ServeSettings.parse({"run": str(run.path), "search": "index"}), {})
+    histories = sample_histories(run, MEASURED)
+    assert histories is not None
+    found = _users(run, served.state.finder)
+    for at, scorer in score_batches(served.predictor.model, histories):
+        np.testing.assert_allclose(found[at], scorer.vectors.numpy(), atol=1e-5)  # type: ignore[attr-defined]
 
 
 def test_an_explanation_says_what_each_feature_moved(service: Client) -> None:

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from fullrank.run import Run
 from fullrank.serving.client import Client
 from fullrank.serving.model import ServedModel
 from fullrank.serving.settings import ServeSettings
@@ -138,9 +139,13 @@ def test_the_history_reaches_a_ranker_with_sequences(shop: Shop, attending: Path
         assert client.recommend(history=[], k=9)["ranked"], "no history is the missing event"
 
 
-@pytest.fixture(scope="module", params=["ids", "ratings"])
+SEQUENCES = {"shares": "item_id", "max_length": 6}, {"max_length": 6, "keep_missing": True}
+
+
+@pytest.fixture(scope="module", params=["ids", "ratings", "apart"])
 def rated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, pl.DataFrame]:
-    """A retriever that reads ids alone, or ratings too, in the last 4 events; a ranker of the last 6 rated events."""
+    """A retriever of ids alone, or of ratings too, in the last 4 events; a ranker of the last 6 rated events, or of
+    8 items and, apart from them, the last 3 ratings that are known."""
     place, draw = tmp_path_factory.mktemp("rated"), np.random.default_rng(0)
     table = pl.DataFrame({
         "user_id": np.repeat(np.arange(60), 9), "item_id": draw.integers(0, 30, 540), "timestamp": np.arange(540),
@@ -148,15 +153,18 @@ def rated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     })  # fmt: skip
     store = fr.prepare(table, place / "store", event_features=["rating"])
     settings = ["model.dim=8", "model.max_length=4", "training.max_epochs=1"]
-    settings += ["model.features=auto"] if request.param == "ratings" else []
+    settings += ["model.features=auto"] if request.param != "ids" else []
     fr.train("sasrec", store, place / "sasrec", set=settings, device="cpu", progress=False)
     seen = table.group_by("user_id", maintain_order=True).agg(history="item_id", rating="rating")
     clicks = seen.with_columns(item_id=draw.integers(0, 30, 60), label=draw.integers(0, 2, 60))
-    fields = ["item_id", {"kind": "sequence", "name": "history", "shares": "item_id", "max_length": 6},
-              {"kind": "sequence", "name": "rating", "max_length": 6, "keep_missing": True}]  # fmt: skip
+    apart = request.param == "apart"
+    items, ratings = ({"shares": "item_id", "max_length": 8}, {"max_length": 3}) if apart else SEQUENCES
+    fields = ["item_id", {"kind": "sequence", "name": "history", **items},
+              {"kind": "sequence", "name": "rating", **ratings}]  # fmt: skip
     shown = fr.prepare_impressions(clicks, place / "clicks", schema={"fields": fields, "group": "user_id"})
+    together = ["model.sequences.together=[[history,rating]]"] if not apart else []
     fr.train("din", shown, place / "din", progress=False, set=[
-        "training.max_epochs=1", "model.embedding.std=0.5", "model.sequences.together=[[history,rating]]"])  # fmt: skip
+        "training.max_epochs=1", "model.embedding.std=0.5", *together])  # fmt: skip
     return place / "sasrec", place / "din", table
 
 
@@ -175,6 +183,9 @@ def test_what_is_known_of_events_reaches_a_ranker(rated: tuple[Path, Path, pl.Da
             assert answer["ranked"] and items_of(answer) == wanted["item"].to_list()
             assert scores_of(answer) == pytest.approx(wanted["score"].to_list(), abs=1e-5)
         plain = client.recommend(history=own["item_id"].to_list(), k=9, seen="keep")
+        unranked = client.recommend(history=own["item_id"].to_list(), k=9, seen="keep", ranker=False)
+        of_retriever = Run.open(run).model().reads_features or {}
+        assert unranked.get("not_given", []) == [*of_retriever.get("event", ())], "what the ranker alone reads"
         assert plain["not_given"] == ["rating"] and scores_of(plain) != pytest.approx(wanted["score"].to_list())
         assert [one["name"] for one in client.call("GET", "/v1/model")["features"]["event"]] == ["rating"]
         assert "rating" in client.call("GET", "/openapi.json")["components"]["schemas"]["EventFeatures"]["properties"]

@@ -21,6 +21,7 @@ from fullrank.inference.batches import Batching, batches
 from fullrank.inference.recommend import rank
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.scaling.sequence_size import batch_flops, non_embedding
+from fullrank.serving import fast_search
 from fullrank.serving.fast import FastEncoder
 from fullrank.training.data_module import RetrievalData
 from refusals import refused
@@ -217,10 +218,12 @@ def test_what_features_cost_is_counted(rich: FeaturedStore) -> None:
         assert non_embedding(model) - non_embedding(plain) == 16 * 16 * maps + 16 * (maps > 0)
 
 
-@pytest.mark.parametrize("fuse", ["sum", "gate"])
+@pytest.mark.parametrize("fuse", ["sum", "concat", "gate"])
 @pytest.mark.parametrize("user_at", ["places", "prefix"])
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_the_quick_encoder_reads_them(rich: FeaturedStore, encoder: str, user_at: str, fuse: str) -> None:
+def test_the_quick_encoder_reads_them(
+    rich: FeaturedStore, encoder: str, user_at: str, fuse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lists of histories with features, a few at a time, are those of the model; `fmlp` has no quick encoder."""
     model, _ = model_of(
         tiny(*ENCODERS[encoder], MADE, f"model.features.fuse={fuse}", f"model.features.user_at={user_at}"), rich
@@ -233,6 +236,7 @@ def test_the_quick_encoder_reads_them(rich: FeaturedStore, encoder: str, user_at
     histories = rich.eval_set("test").histories
     wanted = rank(model, histories, k=10, seen="keep")
     rank_without = rank(model, replace(histories, features=None), k=10, seen="keep")
+    monkeypatch.setattr(fast_search, "SCORES", 7 * model.num_items)  # forty histories are cut into parts
     for low, high in ((0, 1), (1, 40)):
         some = histories.take(np.arange(low, high))
         assert some.seconds is not None

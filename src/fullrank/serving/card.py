@@ -23,7 +23,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.features import ROLES
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.encoding import FieldEncoder
-from fullrank.data.impressions.schema import AnyField, Categorical
+from fullrank.data.impressions.schema import AnyField, BagOf, Categorical, SequenceOf
 from fullrank.data.impressions.vocabulary import Vocabulary
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.spec import selection_sign
@@ -253,8 +253,10 @@ def _validation(run: Run) -> JsonObject | None:
 
 
 def described(field: AnyField, encoder: FieldEncoder) -> JsonObject:
-    """A field for a form: name, `kind`, and the values of a category that has few."""
+    """A field for a form: name, `kind`, the values of a category that has few, and what separates those of a text."""
     found = {"name": field.name, "kind": field.kind}
+    if isinstance(field, BagOf | SequenceOf) and field.separator is not None:
+        found["separator"] = field.separator
     if isinstance(field, Categorical):
         known = encoder.lookup(field)
         if isinstance(known, Vocabulary) and len(known.values) <= FEW:

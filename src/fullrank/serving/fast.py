@@ -14,7 +14,7 @@ signatures look is said in `serving/packed_attention.py`.
 No `from __future__ import annotations` here: TorchScript reads the annotations of what it compiles.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from typing import Any, cast, no_type_check
 
@@ -248,10 +248,16 @@ class FastEncoder:
         """Use `of`."""
         self._ranking, self._timed, self._cosine = ranking, model.reads_times, model.cosine
         self._covers, self._roles = isinstance(model.task, ClozeTask), model.reads_features
-        self._beside = None if self._roles is None else deepcopy(cast(HistoryTask, model.task)).beside
+        self._beside: Callable[[Tensor, Batch], tuple[Tensor, Batch]] | None = None
         self._reads = model.max_length - self._covers
         """How many of a history's last events are read."""
+        self._read_items(model)
+
+    def _read_items(self, model: RecommenderModel) -> None:
+        """The vectors of its items, and what reads features beside them (an item's age is made of its first event)."""
         self._put(model.items.all().detach().clone())
+        if self._roles is not None:
+            self._beside = deepcopy(cast(HistoryTask, model.task)).beside
 
     def _put(self, vectors: Float[Tensor, "V D"]) -> None:
         self._vectors = vectors.contiguous()
@@ -278,6 +284,13 @@ class FastEncoder:
         with torch.inference_mode():
             made = FastEncoder(model, ranking)
             made._warm_up()
+        return made
+
+    @torch.inference_mode()
+    def grown(self, model: RecommenderModel) -> "FastEncoder":
+        """The same encoder over the items of `model`, which is the one it was made of with more of them."""
+        made = copy(self)
+        made._read_items(model)
         return made
 
     @torch.inference_mode()

@@ -66,10 +66,11 @@ class ServedModel:
         model = state.predictor.model
         self.reads_times, self.allows_empty = model.reads_times, model.allows_empty
         self._own_steps = 0 if model.reasoner is None else model.reasoner.steps
-        ranker = state.ranker
-        of_ranker, longest = ((), 0) if ranker is None else (tuple(ranker.past), ranker.longest)
+        ranker, most = state.ranker, settings.history_most
+        of_ranker, read = ((), 0) if ranker is None else (tuple(ranker.past), ranker.events_read(most))
         reads = Reads.of(model, run.catalog.features, of_ranker)
-        self.features = ServedFeatures(reads, max(model.max_length, longest), settings.history_most)
+        self._of_ranker_alone = {*of_ranker} - {*state.predictor.reads.names.get("event", ())}
+        self.features = ServedFeatures(reads, max(model.max_length, read), most)
 
     @classmethod
     def open(cls, folder: str | Path, settings: ServeSettings, documents: Documents) -> ServedModel:
@@ -195,6 +196,9 @@ class ServedModel:
         if self.features.reads.names or given or (asked.history and any(events)):
             known_here = {**others, "asked": {*others.get("asked", ()), *of_ranker}}
             told = self.features.told(events, user or {}, given, stored=asked.history is None, others=known_here)
+        fields = {**(user or {}), **of_ranker, **(asked.context or {})} if ranked else {}
+        unread = self._of_ranker_alone & fields.keys() if ranked else self._of_ranker_alone
+        told = replace(told, lacking=tuple(name for name in told.lacking if name not in unread)) if unread else told
         return Ask(
             known[-settings.history_most :],
             asked,
@@ -206,7 +210,7 @@ class ServedModel:
             untimed=self.reads_times and bool(history) and all(moment is None for _, moment, _ in history),
             ranked=ranked,
             user=None if asked.user is None else str(asked.user),
-            fields={**(user or {}), **of_ranker, **(asked.context or {})} if ranked else {},
+            fields=fields,
             told=told.beside(places[-min(self.features.most, settings.history_most) :]),
             time=asked.time,
         )

@@ -84,10 +84,14 @@ class ServedRanker:
         sequences = [one for one in self.stage.encoder.schema.fields if isinstance(one, SequenceOf)]
         return tuple(one.name for one in sequences if one.shares in self.of_items or one.name in self.past)
 
-    @property
-    def longest(self) -> int:
-        """Most past events whose features it reads."""
-        return max((one.max_length for one in self.stage.encoder.multivalued if one.name in self.past), default=0)
+    def events_read(self, most: int) -> int:
+        """Last events of a history that its sequences are made of: all `most` where one leaves out missing values, so
+        that older events move up."""
+        several, groups = self.stage.encoder.multivalued, self.stage.model.embedding.parallel
+        aligned = {several[number].name for group in groups for number in group}
+        filled = [one for one in several if isinstance(one, SequenceOf) and one.name in self.of_history]
+        whole = all(one.keep_missing or one.name in aligned for one in filled)
+        return max((one.max_length for one in filled), default=0) if whole else most
 
     def require_whole_histories(self) -> None:
         """Raise `UserError` where the items lack a column that a history is read by, beside one that they have."""

@@ -84,10 +84,7 @@ class Finder:
 
     def with_items(self, predictor: Predictor) -> Finder:
         """The same search over the items of another predictor of the model, which has more of them."""
-        fast = self.fast
-        if fast is not None:
-            with torch.inference_mode():
-                fast = fast.with_items(predictor.model.items.all().detach())
+        fast = None if self.fast is None else self.fast.grown(predictor.model)
         decode = None if self.decode is None else search_of(predictor.model, predictor.decoding, BLOCK)
         return replace(self, predictor=predictor, fast=fast, decode=decode)
 
@@ -165,10 +162,10 @@ class Finder:
         scores, ids = graph.answer(rows.padded(graph.length), rows.lengths, moments, excluded)
         return scores[:, :k], ids[:, :k], None
 
-    def _vectors(self, histories: Histories) -> torch.Tensor:
-        """[B, D] what is searched with."""
+    def _vectors(self, histories: Histories, *, quick: bool = True) -> torch.Tensor:
+        """[B, D] what is searched with; `quick` where histories are few and lie behind each other from 0."""
         model = self.predictor.model
-        if self.fast is not None:
+        if self.fast is not None and quick:
             timed = None if histories.seconds is None or not model.reads_times else list(histories.seconds)
             states = self.fast.states_of(list(histories.items), timed, histories.features)
             return unit(states) if model.cosine else states
@@ -222,7 +219,7 @@ def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
         items = [draw.integers(0, finder.predictor.catalog.size, 1) for _ in range(MEASURED)]
         histories = _histories(items, [np.zeros(1, np.int64)] * MEASURED, None)
     with torch.inference_mode():
-        return finder._vectors(histories).numpy()
+        return finder._vectors(histories, quick=finder.predictor.model.reads_features is None).numpy()
 
 
 def _has_vectors(predictor: Predictor) -> bool:
