@@ -197,6 +197,10 @@ class Model(ABC):
         """Tables whose gradients are sparse, updated row by row."""
         return []
 
+    def make_room(self, tensors: Mapping[str, Tensor]) -> None:
+        """Get as long as these saved tensors, where something in the model has the length of its training data."""
+        return None
+
     @abstractmethod
     def answer(self, batch: Batch) -> Scorer:
         """The scores of all items for each history. A model that has an item index takes `index` and `budget` too."""

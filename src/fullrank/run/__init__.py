@@ -37,6 +37,7 @@ from fullrank.data.impressions.schema import FieldInfo
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_store, open_store
 from fullrank.data.manifest import damaged_file, is_store, sha256_file
 from fullrank.experiment import Experiment
+from fullrank.models import Model
 from fullrank.models.ranking.calibration import Calibration
 from fullrank.ops.model_cost import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
@@ -393,6 +394,8 @@ def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], w
 
 def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path) -> None:
     """Put tensors into a model. Raises `UserError` naming what does not fit."""
+    if isinstance(model, Model):
+        model.make_room(tensors)
     # dtypes too: loading would round in silence
     asked, given = (
         {name: f"{tensor.dtype} of shape {tuple(tensor.shape)}" for name, tensor in some.items()}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fullrank.data.batch import Batch
@@ -35,6 +35,15 @@ class Sparse:
         inside = (self.ids >= low) & (self.ids < high)
         out.scatter_add_(1, torch.where(inside, self.ids - low, 0), self.values * inside)
         return torch.where(out > 0, out, self.rest[low:high])
+
+
+def comes_again(batch: Batch) -> Bool[Tensor, "B T"]:
+    """Whether the item of an event comes again behind it: different items count once, at their last event."""
+    items = torch.where(batch.valid, batch.items, -1)
+    order = items.sort(dim=1, stable=True)
+    again = torch.zeros_like(batch.valid)
+    again[:, :-1] = order.values[:, :-1] == order.values[:, 1:]
+    return torch.zeros_like(again).scatter_(1, order.indices, again)
 
 
 class ItemLinks(Baseline):

@@ -1,0 +1,163 @@
+"""EASE: links from item to item by a ridge regression in closed form (Steck, WWW 2019, arXiv:1905.03375).
+
+X is users x items, 1 where a user has trained on an item. B minimises |X - X B|^2 + l2 |B|^2 with B_jj = 0: with
+P = (X'X + l2 I)^-1
+
+    B_ij = -P_ij / P_jj       score of j = sum_i B_ij over the different items i of a history
+
+Weights may be negative: two items that say the same count once. Each item i keeps its `neighbours` largest |B_ij|.
+
+From `dense` items on, P is of each item j and its `local` most alike items alone, by the cosine of their users (the
+approximation of Steck, NeurIPS 2019, "Markov random fields for collaborative filtering", Sec. 3.2, for each item by
+itself): the regression of j on those, of the items that share a user with it.
+
+Differs: an event may count less than the one after it (`decay`; 1 is the paper's).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy import sparse
+from torch import Tensor
+
+from fullrank.core.constraints import Count, Length, ListLength, PositiveFactor, PositiveShare
+from fullrank.data.batch import Batch
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.models.sequential.baselines import BaselineSpec
+from fullrank.models.sequential.baselines.item_links import ItemLinks, Sparse, comes_again
+
+SMALL = 1e-6
+"""Score of the most popular item where no weight leads to it: below every weight that matters."""
+CHUNK = 256
+"""Items whose regressions are solved at once."""
+
+
+class EASE(BaselineSpec):
+    """Ranks by a linear regression of each item on the others."""
+
+    kind: Literal["ease"] = "ease"
+    l2: PositiveFactor = 300.0
+    """Weight of the squared size of B: more for data with more events of an item."""
+    history: Length = 1000
+    """Last events of a history that are read."""
+    decay: PositiveShare = 1.0
+    """Weight of an event relative to the one after it."""
+    neighbours: ListLength = 500
+    """Weights kept per item of a history."""
+    dense: Count = 20_000
+    """Items from which on each is regressed on its most alike ones: the whole inverse takes 8 bytes and a few
+    operations for each third power of them (12,000 items: 1.2 GB and a minute of a core)."""
+    local: ListLength = 50
+    """How many those are."""
+
+    def build(self, catalog: Catalog) -> EASEModel:
+        return EASEModel(catalog.size, self)
+
+
+@dataclass(frozen=True)
+class SignedSparse(Sparse):
+    """Scores given by pairs of (row, item), of either sign, above what all items have (`rest`, from 0 to `SMALL`)."""
+
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
+        inside = (self.ids >= low) & (self.ids < high)
+        out = self.rest[low:high].repeat(len(self.ids), 1)
+        return out.scatter_add_(1, torch.where(inside, self.ids - low, 0), self.values * inside)
+
+
+class EASEModel(ItemLinks):
+    """Links by regression."""
+
+    spec: EASE
+
+    def fit(self, store: Store) -> None:
+        seen = seen_items(store)
+        left, right, weights = whole(seen, self.spec) if seen.shape[1] < self.spec.dense else local(seen, self.spec)
+        largest = largest_of_rows(left, np.abs(weights), self.spec.neighbours)
+        self.keep(left[largest], right[largest], weights[largest], store.catalog.popularity.astype(np.float64))
+
+    def answer(self, batch: Batch) -> SignedSparse:
+        age = batch.lengths[:, None] - 1 - torch.arange(batch.items.shape[1], device=batch.items.device)
+        first = batch.valid & ~comes_again(batch)
+        weight = torch.where(first, self.spec.decay ** age.clamp_min(0).float(), 0.0)
+        values = self.likeness[batch.items] * weight[..., None]
+        rest = SMALL * self.counts / self.counts.max().clamp_min(1)
+        return SignedSparse(self.ids[batch.items].flatten(1), values.flatten(1), rest)
+
+
+def seen_items(store: Store) -> sparse.csr_matrix:
+    """[U, V] 1 where a user has trained on an item."""
+    users, items, _ = store.trained()
+    found = sparse.csr_matrix((np.ones(len(items)), (users, items)), shape=(store.num_users, store.num_items))
+    found.data[:] = 1.0
+    return found
+
+
+Weights = tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"], Float[np.ndarray, "p"]]
+"""(i, j, B_ij)."""
+
+
+def whole(seen: sparse.csr_matrix, spec: EASE) -> Weights:
+    """Of each item on all others."""
+    gram = torch.from_numpy((seen.T @ seen).toarray())
+    gram.diagonal().add_(spec.l2)
+    weights = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+    weights.div_(weights.diagonal().neg().clone()).fill_diagonal_(0)
+    parts = []
+    many = min(spec.neighbours, len(weights))
+    for low in range(0, len(weights), CHUNK):
+        rows = weights[low : low + CHUNK]
+        ids = rows.abs().topk(many, dim=1).indices
+        left = torch.arange(low, low + len(rows))[:, None].expand_as(ids)
+        parts.append((left.flatten(), ids.flatten(), rows.gather(1, ids).flatten()))
+    found = [torch.cat(some).numpy() for some in zip(*parts, strict=True)]
+    return found[0], found[1], found[2]
+
+
+def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
+    """Of each item on its most alike ones."""
+    gram = (seen.T @ seen).tocoo()
+    counts = np.asarray(seen.sum(0)).ravel()
+    other = gram.row != gram.col
+    left, right, together = gram.row[other], gram.col[other], gram.data[other]
+    alike = largest_of_rows(left, together / np.sqrt(counts[left] * counts[right]), spec.local)
+    size = seen.shape[1]
+    nearest = np.full((size, spec.local), -1)
+    place = np.arange(len(alike)) - np.searchsorted(left[alike], np.arange(size))[left[alike]]
+    nearest[left[alike], place] = right[alike]
+    keys = left.astype(np.int64) * size + right  # rising: gram is in order of rows, and of columns in each
+    order = np.argsort(keys, kind="stable")
+    keys, together = keys[order], together[order]
+    parts = []
+    for low in range(0, size, CHUNK):
+        items = np.arange(low, min(low + CHUNK, size))
+        group = np.concatenate([items[:, None], nearest[items]], 1)  # j first, then those it is regressed on
+        there = group >= 0
+        asked = group[:, :, None] * size + group[:, None, :]
+        at = np.minimum(np.searchsorted(keys, asked), max(len(keys) - 1, 0))
+        known = (
+            there[:, :, None] & there[:, None, :] & (keys[at] == asked) if len(keys) else np.zeros(asked.shape, bool)
+        )
+        own = np.where(known, together[at], 0.0) if len(keys) else np.zeros(asked.shape)
+        diagonal = np.arange(group.shape[1])
+        own[:, diagonal, diagonal] = np.where(there, counts[np.maximum(group, 0)], 0.0) + spec.l2
+        first = np.zeros((*group.shape, 1))
+        first[:, 0] = 1.0
+        inverse = np.linalg.solve(own, first)[:, :, 0]  # the column P_.j
+        weights = -inverse / inverse[:, :1]
+        some = there & (weights != 0)
+        some[:, 0] = False
+        parts.append((group[some], np.repeat(items, group.shape[1]).reshape(group.shape)[some], weights[some]))
+    return tuple(np.concatenate(some) for some in zip(*parts, strict=True))  # type: ignore[return-value]
+
+
+def largest_of_rows(rows: Int[np.ndarray, "p"], values: Float[np.ndarray, "p"], most: int) -> Int[np.ndarray, "n"]:
+    """Places of the largest values of each row, row after row, largest first."""
+    order = np.lexsort((-values, rows))
+    begun = np.searchsorted(rows[order], rows[order])
+    return order[np.arange(len(order)) - begun < most]
