@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.core.constraints import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_SEED, MOST_VALUE
+from fullrank.core.constraints import (
+    MOST_COUNT,
+    MOST_EPOCHS,
+    MOST_FACTOR,
+    MOST_PARTS,
+    MOST_SEED,
+    MOST_VALUE,
+    not_with,
+)
 from fullrank.core.errors import UserError, in_context, no_such, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Problem, Room, component, kinds
@@ -56,6 +64,11 @@ class Training(Spec):
     """Evaluations without improvement of `evaluation.selection` before training stops; null runs all epochs."""
     keep: Literal["best", "last"] = later("best")
     """The weights that the run ends with: those of the best evaluation, or those of the last step."""
+    ema: Annotated[float | None, not_with("shard_items", True), not_with("shard_encoder", True)] = later(
+        None, ge=0.5, lt=1
+    )
+    """Validate and keep an exponential mean of the weights over the steps, with this share of its last value (.999:
+    about the last thousand steps); null keeps the weights themselves. Takes their memory once more."""
     top_blocks: int | None = later(None, ge=0, le=MOST_PARTS)
     """Blocks of the encoder that are trained, from the top, where training starts from a run; the lower ones and the
     tables of items and positions stay as they are. Null trains everything."""

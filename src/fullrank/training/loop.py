@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run.manifest import WEIGHTS
 from fullrank.training import Callback, TrainState
+from fullrank.training.average import AveragedWeights, without_averages
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
 from fullrank.training.data_module import AnyBatch, DataModule
 from fullrank.training.distributed import ProcessRank, is_distributed, mean_by_row, sum_over_ranks
@@ -75,6 +77,10 @@ class FitModule(lightning.LightningModule):
         """The step that this process starts at, and how often the learning rate was cut (schedule `plateau`)."""
         self.terms: dict[str, Tensor] = {}
         self.micro_batch = 0
+        ema = training.ema
+        self.average = None if ema is None else AveragedWeights(model, ema)
+        if self.average is not None and kept is not None:
+            self.average.load(kept.optimizer, kept.folder / "optimizer.safetensors")
         self.shards = {f"model.{name}": shard for name, shard in sharded_parameters(model).items()}
         """The parameters of which this process holds a part."""
         self.by_row = list(model.row_parameters())
@@ -98,6 +104,10 @@ class FitModule(lightning.LightningModule):
         assert isinstance(total, Tensor)
         return total * shards
 
+    def kept_weights(self) -> AbstractContextManager[None]:
+        """The model has the weights that the run keeps: the averages, where there are some."""
+        return nullcontext() if self.average is None else self.average.shown()
+
     def take_terms(self) -> dict[str, Tensor]:
         """The terms summed over micro-batches since they were last taken."""
         taken, self.terms = self.terms, {}
@@ -109,7 +119,7 @@ class FitModule(lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = make_optimizer(self.model, self.training_spec)
         if self.kept is not None:
-            moments = own_moments(self.kept.optimizer, sharded_numbers(optimizer, self.model))
+            moments = own_moments(without_averages(self.kept.optimizer), sharded_numbers(optimizer, self.model))
             load_optimizer(optimizer, moments, self.kept.folder / "optimizer.safetensors")
         rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._factor(self.first + step))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
@@ -184,6 +194,8 @@ class TrainingLoop(lightning.Callback):
         if module.micro_batch:
             return
         step = module.first + trainer.global_step
+        if module.average is not None:
+            module.average.update(step)
         terms = {name: sum_over_ranks(value) for name, value in module.take_terms().items()}
         for name, value in terms.items():
             self.epoch_sums[name] = self.epoch_sums.get(name, 0.0) + value
@@ -287,7 +299,7 @@ class TrainingLoop(lightning.Callback):
         """Validation metrics; the best weights so far are written as the run's weights, unless the last are kept."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
         rank = ProcessRank(module.global_rank, module.trainer.world_size)
-        with whole_blocks(module.model):
+        with whole_blocks(module.model), module.kept_weights():
             score = self.data.score(module.model, module.device, rank)
         if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
             self.best, self.best_epoch, self.validations_without_gain = score, epoch, 0
@@ -302,11 +314,12 @@ class TrainingLoop(lightning.Callback):
 
     def _write_weights(self, module: FitModule) -> None:
         """The run's weights, of all processes; the first writes them."""
-        weights = whole_weights(module.model)
-        if module.global_rank:
-            send_pieces(weights)
-            return
-        write_tensors(self.out.path / WEIGHTS, weights)
+        with module.kept_weights():
+            weights = whole_weights(module.model)
+            if module.global_rank:
+                send_pieces(weights)
+                return
+            write_tensors(self.out.path / WEIGHTS, weights)
         self.run_weights = sha256_file(self.out.path / WEIGHTS)
 
     def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
@@ -324,6 +337,7 @@ class TrainingLoop(lightning.Callback):
         optimizer = trainer.optimizers[0]
         weights = whole_weights(module.model)
         moments = whole_moments(dump_optimizer(optimizer), sharded_numbers(optimizer, module.model))
+        moments |= {} if module.average is None else module.average.dump()
         if trainer.is_global_zero:
             write_checkpoint(self.out.path, weights, moments, state)
             if self.out.publish():
