@@ -51,10 +51,13 @@ load = importlib.import_module
 
 
 class Room:
-    """Marks a field that holds a component of one of these rooms (modules or packages below ``fullrank``)."""
+    """Marks a field that holds a component of one of these rooms (modules or packages below ``fullrank``).
 
-    def __init__(self, *names: str):
-        self.names = names
+    `without`: kinds that it may not hold, such as that of the Spec that has the field.
+    """
+
+    def __init__(self, *names: str, without: tuple[str, ...] = ()):
+        self.names, self.without = names, without
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -67,7 +70,7 @@ class Room:
         return {"anyOf": [*full, {"enum": names, "description": "The kind alone: everything else at its default."}]}
 
     def kinds(self) -> list[str]:
-        return [kind for name in self.names for kind in kinds(name)]
+        return [kind for name in self.names for kind in kinds(name) if kind not in self.without]
 
     def validate(self, given: Any) -> Spec:
         if isinstance(given, str):
@@ -82,6 +85,8 @@ class Room:
             raise UserError(
                 f"expected a mapping with 'kind', one of: {', '.join(sorted(self.kinds()))}", code="missing-kind"
             )
+        if given["kind"] in self.without:
+            raise unknown("kind", given["kind"], sorted(self.kinds()))
         return find(given["kind"], *self.names).model_validate(given)
 
 

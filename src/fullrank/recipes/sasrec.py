@@ -24,6 +24,9 @@ the width for each stream. Items need a column `attributes` (a list of categorie
 data/s3rec-beauty; others: ``--set model.items.categorical=[brand,category]``. Differs: what `encoders/fdsa.py` and
 `items/features.py` say; the exact softmax for binary cross-entropy, and no titles among the features.
 
+`hybrid`, as ``fullrank train fullrank.recipes.sasrec:hybrid ...``: `sasrec` on items of ids and text
+(`models/sequential/items/hybrid.py`); so are `fmlp` and `hstu` with ``--set model.items=hybrid``. No numbers yet.
+
 Command: ``fullrank train sasrec --data data/beauty --out runs/sasrec``, and so for the others.
 Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).
 """
@@ -51,6 +54,11 @@ def sasrec() -> Experiment:
     )
     training = Training(max_epochs=30, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
     return Experiment(recipe="sasrec", model=model, training=training)
+
+
+def hybrid() -> Experiment:
+    """`sasrec` whose items have a vector of their own and one of their title and brand."""
+    return sasrec().override("recipe=hybrid", "model.items=hybrid")
 
 
 @recipe(needs="events")
