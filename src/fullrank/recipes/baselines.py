@@ -1,11 +1,12 @@
 """Recommenders without training, at their defaults: what every trained model has to beat.
 
 Sources: item_to_item is that of Sarwar et al. 2001 in its session form (Ludewig & Jannach, arXiv:1803.09587),
-transition_graph is after Han et al. 2026 (arXiv:2605.07125), ease is of Steck 2019 (arXiv:1905.03375), session_knn of
-Ludewig & Jannach and of Kersbergen et al. 2022.
+transition_graph is after Han et al. 2026 (arXiv:2605.07125), ease is of Steck 2019 (arXiv:1905.03375), ials of
+Hu et al. 2008 as of Rendle et al. 2021 (arXiv:2110.14037), session_knn of Ludewig & Jannach and of Kersbergen et al.
+2022.
 
 Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` (or `recency`, `item_to_item`,
-`transition_graph`, `ease`, `session_knn`). Cost: seconds; `ease` a minute for 12,000 items. Numbers:
+`transition_graph`, `ease`, `ials`, `session_knn`). Cost: seconds; `ease` a minute for 12,000 items. Numbers:
 `results/sequence/`, `results/shortcut/`.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.baselines.ease import EASE
+from fullrank.models.sequential.baselines.ials import IALS
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity, Recency
 from fullrank.models.sequential.baselines.session_knn import SessionKNN
@@ -42,6 +44,12 @@ def item_to_item() -> Experiment:
 def ease() -> Experiment:
     """EASE: each item by a linear regression on the others, in closed form (Steck 2019); no training."""
     return Experiment(recipe="ease", model=EASE())
+
+
+@recipe(needs="events")
+def ials() -> Experiment:
+    """iALS: factors of users and items by alternating least squares (Hu et al. 2008; Rendle et al. 2021)."""
+    return Experiment(recipe="ials", model=IALS())
 
 
 @recipe(needs="events; better with times")

@@ -65,7 +65,8 @@ def check_contract(build: Callable[[Store], Any]) -> None:
     scores = answer.block(0, ITEMS)
     assert answer.size == ITEMS and scores.shape == (4, ITEMS) and scores.isfinite().all()
     parts = [answer.block(low, min(low + 5, ITEMS)) for low in range(0, ITEMS, 5)]
-    assert torch.equal(torch.cat(parts, 1), scores), "blocks are no parts of the whole"
+    # a product of other shapes rounds otherwise, as in a trained model
+    assert close(torch.cat(parts, 1), scores), "blocks are no parts of the whole"
     empty = model.answer(padded([[], [3]]).to(_device(model))).block(0, ITEMS)
     assert empty.isfinite().all()
 
