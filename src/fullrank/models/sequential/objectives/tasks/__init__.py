@@ -151,8 +151,8 @@ class HistoryTask(Task):
     def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
         return self.beside(items.read(batch.items), batch)
 
-    def beside(self, x: Float[Tensor, "B T D"], batch: Batch) -> Inputs:
-        """What the encoder reads at inference, of the vectors of the items."""
+    def beside(self, x: Float[Tensor, "B _ D"], batch: Batch) -> Inputs:
+        """What the encoder reads at inference, of the vectors of the items: a place more for a token of the user."""
         if self.features is None:
             return x, batch
         known = (batch.features or BatchFeatures()).before_answers(batch.times, batch.lengths, batch.items.shape[1])
