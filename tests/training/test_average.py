@@ -57,8 +57,8 @@ def test_what_is_validated_is_what_is_kept(market: Store, tmp_path: Path) -> Non
     run = fitted(market, tmp_path / "run", EMA)
     metric = run.spec.evaluation.selection
     best = max(row[f"validation/{metric}"] for row in run.rows() if f"validation/{metric}" in row)
-    found = fr.evaluate(run, "validation", data=market, set=[f"metrics=[{metric.split('@')[0]}]", "bootstrap=0"],
-                        progress=False)  # fmt: skip
+    asked = [f"metrics=[{metric.split('@')[0]}]", "bootstrap=0"]
+    found = fr.evaluate(run, "validation", data=market, set=asked)
     assert found.metrics[metric] == pytest.approx(best)
 
 
