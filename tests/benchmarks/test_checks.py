@@ -20,7 +20,7 @@ from fullrank.serving.stores.sqlite import SqliteStore
 
 SLOW = {
     "batch_inference": "slow",
-    "features": "slow",
+    "feature_cost": "slow",
     "ray": "cluster",
     "sharded": "cluster",
     "serve": "process",

@@ -172,7 +172,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answers", type=int, default=400, help="timed answers of each arm (default 400)")
 
 
-BENCHMARK = Benchmark("features", "what eight features cost, over the same without", _arguments, check, measure)
+BENCHMARK = Benchmark("feature_cost", "what eight features cost, over the same without", _arguments, check, measure)
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK))
