@@ -52,7 +52,7 @@ def ials() -> Experiment:
     return Experiment(recipe="ials", model=IALS())
 
 
-@recipe(needs="events; better with times")
+@recipe(needs="events")
 def session_knn() -> Experiment:
     """Session kNN: items of the training sessions most like the last events (V-SKNN, VMIS-kNN); no training."""
     return Experiment(recipe="session_knn", model=SessionKNN())

@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from scipy import sparse
@@ -32,7 +33,6 @@ from fullrank.models import DenseScorer
 from fullrank.models.sequential.baselines import Baseline, BaselineSpec
 from fullrank.models.sequential.baselines.ease import seen_items
 from fullrank.models.sequential.baselines.item_links import comes_again
-from fullrank.models.sequential.items import unit
 
 ENTRIES = 1 << 22
 """Numbers of vectors that are gathered at once."""
@@ -124,7 +124,7 @@ class IALSModel(Baseline):
 
     def similar(self, items: Int[Tensor, "B"], index: None = None) -> DenseScorer:
         """The cosine of the vectors of items."""
-        vectors = unit(self.vectors)
+        vectors = F.normalize(self.vectors, dim=-1)
         return DenseScorer(vectors[items], vectors)
 
 
