@@ -35,7 +35,9 @@ from fullrank.models.sequential.baselines.item_links import ItemLinks, Sparse, c
 SMALL = 1e-6
 """Score of the most popular item where no weight leads to it: below every weight that matters."""
 CHUNK = 256
-"""Items whose regressions are solved at once."""
+"""Items whose largest weights are looked for at once."""
+ENTRIES = 1 << 20
+"""Numbers of the small systems that are solved at once."""
 
 
 class EASE(BaselineSpec):
@@ -125,17 +127,19 @@ def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
     counts = np.asarray(seen.sum(0)).ravel()
     other = gram.row != gram.col
     left, right, together = gram.row[other], gram.col[other], gram.data[other]
-    alike = largest_of_rows(left, together / np.sqrt(counts[left] * counts[right]), spec.local)
     size = seen.shape[1]
-    nearest = np.full((size, spec.local), -1)
+    most = max(min(spec.local, size - 1), 1)
+    alike = largest_of_rows(left, together / np.sqrt(counts[left] * counts[right]), most)
+    nearest = np.full((size, most), -1)
     place = np.arange(len(alike)) - np.searchsorted(left[alike], np.arange(size))[left[alike]]
     nearest[left[alike], place] = right[alike]
     keys = left.astype(np.int64) * size + right  # rising: gram is in order of rows, and of columns in each
     order = np.argsort(keys, kind="stable")
     keys, together = keys[order], together[order]
     parts = []
-    for low in range(0, size, CHUNK):
-        items = np.arange(low, min(low + CHUNK, size))
+    chunk = max(ENTRIES // (most + 1) ** 2, 1)
+    for low in range(0, size, chunk):
+        items = np.arange(low, min(low + chunk, size))
         group = np.concatenate([items[:, None], nearest[items]], 1)  # j first, then those it is regressed on
         there = group >= 0
         asked = group[:, :, None] * size + group[:, None, :]
