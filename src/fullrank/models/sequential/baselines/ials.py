@@ -24,7 +24,7 @@ from pydantic import Field
 from scipy import sparse
 from torch import Tensor
 
-from fullrank.core.constraints import MOST_EPOCHS, MOST_FACTOR, Length, PositiveFactor, Share, Width
+from fullrank.core.constraints import MOST_EPOCHS, MOST_FACTOR, Length, PositiveFactor, Share
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
@@ -42,8 +42,8 @@ class IALS(BaselineSpec):
     """Ranks by inner products of factorised histories and items."""
 
     kind: Literal["ials"] = "ials"
-    dim: Width = 64
-    """Width of the vectors."""
+    dim: int = Field(64, ge=1, le=4096)
+    """Width of the vectors; each row's system has this many unknowns."""
     sweeps: int = Field(16, ge=1, le=MOST_EPOCHS)
     """Times that all users and all items are solved for."""
     unobserved: PositiveFactor = 0.1
