@@ -30,7 +30,8 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import BaselineSpec
-from fullrank.models.sequential.baselines.item_links import ItemLinks, Sparse, comes_again
+from fullrank.models.sequential.baselines.item_links import ItemLinks, Sparse, best_of_rows
+from fullrank.models.sequential.baselines.sets import comes_again, seen_items
 
 SMALL = 1e-6
 """Score of the most popular item where no weight leads to it: below every weight that matters."""
@@ -53,8 +54,8 @@ class EASE(BaselineSpec):
     neighbours: ListLength = 500
     """Weights kept per item of a history."""
     dense: Count = 20_000
-    """Items from which on each is regressed on its most alike ones: the whole inverse takes 8 bytes and a few
-    operations for each third power of them (12,000 items: 1.2 GB and a minute of a core)."""
+    """Items from which on each is regressed on its most alike ones: the whole inverse takes 16 bytes for each pair of
+    items and the time of their third power (12,000 items: 2.3 GB and a minute of a core)."""
     local: ListLength = 50
     """How many those are."""
 
@@ -80,24 +81,11 @@ class EASEModel(ItemLinks):
     def fit(self, store: Store) -> None:
         seen = seen_items(store)
         left, right, weights = whole(seen, self.spec) if seen.shape[1] < self.spec.dense else local(seen, self.spec)
-        largest = largest_of_rows(left, np.abs(weights), self.spec.neighbours)
-        self.keep(left[largest], right[largest], weights[largest], store.catalog.popularity.astype(np.float64))
+        self.keep(left, right, weights, store.catalog.popularity.astype(np.float64), by=np.abs(weights))
 
     def answer(self, batch: Batch) -> SignedSparse:
-        age = batch.lengths[:, None] - 1 - torch.arange(batch.items.shape[1], device=batch.items.device)
-        first = batch.valid & ~comes_again(batch)
-        weight = torch.where(first, self.spec.decay ** age.clamp_min(0).float(), 0.0)
-        values = self.likeness[batch.items] * weight[..., None]
         rest = SMALL * self.counts / self.counts.max().clamp_min(1)
-        return SignedSparse(self.ids[batch.items].flatten(1), values.flatten(1), rest)
-
-
-def seen_items(store: Store) -> sparse.csr_matrix:
-    """[U, V] 1 where a user has trained on an item."""
-    users, items, _ = store.trained()
-    found = sparse.csr_matrix((np.ones(len(items)), (users, items)), shape=(store.num_users, store.num_items))
-    found.data[:] = 1.0
-    return found
+        return SignedSparse(*self.links_of(batch, batch.valid & ~comes_again(batch)), rest)
 
 
 Weights = tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"], Float[np.ndarray, "p"]]
@@ -122,46 +110,35 @@ def whole(seen: sparse.csr_matrix, spec: EASE) -> Weights:
 
 
 def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
-    """Of each item on its most alike ones."""
+    """Of each item on its most alike ones: a system of `local` + 1 unknowns for each."""
     gram = (seen.T @ seen).tocoo()
     counts = np.asarray(seen.sum(0)).ravel()
     other = gram.row != gram.col
-    left, right, together = gram.row[other], gram.col[other], gram.data[other]
+    left, right, together = gram.row[other].astype(np.int64), gram.col[other].astype(np.int64), gram.data[other]
     size = seen.shape[1]
     most = max(min(spec.local, size - 1), 1)
-    alike = largest_of_rows(left, together / np.sqrt(counts[left] * counts[right]), most)
+    best, place = best_of_rows(left, together / np.sqrt(counts[left] * counts[right]), most, right)
     nearest = np.full((size, most), -1)
-    place = np.arange(len(alike)) - np.searchsorted(left[alike], np.arange(size))[left[alike]]
-    nearest[left[alike], place] = right[alike]
-    keys = left.astype(np.int64) * size + right  # rising: gram is in order of rows, and of columns in each
-    order = np.argsort(keys, kind="stable")
-    keys, together = keys[order], together[order]
+    nearest[left[best], place] = right[best]
+    order = np.argsort(left * size + right)
+    pairs = np.append((left * size + right)[order], size * size)  # and one behind all that can be asked for
+    met = np.append(together[order], 0.0)
     parts = []
     chunk = max(ENTRIES // (most + 1) ** 2, 1)
+    diagonal = np.arange(most + 1)
     for low in range(0, size, chunk):
         items = np.arange(low, min(low + chunk, size))
         group = np.concatenate([items[:, None], nearest[items]], 1)  # j first, then those it is regressed on
         there = group >= 0
         asked = group[:, :, None] * size + group[:, None, :]
-        at = np.minimum(np.searchsorted(keys, asked), max(len(keys) - 1, 0))
-        known = (
-            there[:, :, None] & there[:, None, :] & (keys[at] == asked) if len(keys) else np.zeros(asked.shape, bool)
-        )
-        own = np.where(known, together[at], 0.0) if len(keys) else np.zeros(asked.shape)
-        diagonal = np.arange(group.shape[1])
-        own[:, diagonal, diagonal] = np.where(there, counts[np.maximum(group, 0)], 0.0) + spec.l2
+        at = np.searchsorted(pairs, asked)
+        system = np.where(there[:, :, None] & there[:, None, :] & (pairs[at] == asked), met[at], 0.0)
+        system[:, diagonal, diagonal] = np.where(there, counts[group], 0.0) + spec.l2
         first = np.zeros((*group.shape, 1))
         first[:, 0] = 1.0
-        inverse = np.linalg.solve(own, first)[:, :, 0]  # the column P_.j
-        weights = -inverse / inverse[:, :1]
-        some = there & (weights != 0)
-        some[:, 0] = False
-        parts.append((group[some], np.repeat(items, group.shape[1]).reshape(group.shape)[some], weights[some]))
-    return tuple(np.concatenate(some) for some in zip(*parts, strict=True))  # type: ignore[return-value]
-
-
-def largest_of_rows(rows: Int[np.ndarray, "p"], values: Float[np.ndarray, "p"], most: int) -> Int[np.ndarray, "n"]:
-    """Places of the largest values of each row, row after row, largest first."""
-    order = np.lexsort((-values, rows))
-    begun = np.searchsorted(rows[order], rows[order])
-    return order[np.arange(len(order)) - begun < most]
+        inverse = np.linalg.solve(system, first)[:, :, 0]  # the column P_.j
+        there[:, 0] = False
+        of_items = np.broadcast_to(items[:, None], group.shape)
+        parts.append((group[there], of_items[there], (-inverse / inverse[:, :1])[there]))
+    found = [np.concatenate(some) for some in zip(*parts, strict=True)]
+    return found[0], found[1], found[2]

@@ -31,8 +31,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models import DenseScorer
 from fullrank.models.sequential.baselines import Baseline, BaselineSpec
-from fullrank.models.sequential.baselines.ease import seen_items
-from fullrank.models.sequential.baselines.item_links import comes_again
+from fullrank.models.sequential.baselines.sets import comes_again, seen_items
 
 ENTRIES = 1 << 22
 """Numbers of vectors that are gathered at once."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from fullrank.data.batch import Batch
@@ -35,15 +35,6 @@ class Sparse:
         inside = (self.ids >= low) & (self.ids < high)
         out.scatter_add_(1, torch.where(inside, self.ids - low, 0), self.values * inside)
         return torch.where(out > 0, out, self.rest[low:high])
-
-
-def comes_again(batch: Batch) -> Bool[Tensor, "B T"]:
-    """Whether the item of an event comes again behind it: different items count once, at their last event."""
-    items = torch.where(batch.valid, batch.items, -1)
-    order = items.sort(dim=1, stable=True)
-    again = torch.zeros_like(batch.valid)
-    again[:, :-1] = order.values[:, :-1] == order.values[:, 1:]
-    return torch.zeros_like(again).scatter_(1, order.indices, again)
 
 
 class ItemLinks(Baseline):
@@ -71,27 +62,37 @@ class ItemLinks(Baseline):
         right: Int[np.ndarray, "p"],
         value: Float[np.ndarray, "p"],
         counts: Float[np.ndarray, "V"],
+        by: Float[np.ndarray, "p"] | None = None,
     ) -> None:
-        """Keep the best links left -> right of each item: by value, of equal ones the smaller id."""
-        order = np.lexsort((right, -value, left))
-        left, right, value = left[order], right[order], value[order]
-        first = np.searchsorted(left, np.arange(self.num_items))
-        place = np.arange(len(left)) - first[left]
-        kept = place < self.ids.shape[1]
+        """Keep the best links left -> right of each item: the largest in `by` (left out: their value), of equal ones
+        the smaller id."""
+        best, place = best_of_rows(left, value if by is None else by, self.ids.shape[1], right)
         ids, likeness = np.zeros(self.ids.shape, np.int64), np.zeros(self.ids.shape, np.float32)
-        ids[left[kept], place[kept]], likeness[left[kept], place[kept]] = right[kept], value[kept]
+        ids[left[best], place], likeness[left[best], place] = right[best], value[best]
         self.ids, self.likeness = torch.from_numpy(ids), torch.from_numpy(likeness)
         self.counts = torch.from_numpy(counts.astype(np.float32))
 
     def answer(self, batch: Batch) -> Sparse:
-        age = batch.lengths[:, None] - 1 - torch.arange(batch.items.shape[1], device=batch.items.device)
-        weight = torch.where(batch.valid, self.spec.decay ** age.clamp_min(0).float(), 0.0)
-        values = self.likeness[batch.items] * weight[..., None]
         # Rises with the count, is below every link, and single precision tells counts of millions apart.
-        rest = -1 / (1 + self.counts)
-        return Sparse(self.ids[batch.items].flatten(1), values.flatten(1), rest)
+        return Sparse(*self.links_of(batch, batch.valid), -1 / (1 + self.counts))
+
+    def links_of(self, batch: Batch, counted: Bool[Tensor, "B T"]) -> tuple[Int[Tensor, "B P"], Float[Tensor, "B P"]]:
+        """The items that the counted events of each row lead to, and the links, later events more."""
+        age = batch.lengths[:, None] - 1 - torch.arange(batch.items.shape[1], device=batch.items.device)
+        weight = torch.where(counted, self.spec.decay ** age.clamp_min(0).float(), 0.0)
+        values = self.likeness[batch.items] * weight[..., None]
+        return self.ids[batch.items].flatten(1), values.flatten(1)
 
     def similar(self, items: Int[Tensor, "B"], index: None = None) -> Sparse:
         """The links of each of these items; -inf where there is none."""
         never = torch.full_like(self.counts, -torch.inf)
         return Sparse(self.ids[items], self.likeness[items], never)
+
+
+def best_of_rows(
+    rows: Int[np.ndarray, "p"], values: Shaped[np.ndarray, "p"], most: int, tie: Int[np.ndarray, "p"]
+) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
+    """Places of the largest values of each row, of equal ones the smaller `tie`, and the rank of each in its row."""
+    order = np.lexsort((tie, -values, rows))
+    rank = np.arange(len(order)) - np.searchsorted(rows[order], rows[order])
+    return order[rank < most], rank[rank < most]

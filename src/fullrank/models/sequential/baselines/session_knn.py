@@ -32,7 +32,8 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import Baseline, BaselineSpec
-from fullrank.models.sequential.baselines.item_links import comes_again
+from fullrank.models.sequential.baselines.item_links import best_of_rows
+from fullrank.models.sequential.baselines.sets import comes_again
 
 NONE = -1
 
@@ -92,11 +93,9 @@ class SessionKNNModel(Baseline):
         rows, ended = sessions_of(store, self.spec.session)
         kept = rows.distinct().take(np.argsort(ended, kind="stable"))  # a newer session has a larger number
         flat, of = kept.flat(), kept.row_of()
-        newest = np.lexsort((-of, flat))
-        place = np.arange(len(flat)) - np.searchsorted(flat[newest], flat[newest])
-        some = newest[place < self.spec.recent]
+        newest, place = best_of_rows(flat, of, self.spec.recent, of)
         found = np.full((self.num_items, self.spec.recent), NONE, np.int32)
-        found[flat[some], place[place < self.spec.recent]] = of[some]
+        found[flat[newest], place] = of[newest]
         having = np.bincount(flat, minlength=self.num_items)
         worth = np.log(len(kept) / np.maximum(having, 1)) if self.spec.rare else np.ones(self.num_items)
         self.sessions, self.items = torch.from_numpy(found), torch.from_numpy(flat.astype(np.int32))
