@@ -51,6 +51,8 @@ def main() -> None:
         parser.error(f"--counted writes its rows alone, and {given.results} is there: name another file")
     seeds = {float(s): [int(x) for x in some.split(",")] for s, some in (p.split("=") for p in given.seeds.split(";"))}
     study = Study(given.target, given.sources, given.weights, given.start_epochs, given.out)
+    if not given.counted:
+        study.start_from_zero()
     for share, some in seeds.items():
         study.counted(share)
         if given.counted:  # nothing is pre-trained
@@ -69,6 +71,8 @@ class Study:
         self.out, self.store = out, fr.Store.open(target)
         self.sources, self.weights, self.epochs = sources, weights, epochs
         self.found: dict[tuple[str, float, int], Any] = {}
+        self.zero: Any = None
+        """The evaluation of the pre-trained run before its first step, where it was made."""
 
     @cached_property
     def start(self) -> fr.Run:
@@ -83,15 +87,11 @@ class Study:
             fr.fisher_information(self.start, folder, batches=FISHER_BATCHES)
         return folder
 
-    @cached_property
-    def zero_shot(self) -> Any:
-        """The pre-trained run before the first step; None where all rows are of what is counted."""
-        if all(way in COUNTED for way, *_ in self.found):
-            return None
+    def start_from_zero(self) -> None:
+        """Evaluate the pre-trained run before the first step."""
         zero = ["training.max_epochs=0"]
-        return self.tested(
-            self.once("zero", lambda at: fr.train(data=self.store, out=at, init_from=self.start, set=zero))
-        )
+        run = self.once("zero", lambda at: fr.train(data=self.store, out=at, init_from=self.start, set=zero))
+        self.zero = self.tested(run)
 
     def joined(self) -> fr.Store:
         """One store of all sources."""
@@ -147,8 +147,8 @@ def written(results: Path, study: Study) -> None:
     rows = [
         {"way": way, "share": share, "seed": seed, **figures(one)} for (way, share, seed), one in study.found.items()
     ]
-    if (zero := study.zero_shot) is not None:
-        rows.append({"way": "zero-shot", **figures(zero)})
+    if study.zero is not None:
+        rows.append({"way": "zero-shot", **figures(study.zero)})
     found = {
         "command": " ".join(["python -m examples.transfer", *sys.argv[1:]]),
         "data": {"name": study.store.path.name, "fingerprint": study.store.fingerprint},
@@ -180,7 +180,7 @@ def paired(study: Study) -> list[dict[str, Any]]:
             for metric in METRICS if both else ():
                 told = fr.compare([ours[s] for s in both], [theirs[s] for s in both], metric)
                 found.append({"share": share, "from": a, "to": b, "seeds": both, **told.dump()})
-    zero, popular = study.zero_shot, study.found.get(("popularity", 1.0, 0))
+    zero, popular = study.zero, study.found.get(("popularity", 1.0, 0))
     for metric in METRICS if zero is not None and popular is not None else ():
         found.append({"from": "popularity", "to": "zero-shot", **fr.compare(popular, zero, metric).dump()})
     return found

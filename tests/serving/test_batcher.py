@@ -171,7 +171,7 @@ class Backwards(ServedRanker):
     def __init__(self) -> None:
         pass
 
-    def order(self, asks, ids: np.ndarray, scores: np.ndarray, blend: float, beside: tuple) -> tuple:
+    def order(self, asks, ids: np.ndarray, scores: np.ndarray, blend: float, histories) -> tuple:
         return ids[:, ::-1].copy(), scores[:, ::-1].copy()
 
 

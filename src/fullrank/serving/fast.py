@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from fullrank.data.batch import Batch
 from fullrank.data.feature_batches import batch_features
 from fullrank.data.features import HistoryFeatures
+from fullrank.data.histories import Histories
 from fullrank.models.sequential.attention.hstu import HSTUAttention
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
@@ -201,6 +202,8 @@ def pack_encoder(encoder: nn.Module) -> nn.Module | None:
 
 COVER = np.zeros(1, np.int64)
 """In place of an item's number, for a place whose vector is not an item's."""
+Events = tuple[Tensor, Tensor, list[int], Tensor]
+"""Vectors; which of them the events of some histories have, behind each other; how many each has; their times."""
 
 
 @no_type_check  # nor a checker of shapes, which wraps functions while tests run
@@ -248,16 +251,10 @@ class FastEncoder:
         """Use `of`."""
         self._ranking, self._timed, self._cosine = ranking, model.reads_times, model.cosine
         self._covers, self._roles = isinstance(model.task, ClozeTask), model.reads_features
-        self._beside: Callable[[Tensor, Batch], tuple[Tensor, Batch]] | None = None
+        self._beside = None if self._roles is None else deepcopy(cast(HistoryTask, model.task)).beside
         self._reads = model.max_length - self._covers
         """How many of a history's last events are read."""
-        self._read_items(model)
-
-    def _read_items(self, model: RecommenderModel) -> None:
-        """The vectors of its items, and what reads features beside them (an item's age is made of its first event)."""
         self._put(model.items.all().detach().clone())
-        if self._roles is not None:
-            self._beside = deepcopy(cast(HistoryTask, model.task)).beside
 
     def _put(self, vectors: Float[Tensor, "V D"]) -> None:
         self._vectors = vectors.contiguous()
@@ -287,24 +284,23 @@ class FastEncoder:
         return made
 
     @torch.inference_mode()
-    def grown(self, model: RecommenderModel) -> "FastEncoder":
-        """The same encoder over the items of `model`, which is the one it was made of with more of them."""
-        made = copy(self)
-        made._read_items(model)
-        return made
-
-    @torch.inference_mode()
     def with_items(
-        self, vectors: Float[Tensor, "V D"] | None = None, barred: Bool[np.ndarray, "V"] | None = None
+        self,
+        vectors: Float[Tensor, "V D"] | None = None,
+        barred: Bool[np.ndarray, "V"] | None = None,
+        task: Any = None,
     ) -> "FastEncoder":
         """The same encoder over other items: `vectors` as `model.items.all()` gives them, then those of new items.
 
-        `barred` are items that nobody is shown; they cost nothing at a request. It shares what is compiled, and without
-        `vectors` the table too.
+        `task` is that of the model with these items, which features are read by (an item's age is made of its first
+        event). `barred` are items that nobody is shown; they cost nothing at a request. It shares what is compiled, and
+        without `vectors` the table too.
         """
         made = copy(self)
         if vectors is not None:
             made._put(vectors)
+        if task is not None and self._roles is not None:
+            made._beside = deepcopy(task).beside
         made.searched = barring(made.searched, barred)
         return made
 
@@ -318,7 +314,7 @@ class FastEncoder:
         """Readouts (`model.task.readout`) of histories of one array of item numbers each, oldest first, as
         `model.searched` takes them. None is empty, a model that reads times gets them, and one that reads features
         those beside all events."""
-        return self._ranking.states(*self._read(slice(None), histories, times, features))
+        return self._ranking.states(*self._reader(histories, times, features)(slice(None)))
 
     @torch.inference_mode()
     def lists_of(
@@ -338,54 +334,53 @@ class FastEncoder:
         `UserError` for a NaN score.
         """
 
+        read = self._reader(histories, times, features)
+
         def part(rows: slice, hidden: Hidden) -> Found:
-            vectors, *events = self._read(rows, histories, times, features)
+            vectors, *events = read(rows)
             return self._ranking(vectors, self.searched, *events, k, hidden)
 
         return cut(len(histories), k, self.searched, hidden, refused, part)
 
-    def _read(
+    def _reader(
         self,
-        rows: slice,
         histories: Sequence[np.ndarray],
         times: Sequence[np.ndarray] | None,
         features: HistoryFeatures | None,
-    ) -> tuple[Tensor, Tensor, list[int], Tensor]:
-        """Vectors; which of them the last events of these rows have, behind each other; how many each row has, and
-        their times."""
-        if self._beside is not None:
-            return self._read_beside(rows, histories, times, features)
-        items, moments = [row[-self._reads :] for row in histories[rows]], NONE
+    ) -> Callable[[slice], Events]:
+        """What the encoder reads of some of the rows."""
+        if self._beside is None:
+            return lambda rows: self._items_of(histories[rows], None if times is None else times[rows])
+        moments = np.concatenate(times) if self._timed and times is not None else None
+        whole = Histories(jagged(histories), moments, features=features)
+        return lambda rows: self._vectors_of(whole.take(rows))
+
+    def _items_of(self, histories: Sequence[np.ndarray], times: Sequence[np.ndarray] | None) -> Events:
+        """The last events of all histories behind each other."""
+        items, moments = [row[-self._reads :] for row in histories], NONE
         lengths = [len(row) for row in items]
         if self._timed and times is not None:
-            read = [row[-self._reads :] for row in times[rows]]
+            read = [row[-self._reads :] for row in times]
             moments = end_to_end([part for row in read for part in (row, row[-1:])] if self._covers else read)
         if self._covers:  # a place behind each history; its time is the last event's
             ends = [n + 1 for n in lengths]
             return self._vectors, end_to_end([part for row in items for part in (row, COVER)]), ends, moments
         return self._vectors, end_to_end(items), lengths, moments
 
-    def _read_beside(
-        self,
-        rows: slice,
-        histories: Sequence[np.ndarray],
-        times: Sequence[np.ndarray] | None,
-        features: HistoryFeatures | None,
-    ) -> tuple[Tensor, Tensor, list[int], Tensor]:
+    def _vectors_of(self, histories: Histories) -> Events:
         """The same with features: a vector for each place, made of rows that are padded for it."""
         assert self._beside is not None and self._roles is not None
-        items = jagged(histories).take(rows).last(self._reads)
-        moments = items.over(np.concatenate(times)).padded() if self._timed and times is not None else None
+        items, moments = histories.items.last(self._reads), histories.times
         batch = Batch(
             torch.from_numpy(items.padded().astype(np.int64, copy=False)),
             torch.from_numpy(items.lengths),
-            times=None if moments is None else torch.from_numpy(moments.astype(np.int64, copy=False)),
-            features=batch_features(features and features.take(rows), items, self._roles),
+            times=None if moments is None else torch.from_numpy(items.over(moments).padded().astype(np.int64)),
+            features=batch_features(histories.features, items, self._roles),
         )
         x, inputs = self._beside(F.embedding(batch.items, self._vectors), batch)
         there = inputs.valid
-        x, known = x[there], NONE if inputs.times is None else inputs.times[there]
-        return x, torch.arange(len(x)), inputs.lengths.tolist(), known
+        vectors, known = x[there], NONE if inputs.times is None else inputs.times[there]
+        return vectors, torch.arange(len(vectors)), inputs.lengths.tolist(), known
 
     def _warm_up(self) -> None:
         """TorchScript settles its plan in the first calls, of few rows and of many."""

@@ -248,7 +248,8 @@ class ServedModel:
             )  # fmt: skip
             if ranked:
                 assert state.ranker is not None
-                ids, scores = state.ranker.order(some, ids, scores, self.settings.blend, (read, beside))
+                past = Histories(jagged(read), features=beside)
+                ids, scores = state.ranker.order(some, ids, scores, self.settings.blend, past)
             taken = [None] * len(some) if steps is None else steps.tolist()
             answers = {
                 row: Answer(*_cut(best, values, asks[row].options), steps=own, ranked=ranked)
@@ -302,9 +303,8 @@ class ServedModel:
         scores = live.catalog.popularity[ids].astype(np.float32)
         if ask.ranked:
             assert state.ranker is not None
-            (ids,), (scores,) = state.ranker.order(
-                [ask], ids[None], scores[None], self.settings.blend, ([ask.items], None)
-            )
+            past = Histories(jagged([ask.items]))
+            (ids,), (scores,) = state.ranker.order([ask], ids[None], scores[None], self.settings.blend, past)
         return Answer(*_cut(ids, scores, ask.options), source="popular", ranked=ask.ranked)
 
     def _budget(self, asked: RecommendRequest) -> Budget:

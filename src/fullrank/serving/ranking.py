@@ -34,7 +34,6 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, in_context, unknown
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.features import HistoryFeatures
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.schema import SequenceOf
 from fullrank.inference.list_options import ListOptions
@@ -90,8 +89,9 @@ class ServedRanker:
         several, groups = self.stage.encoder.multivalued, self.stage.model.embedding.parallel
         aligned = {several[number].name for group in groups for number in group}
         filled = [one for one in several if isinstance(one, SequenceOf) and one.name in self.of_history]
-        whole = all(one.keep_missing or one.name in aligned for one in filled)
-        return max((one.max_length for one in filled), default=0) if whole else most
+        if any(not one.keep_missing and one.name not in aligned for one in filled):
+            return most
+        return max((one.max_length for one in filled), default=0)
 
     def require_whole_histories(self) -> None:
         """Raise `UserError` where the items lack a column that a history is read by, beside one that they have."""
@@ -130,14 +130,12 @@ class ServedRanker:
         ids: Int[np.ndarray, "B C"],
         scores: Float[np.ndarray, "B C"],
         blend: float,
-        beside: tuple[Sequence[np.ndarray], HistoryFeatures | None],
+        histories: Histories,
     ) -> tuple[Int[np.ndarray, "B C"], Float[np.ndarray, "B C"]]:
         """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by `blend`.
 
-        `beside` are the histories, as far as they are read, with what is known of their events.
+        `histories` are those of the requests, as far as they are read, with what is known of their events.
         """
-        items, features = beside
-        histories = Histories(jagged(items), features=features)
         pairs = PairFeatures(self.stage.encoder, self._users(asks, histories), self.items)
         found = blend_scores(probabilities(self.stage.model, pairs, ids), scores, blend)
         return best_candidates(found, ids, ids.shape[1])

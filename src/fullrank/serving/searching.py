@@ -84,7 +84,10 @@ class Finder:
 
     def with_items(self, predictor: Predictor) -> Finder:
         """The same search over the items of another predictor of the model, which has more of them."""
-        fast = None if self.fast is None else self.fast.grown(predictor.model)
+        fast, model = self.fast, predictor.model
+        if fast is not None:
+            with torch.inference_mode():
+                fast = fast.with_items(model.items.all().detach(), task=model.task)
         decode = None if self.decode is None else search_of(predictor.model, predictor.decoding, BLOCK)
         return replace(self, predictor=predictor, fast=fast, decode=decode)
 
