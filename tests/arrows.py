@@ -42,7 +42,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "models": ("__init__", "sequential ranking"),
     "models.sequential": (
         "__init__",
-        "attention items baselines",
+        "attention items baselines blend",
         "encoders features",
         "objectives regularizers",
         "reasoning",

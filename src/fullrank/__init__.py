@@ -44,6 +44,7 @@ _WHERE = {
     "evaluate_log": "fullrank.evaluation.logged",
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
+    "blend": "fullrank.api",
     "calibrate": "fullrank.api",
     "diagnose": "fullrank.api",
     "explain": "fullrank.api",
@@ -90,10 +91,10 @@ _RENAMED = {"Click": "RankingModel", "Clicks": "RankingEvaluation", "attended": 
 __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
     "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
-    "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "calibrate", "catalogue_growth", "compare",
-    "diagnose", "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export", "fill_unseen",
-    "finetune", "fisher_information", "grow_catalog", "grow_codes", "item_vectors", "join_stores", "load",
-    "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend",
+    "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "blend", "calibrate", "catalogue_growth",
+    "compare", "diagnose", "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export",
+    "fill_unseen", "finetune", "fisher_information", "grow_catalog", "grow_codes", "item_vectors", "join_stores",
+    "load", "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend",
     "recommend_parts", "report", "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors",
     "verify",
 ]  # fmt: skip
@@ -101,6 +102,7 @@ __all__ = [
 if TYPE_CHECKING:
     from fullrank.analysis.watch import Watch, WatchRanks
     from fullrank.api import (
+        blend,
         calibrate,
         diagnose,
         evaluate,

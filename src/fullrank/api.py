@@ -56,7 +56,7 @@ from fullrank.inference.stored_users import Users
 from fullrank.parallel import Runner
 from fullrank.parallel.settings import ENGINE_DEFAULTS, EngineKeywords, EngineSettings, runner_of
 from fullrank.run import Run, event_store_of, opened_run, require_problem, store_of, store_path
-from fullrank.run.manifest import ITEMS, SEALED, SPEC, WEIGHTS
+from fullrank.run.manifest import ITEMS, MEMBERS, SPEC, WEIGHTS, sealed_files
 from fullrank.training import TRAIN_DEFAULTS, WORKERS, TrainKeywords
 
 if TYPE_CHECKING:
@@ -174,6 +174,37 @@ def train(
         name, value = next(iter(given.items()))
         raise no_effect(f"{name}={brief(value)}", "without a Ray cluster", "name it by ray=, or leave it out")
     return fit(spec, _store(data), folder, **how)
+
+
+@public
+def blend(
+    runs: Sequence[Run | str | Path],
+    data: Store | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    set: Sequence[str] = (),
+    device: str = "auto",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Run:
+    """One run that joins the lists of several, with weights that are learned on the validation split of `data` (the
+    store of the first run where none is named); its folder holds them all, and whatever takes a run takes it.
+
+    `runs` may be of any recommender, baselines too, and of different stores of the same items. `set` changes how lists
+    are joined (`"model.join=ranks"`, `"model.gate=true"`, `"model.depth=200"`; what is not said is chosen on
+    validation) and how the blend is evaluated. What each member brings stands in the run's `manifest["blend"]`, by
+    weights that were not learned from those who are measured. See `fullrank.models.sequential.blend`.
+    """
+    from fullrank.training.blending import blend as _blend
+
+    check_type("runs", runs, (list, tuple), "runs, in a list")
+    check_given("out=", out, "name the folder of the run", code="missing-argument")
+    assert out is not None
+    opened = [opened_run(run) for run in runs]
+    return _blend(
+        opened, data if data is None else _event_store(data), without_dots(out), set, device=resolve_device(device),
+        overwrite=overwrite, progress=progress or untold,
+    )  # fmt: skip
 
 
 @public
@@ -674,7 +705,8 @@ def _workers(
     here, where the device has to be only if this process works itself. While the block runs."""
     _ = run.spec.lists  # refuses a ranking model
     with runner_of(settings, table=table, device=device) as runner:
-        hashes = "".join(file_hash(run.path / name) for name in (SPEC, ITEMS, WEIGHTS))
+        files = (SPEC, ITEMS, WEIGHTS, *(name for name in sealed_files(run.path) if name.startswith(f"{MEMBERS}/")))
+        hashes = "".join(file_hash(run.path / name) for name in files)
         identity = hashlib.sha256(hashes.encode()).hexdigest()
         model = ModelSource(str(run.path.absolute()), identity, device, _loaded_on, files=partial(_run_files, run))
         try:
@@ -689,8 +721,8 @@ def _loaded_on(folder: Path, device: str) -> Predictor:
 
 def _run_files(run: Run) -> dict[str, bytes]:
     """The files of a run folder that a model is opened from."""
-    names = (name for name in SEALED if (run.path / name).is_file())
-    return {MANIFEST: (run.path / MANIFEST).read_bytes(), **{name: run.file(name).read_bytes() for name in names}}
+    read = {name: run.file(name).read_bytes() for name in sealed_files(run.path)}
+    return {MANIFEST: (run.path / MANIFEST).read_bytes(), **read}
 
 
 def _event_store(data: AnyStore | str | Path) -> Store:

@@ -90,7 +90,7 @@ class Experiment(Spec):
 
     recipe: str = "custom"
     """Name of the recipe it came from."""
-    model: Annotated[Spec, Room("recommender", "baselines", "click")] = Recommender()
+    model: Annotated[Spec, Room("recommender", "baselines", "blends", "click")] = Recommender()
     """What is trained."""
     training: Training = Training()
     """How it is trained; without effect on a baseline."""

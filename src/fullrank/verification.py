@@ -17,7 +17,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
 from fullrank.data.impressions.store import open_store
 from fullrank.run import Run
-from fullrank.run.manifest import ENCODER, FORMAT, HASHED, SEALED
+from fullrank.run.manifest import ENCODER, FORMAT, HASHED, is_sealed, sealed_files
 from fullrank.semantic_ids.folder import FORMAT as CODES
 from fullrank.semantic_ids.reader import Codes
 from fullrank.training.checkpoint import read_checkpoint
@@ -135,7 +135,7 @@ def _listed(path: Path, manifest: JsonObject) -> Iterator[FileCheck]:
         encoder = manifest.get("encoder")
         hashes = {name: encoder.get(name) for name in ENCODER} if isinstance(encoder, dict) else {}
     for name, expected in hashes.items():
-        if Path(name).name == name:  # a manifest cannot point out of its folder
+        if Path(name).name == name or is_sealed(name):  # a manifest cannot point out of its folder
             yield _compared(path, name, expected)
         else:
             yield FileCheck(name, "differs")
@@ -175,8 +175,8 @@ def _notes_of_run(manifest: JsonObject) -> list[str]:
 
 def _unlisted(path: Path, listed: set[str]) -> Iterator[FileCheck]:
     """Files of a run that are there, and of which the manifest holds no hash."""
-    for name in SEALED:
-        if name not in listed and (path / name).is_file():
+    for name in sealed_files(path):
+        if name not in listed:
             yield FileCheck(name, "not hashed", (path / name).stat().st_size)
 
 

@@ -41,6 +41,7 @@ VERBS = (
     "encode",
     "train",
     "transfer",
+    "blend",
     "sweep",
     "scale",
     "evaluate",

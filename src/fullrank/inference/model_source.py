@@ -42,6 +42,7 @@ class ModelSource:
             return self.load(Path(self.name), self.device)
         with scratch_folder() as folder:
             for name, content in self.shared.value.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with open_whole(folder / name) as file:
                     file.write(content)
             return self.load(folder, self.device)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fullrank.core.device import device_of
 from fullrank.core.jagged import Jagged
+from fullrank.core.log import untold
 from fullrank.core.memory import require_memory
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
@@ -31,12 +32,15 @@ from fullrank.inference.filters import BatchFilter, Filters, seen_policy
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import RequestBatch, require_known_items
 from fullrank.inference.search import Decoding, Search, search_of
-from fullrank.metrics import RankedLists
+from fullrank.metrics import RankedLists, SeenPolicy
 from fullrank.models import DenseScorer, Model
+from fullrank.models.sequential.blend import BlendModel, Member, MemberLists
 from fullrank.models.sequential.reasoning import AS_TRAINED, Budget, check_budget
 
 LIST_BYTES = 12
 """Memory of a place in a list: id and score."""
+BLENDED = 1 << 14
+"""Histories whose members' lists are joined at once."""
 
 
 def rank(
@@ -65,6 +69,9 @@ def rank(
     a decoding that the model cannot serve.
     """
     policy, filters, device = seen_policy(seen), filters or Filters(), device_of(model)
+    if isinstance(model, BlendModel):
+        check_budget(model, budget or AS_TRAINED)
+        return _rank_blend(model, histories, k, policy, filters, index, how)
     # Few users allow larger blocks: one product and one selection instead of one for each 8,192 items.
     width = how.block or max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK))
     width = min(width, max(model.num_items, 1))
@@ -88,6 +95,47 @@ def rank(
         best_scores, best_ids = search(scorer, k, _filter_of(filters, seen_items, at, device))
         scores[at], ids[at] = best_scores.cpu().numpy(), best_ids.cpu().numpy()
     return RankedLists(ids, scores, policy)
+
+
+def _rank_blend(
+    model: BlendModel, histories: Histories, k: int, seen: SeenPolicy, filters: Filters, index: Any, how: Batching
+) -> RankedLists:
+    """The joined lists of a blend's members, each of which is asked for all histories that it can answer."""
+    indexes, length = index or model.index_items(), min(model.spec.depth, model.num_items)
+    ids = np.full((len(histories), k), -1, dtype=np.int64)
+    scores = np.full((len(histories), k), -np.inf, dtype=np.float32)
+    for low in range(0, len(histories), BLENDED):
+        rows = np.arange(low, min(low + BLENDED, len(histories)))
+        some, own = histories.take(rows), filters.take(rows)
+        lists = [
+            member_lists(member, some, length, seen, own, index=known, how=replace(how, progress=untold))
+            for member, known in zip(model.members, indexes, strict=True)
+        ]
+        scores[rows], ids[rows] = model.joined(lists, model.weights_of(some.items), k)
+        how.progress(int(rows[-1]) + 1, len(histories))
+    return RankedLists(ids, scores, seen)
+
+
+def member_lists(
+    member: Member,
+    histories: Histories,
+    length: int,
+    seen: str,
+    filters: Filters | None = None,
+    *,
+    index: Any | None = None,
+    how: Batching = Batching(),
+) -> MemberLists:
+    """The best items of a member of a blend for each history; none where it cannot answer an empty one."""
+    rows = np.flatnonzero((histories.lengths > 0) | member.model.allows_empty)
+    ids = np.full((len(histories), length), -1, dtype=np.int64)
+    scores = np.full((len(histories), length), -np.inf, dtype=np.float32)
+    if len(rows):
+        whole = len(rows) == len(histories)
+        some, own = (histories, filters) if whole else (histories.take(rows), filters and filters.take(rows))
+        found = rank(member.model, some, k=length, seen=seen, filters=own, index=index, how=how, **member.how)
+        ids[rows], scores[rows] = found.ids, found.scores
+    return MemberLists(ids, scores)
 
 
 def _filter_of(filters: Filters, seen_items: Jagged | None, at: np.ndarray, device: torch.device) -> BatchFilter | None:

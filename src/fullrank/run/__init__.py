@@ -1,7 +1,7 @@
 """A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and the ids that the model reads:
 items.parquet, with the features of events and users where there are any (features.json, vocabulary.parquet), or of a
 ranking model its fitted encoder (encoder.json, vocabulary.parquet), and calibration.json where its probabilities are
-corrected. Inference needs no store.
+corrected. A blend has the folders of its runs in members/. Inference needs no store.
 
 Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
 Files are read through `Run.file`, which compares their hashes with the manifest's (`manifest.py`).
@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from fullrank.data.manifest import damaged_file, is_store, sha256_file
 from fullrank.experiment import Experiment
 from fullrank.models import Model
 from fullrank.models.ranking.calibration import Calibration
+from fullrank.models.sequential.blend import Blend, Member
 from fullrank.ops.model_cost import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
 from fullrank.run.manifest import (
@@ -46,10 +48,11 @@ from fullrank.run.manifest import (
     CALIBRATED,
     CALIBRATION,
     ENCODER,
+    FEATURED,
     FEATURES,
-    FORMAT,
     HASHED,
     ITEMS,
+    MEMBERS,
     METRICS,
     SPEC,
     WEIGHTS,
@@ -57,6 +60,7 @@ from fullrank.run.manifest import (
     open_manifest,
     require_listed,
     seal_run,
+    sealed_files,
     write_manifest,
 )  # fmt: skip
 
@@ -94,7 +98,7 @@ class Run:
         with in_context(f"{folder / SPEC}: "):
             run = cls(folder, Experiment.parse(read_json(folder / SPEC)), manifest)
         version = manifest["format_version"]
-        calibrated, featured = (CALIBRATION,) * (version == CALIBRATED), FEATURES * (version == FORMAT)
+        calibrated, featured = (CALIBRATION,) * (version == CALIBRATED), FEATURES * (version == FEATURED)
         require_listed(manifest, folder, (ITEMS, *featured) if run.spec.clicks is None else (*ENCODER, *calibrated))
         return run
 
@@ -135,7 +139,7 @@ class Run:
         Raises `UserError` of a ranking model, which has none.
         """
         _ = self.spec.lists  # refuses a ranking model
-        for name in FEATURES * (self.manifest.get("format_version") == FORMAT):
+        for name in FEATURES * (FEATURES[0] in self.manifest.get("files", ())):
             self.file(name)
         return Catalog.open(self.file(ITEMS))
 
@@ -203,6 +207,8 @@ class Run:
         try:
             held = sum(tensor.nbytes for tensor in tensors.values())
             build = self.spec.model.build  # type: ignore[attr-defined]
+            if isinstance(self.spec.model, Blend):
+                build = partial(build, members=[member_of(one, name) for name, one in self.members().items()])
             model: nn.Module = build_within(lambda: build(known), 4 * held + 2**30, f"the spec of {self.path}")
         except (RuntimeError, MemoryError) as error:
             reason = str(error).splitlines()[0] if str(error) else "out of memory"
@@ -213,6 +219,14 @@ class Run:
         if self.calibration is not None:
             model.calibration = self.calibration.build()
         return model.eval()
+
+    def members(self) -> dict[str, Run]:
+        """The runs of a blend by their names; empty for all others. Raises `UserError` where one is damaged."""
+        names = self.spec.model.members if isinstance(self.spec.model, Blend) else ()
+        for file in sealed_files(self.path):
+            if file.startswith(f"{MEMBERS}/"):
+                self.file(file)
+        return {name: Run.open(self.path / MEMBERS / name) for name in names}
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short).
@@ -235,6 +249,12 @@ class Run:
             reason = f"its SHA-256 is {found[name]!r}, and the weights were trained with {brief(known.get(name), 80)}"
             raise damaged_file(self.path / name, reason, AGAIN)
         return encoder
+
+
+def member_of(run: Run, name: str) -> Member:
+    """A run as a member of a blend: its lists are made as its own evaluation makes them."""
+    lists = run.spec.lists
+    return Member(name, run.model(), {"budget": lists.reasoning, "search": lists.decoding})
 
 
 def opened_run(run: Run | str | Path) -> Run:
@@ -285,8 +305,10 @@ def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
             f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)",
             code="store-differs",
         )
-    if isinstance(store, Store) and getattr(run.spec.model, "features", None) is not None:
-        require_same_encoding(str(store.path), store.features, run.catalog.features)
+    if isinstance(store, Store):
+        for one in (run, *run.members().values()):
+            if getattr(one.spec.model, "features", None) is not None:
+                require_same_encoding(str(store.path), store.features, one.catalog.features)
     return store
 
 
@@ -372,6 +394,33 @@ def write_copy(
             copy_file(metrics, folder / METRICS)
         seal_run(folder)
     return Run.open(out)
+
+
+def copy_run(run: Run, folder: Path, *, logs: bool = True) -> None:
+    """The files of a finished run in a new folder, each compared with its hash first; `logs` takes metrics.jsonl too.
+
+    Raises `UserError` for a run whose training has not ended, for a ranking run of format 1, which cannot do without
+    its store, and where a file is damaged or changes meanwhile.
+    """
+    if run.manifest.get("finished") is False:
+        raise UserError(
+            f"the training of {run.path} has not ended: finish it by resuming it, then copy it",
+            code="training-not-ended",
+        )
+    if run.needs_store:
+        raise UserError(
+            f"{run.path} is of run format 1, whose vocabularies lie in its store alone: train it again to ship it",
+            code="run-needs-its-store",
+        )
+    for name in {WEIGHTS: None, **dict.fromkeys(sealed_files(run.path))}:
+        if name != METRICS or logs:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            copy_file(run.file(name), folder / name)
+    write_manifest(folder, run.manifest, finished=True)
+    made, known = Run.open(folder).manifest["files"], run.manifest.get("files", {})
+    differs = next((name for name in made if name in known and made[name] != known[name]), None)
+    if differs is not None:  # it changed between the look at its hash and the copy
+        raise damaged_file(run.path / differs, "it changed while it was copied", "begin again")
 
 
 def write_weights(path: Path, model: nn.Module) -> None:

@@ -6,6 +6,7 @@ ended. A run that was cut off between the two opens and can be resumed; its weig
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +21,11 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import feature_files
 from fullrank.data.impressions import encoder_files
 from fullrank.data.manifest import damaged_file
+from fullrank.models.sequential.blend import MEMBER_NAME
 
 log = logger(__name__)
 
-FORMAT = 5
+FORMAT = 6
 """Newest version of the run folder. A reader refuses what is newer than itself and reads all that is older.
 
 1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
@@ -31,10 +33,11 @@ FORMAT = 5
 3: every run that was not calibrated and knows no features.
 4: a ranking model has calibration.json, without which a reader would give other probabilities.
 5: a recommender has features.json, of events, requests and users, with their vocabulary.parquet.
+6: a blend has the folders of its runs in members/, features.json where it reads some.
 """
 HASHED = 3
 """The first version whose manifest holds hashes."""
-CALIBRATED = 4
+CALIBRATED, FEATURED = 4, 5
 WEIGHTS, METRICS, SPEC, ITEMS = "weights.safetensors", "metrics.jsonl", "spec.json", "items.parquet"
 ENCODER = (encoder_files.NAME, encoder_files.VOCABULARY)
 FEATURES = (feature_files.NAME, encoder_files.VOCABULARY)
@@ -42,8 +45,21 @@ CALIBRATION = "calibration.json"
 LATE = (WEIGHTS, METRICS, CALIBRATION)
 """Files that are final when training has ended."""
 SEALED = (SPEC, ITEMS, *ENCODER, feature_files.NAME, *LATE)
-"""Files whose hashes the manifest holds."""
+"""Files whose hashes the manifest holds, with all of the members of a blend."""
+MEMBERS = "members"
+_OF_MEMBER = re.compile(rf"{MEMBERS}/{MEMBER_NAME}/({'|'.join(map(re.escape, (*SEALED, manifests.NAME)))})")
 AGAIN = manifests.RUN_AGAIN
+
+
+def is_sealed(name: str) -> bool:
+    """Whether a file of this name may be listed by a manifest: no name points out of the folder."""
+    return name in SEALED or _OF_MEMBER.fullmatch(name) is not None
+
+
+def sealed_files(folder: Path) -> list[str]:
+    """The names of a run folder's files that a manifest lists, those of members too."""
+    inside = sorted(path.relative_to(folder).as_posix() for path in folder.glob(f"{MEMBERS}/*/*"))
+    return [name for name in (*SEALED, *inside) if is_sealed(name) and (folder / name).is_file()]
 
 
 def open_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
@@ -96,7 +112,13 @@ def _check_listed(manifest: dict[str, Any], folder: Path) -> None:
     if manifests.SEAL not in manifest or not isinstance(files, dict) or type(manifest.get("finished")) is not bool:
         raise manifests.incomplete_manifest(folder, "lacks 'files', 'finished' or its 'seal'", AGAIN)
     read = {name: entry for name, entry in files.items() if name != METRICS}
-    manifests.check_files(folder, read, set(SEALED), {SPEC, WEIGHTS} if manifest["finished"] else {SPEC}, AGAIN)
+    manifests.check_files(
+        folder,
+        read,
+        {name for name in read if is_sealed(name)},
+        {SPEC, WEIGHTS} if manifest["finished"] else {SPEC},
+        AGAIN,
+    )
     manifests.check_hash(folder, SPEC, files[SPEC], AGAIN)
     metrics = files.get(METRICS, {"sha256": ""})
     if not isinstance(metrics, dict) or not isinstance(metrics.get("sha256"), str):
@@ -153,8 +175,9 @@ def write_manifest(path: Path, facts: dict[str, Any], *, finished: bool) -> None
     """The manifest of a run folder, from `facts`, which may be those of a copied run, and its files as they are."""
     of_format = ("format_version", "finished", "files", "encoder", manifests.SEAL)
     own = {key: value for key, value in facts.items() if key not in of_format}  # those of a copied run are not ours
-    final = SEALED if finished else tuple(name for name in SEALED if name not in LATE)
-    files = manifests.hash_files(path, [name for name in final if (path / name).is_file()])
-    version = FORMAT if feature_files.NAME in files else CALIBRATED if CALIBRATION in files else HASHED
+    files = manifests.hash_files(path, [name for name in sealed_files(path) if finished or name not in LATE])
+    known = {CALIBRATED: CALIBRATION in files, FEATURED: feature_files.NAME in files,
+             FORMAT: any(name.startswith(f"{MEMBERS}/") for name in files)}  # fmt: skip
+    version = max((number for number, is_one in known.items() if is_one), default=HASHED)
     tree = {"format_version": version, "finished": finished, **own, "files": files}
     write_json(path / manifests.NAME, manifests.sealed(tree))

@@ -33,6 +33,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.predictor import Predictor
+from fullrank.models.sequential.blend import Blend
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.items.semantic import Semantic
@@ -179,6 +180,13 @@ class ItemGrowth:
         )  # fmt: skip
 
     def _origin(self, one: Newcomer, found: Mapping[Any, Origin | UserError]) -> Origin:
+        if isinstance(self.spec, Blend):
+            raise UserError(
+                f"item {one.id!r} is new, and a blend takes in none: put it to the service of a member, or blend runs "
+                "that know it",
+                code="blend-takes-no-items",
+                public=True,
+            )
         if not isinstance(self.items, ItemsSpec):
             return Origin(one.id, "none")
         read = self._read(one)

@@ -1,7 +1,7 @@
 """How a version finds its items: exactly, by an index of item vectors, or by a search among semantic ids.
 
 Exact lists of plain models on the CPU go the quick way (`serving/fast.py`), and an index takes its states; all others
-(reasoners, items made of codes, models on a GPU) go through `inference.rank`.
+(reasoners, items made of codes, models on a GPU) go through `inference.rank`. A blend asks each of its members.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import rank
 from fullrank.inference.search import Search, search_of
 from fullrank.models import DenseScorer
+from fullrank.models.sequential.blend import BlendModel, Member, MemberLists
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reasoning import Budget
@@ -57,6 +58,8 @@ class Finder:
     """The search of a model that generates semantic ids."""
     barred: Bool[np.ndarray, "V"] | None = None
     """Items that nobody is shown."""
+    members: tuple[Finder, ...] = ()
+    """Of a blend, the search of each member."""
     graph: ExportedModel | None = None
     """An export of the model, which answers what its graph can: requests without filters, for the run's own items."""
 
@@ -67,7 +70,7 @@ class Finder:
         Raises `UserError` where an index is asked for and the model has no item vectors, and where its recall is below
         the floor.
         """
-        by_vectors = _has_vectors(predictor)
+        by_vectors, model = _has_vectors(predictor), predictor.model
         if settings.search == "index" and not by_vectors:
             raise UserError(
                 f"{predictor.name} cannot be searched by an index: that is for models on the CPU that score items by "
@@ -76,7 +79,12 @@ class Finder:
             )
         if predictor.decoding.kind != "exact":
             return cls(predictor, decode=search_of(predictor.model, predictor.decoding, BLOCK))
-        made = cls(predictor, FastEncoder.of(predictor.model), graph=_graph(run, settings))
+        if isinstance(model, BlendModel):
+            alone = settings.model_copy(update={"search": "exact", "exported": None})
+            return cls(
+                predictor, members=tuple(cls.open(run, _of_member(predictor, one), alone) for one in model.members)
+            )
+        made = cls(predictor, FastEncoder.of(model), graph=_graph(run, settings))
         large = settings.search == "auto" and predictor.catalog.size >= settings.index_from
         if by_vectors and (large or settings.search == "index"):
             return replace(made, index=_index(run, made, settings))
@@ -94,7 +102,8 @@ class Finder:
     def barring(self, barred: Bool[np.ndarray, "V"]) -> Finder:
         """The same with other items that nobody is shown; the quick way has them at no cost of a request."""
         fast = None if self.fast is None else self.fast.with_items(barred=barred)
-        return replace(self, fast=fast, barred=barred if barred.any() else None)
+        members = tuple(one.barring(barred) for one in self.members)
+        return replace(self, fast=fast, barred=barred if barred.any() else None, members=members)
 
     @property
     def exact(self) -> bool:
@@ -110,6 +119,8 @@ class Finder:
         """What is known of the search, as plain data."""
         if self.index is not None:
             return {"name": "index", **asdict(self.index.facts)}
+        if self.members:
+            return {"name": "blend", "members": {one.predictor.name: one.described() for one in self.members}}
         return {
             "name": self.predictor.decoding.kind, "quick": self.fast is not None, "exported": self.graph is not None
         }  # fmt: skip
@@ -133,8 +144,14 @@ class Finder:
         if self.fast is not None and self.index is None:
             scores, ids = self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks, features=features)
             return scores, ids, None
-        filters = _filters(hidden, masks, self.barred)
         predictor = self.predictor
+        if self.members:
+            length, lists = min(predictor.model.spec.depth, predictor.catalog.size), list[MemberLists]()
+            for one in self.members:
+                scores, ids, _ = one(items, times, length, hidden, masks, one.predictor.budget, features)
+                lists.append(MemberLists(ids, scores))
+            return *predictor.model.joined(lists, predictor.model.weights_of(jagged(items)), k), None
+        filters = _filters(hidden, masks, self.barred)
         if self.index is not None:
             table = predictor.index.all()  # type: ignore[union-attr]  # models with item vectors have an index
             scorer = DenseScorer(self._vectors(_histories(items, times, features)), table, predictor.model.temperature)
@@ -177,6 +194,12 @@ class Finder:
         for at, scorer in parts:
             found[torch.from_numpy(at)] = scorer.vectors  # type: ignore[attr-defined]
         return found
+
+
+def _of_member(blend: Predictor, member: Member) -> Predictor:
+    """A member of a blend by itself, over the blend's catalogue."""
+    how = {"budget": member.how["budget"], "decoding": member.how["search"]}
+    return Predictor(member.model, blend.catalog, device=str(blend.device), name=member.name, **how)
 
 
 def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:

@@ -27,6 +27,7 @@ log = logger(__name__)
 RUN_FILES = (
     "checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "fields.json",
     "encoder.json", "features.json", "vocabulary.parquet", "calibration.json", "manifest.json", "diagnosis.jsonl",
+    "members",
 )  # fmt: skip
 
 

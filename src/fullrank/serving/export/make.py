@@ -14,18 +14,17 @@ from jaxtyping import Int
 
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.files import copy_file, open_whole, whole_folder, without_dots
+from fullrank.core.files import open_whole, whole_folder, without_dots
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.store import AnyStore
-from fullrank.data.manifest import damaged_file, require_outside_stores
+from fullrank.data.manifest import require_outside_stores
 from fullrank.inference.batches import score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
 from fullrank.models import DenseScorer
 from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
-from fullrank.run import Run, event_store_of, require_empty
-from fullrank.run.manifest import METRICS, SEALED, WEIGHTS, write_manifest
+from fullrank.run import Run, copy_run, event_store_of, require_empty
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
 from fullrank.serving.export.graph import OPSET, Graph, OnnxGraph, Port, Traced, require_onnx, trace, write_onnx
 from fullrank.serving.export.model_graphs import ranker_graph, recommender_graph
@@ -202,30 +201,11 @@ def export_folder(run: Run, out: Path, *, logs: bool = False) -> Run:
     `UserError` for a run whose training has not ended, for a ranking run of format 1, which cannot do without its
     store, and for a folder that is not empty.
     """
-    if run.manifest.get("finished") is False:
-        raise UserError(
-            f"the training of {run.path} has not ended: finish it by resuming it, then export it",
-            code="training-not-ended",
-        )
-    if run.needs_store:
-        raise UserError(
-            f"{run.path} is of run format 1, whose vocabularies lie in its store alone: train it again to ship it",
-            code="run-needs-its-store",
-        )
     require_outside_stores(out)
     require_empty(out)
-    names = [name for name in SEALED if name != METRICS or logs]
     with whole_folder(out, "a copy of a run") as folder:
         require_empty(out)  # now that nobody else writes there
-        for name in names:
-            if (run.path / name).is_file() or name == WEIGHTS:
-                copy_file(run.file(name), folder / name)
-        write_manifest(folder, run.manifest, finished=True)
-        made = Run.open(folder).manifest["files"]
-        known = run.manifest.get("files", {})
-        differs = next((name for name in made if name in known and made[name] != known[name]), None)
-        if differs is not None:  # it changed between the look at its hash and the copy
-            raise damaged_file(run.path / differs, "it changed while it was copied", "export it again")
+        copy_run(run, folder, logs=logs)
     return Run.open(out)
 
 
