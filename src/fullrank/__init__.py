@@ -44,6 +44,7 @@ _WHERE = {
     "evaluate_log": "fullrank.evaluation.logged",
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
+    "auto": "fullrank.api",
     "blend": "fullrank.api",
     "calibrate": "fullrank.api",
     "diagnose": "fullrank.api",
@@ -89,9 +90,9 @@ _RENAMED = {"Click": "RankingModel", "Clicks": "RankingEvaluation", "attended": 
 """Names of version 0.1 -> the names they have now."""
 
 __all__ = [
-    "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
-    "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
-    "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "blend", "calibrate", "catalogue_growth",
+    "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Predictor",
+    "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec", "Store",
+    "Training", "UserError", "Watch", "WatchRanks", "attended", "auto", "blend", "calibrate", "catalogue_growth",
     "compare", "diagnose", "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export",
     "fill_unseen", "finetune", "fisher_information", "grow_catalog", "grow_codes", "item_vectors", "join_stores",
     "load", "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend",
@@ -102,6 +103,7 @@ __all__ = [
 if TYPE_CHECKING:
     from fullrank.analysis.watch import Watch, WatchRanks
     from fullrank.api import (
+        auto,
         blend,
         calibrate,
         diagnose,

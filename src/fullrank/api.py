@@ -22,11 +22,11 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.files import without_dots
 from fullrank.core.log import Progress, quiet, untold
-from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords, EventColumns, check_column
+from fullrank.data.column_names import COLUMN_DEFAULTS, USUAL, ColumnKeywords, EventColumns, check_column
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
 from fullrank.data.manifest import NAME as MANIFEST
-from fullrank.data.manifest import file_hash
+from fullrank.data.manifest import file_hash, is_store
 from fullrank.evaluation import (
     EVALUATE,
     Evaluation,
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from fullrank.inference.list_parts import ListParts
     from fullrank.inference.predict import PredictionFile
     from fullrank.serving.export.folder import Exported
+    from fullrank.sweeps.auto import AutoResult
 
 Split = Literal["validation", "test"]
 
@@ -204,6 +205,48 @@ def blend(
     return _blend(
         opened, data if data is None else _event_store(data), without_dots(out), set, device=resolve_device(device),
         overwrite=overwrite, progress=progress or untold,
+    )  # fmt: skip
+
+
+@public
+@takes(ColumnKeywords, COLUMN_DEFAULTS)
+def auto(
+    data: Any,
+    out: str | Path,
+    *,
+    minutes: Annotated[float, Field(gt=0, le=1e5)] = 30,
+    items: Any = None,
+    seed: Annotated[int, Field(ge=0)] = 0,
+    device: str = "auto",
+    overwrite: bool = False,
+    tell: Tell | None = None,
+    **options: Unpack[ColumnKeywords],
+) -> AutoResult:
+    """The best list for some data within some minutes, as a run in the folder `out`, with the reason.
+
+    `data` is a prepared store, or a table of events (a file or a DataFrame), which is prepared with leave-one-out;
+    `items` is then a table of items and `user_col`, `item_col`, `time_col` (None: rows are in order) and `time_unit`
+    name its columns. Models that count come first, then recipes that read what the data has race on validation, then
+    the best of both are blended. The folder `out`-auto keeps all runs; a call that was cut off goes on there. `tell` is
+    called with what begins and gives what is called with (done, in all). See `fullrank.sweeps.auto`.
+    """
+    from fullrank.data.events.prepare import prepare
+    from fullrank.sweeps.auto import auto as _auto
+    from fullrank.sweeps.auto import work_folder
+
+    place, columns = without_dots(out), EventColumns.of(options)
+    if isinstance(data, Store | ImpressionStore) or (isinstance(data, str | Path) and is_store(Path(data))):
+        if items is not None or columns != EventColumns():
+            raise no_effect("items or columns", "on a store, which was prepared with them", "give a table of events")
+        store = _event_store(data)
+    else:
+        user, item, *times = columns.names
+        named: dict[str, Any] = {"user_col": user, "item_col": item, "time_col": times[0] if times else None}
+        said = {name: column for (name, column), usual in zip(named.items(), USUAL, strict=True) if column != usual}
+        said |= {} if columns.unit == "s" else {"time_unit": columns.unit}
+        store = prepare(data, work_folder(place) / "store", items=items, overwrite=True, **said)
+    return _auto(
+        store, place, minutes=minutes, seed=seed, device=device, overwrite=overwrite, tell=tell or quiet
     )  # fmt: skip
 
 

@@ -187,6 +187,7 @@ WORK: dict[str, tuple[str, str]] = {
     "doctor-serve": ("doctor-serve", "fullrank.cli.doctor_serve._packages"),
     "download": ("download planted --out out", "fullrank.data.sources.planted.Planted.files"),
     "encode": ("encode @data --out out --levels 2 --size 4", "fullrank.semantic_ids.encode.encode"),
+    "auto": ("auto @data --out out --no-page", "fullrank.sweeps.auto.auto"),
     "blend": ("blend @sasrec @sasrec --out out", "fullrank.training.blending.blend"),
     "calibrate": ("calibrate @sasrec --out out", "fullrank.training.calibrate.calibrate"),
     "evaluate": ("evaluate @sasrec", "fullrank.run.Run.model"),

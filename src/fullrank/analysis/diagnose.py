@@ -33,6 +33,7 @@ from fullrank.evaluation import Evaluation
 from fullrank.inference.search import Decoding
 from fullrank.models import Model
 from fullrank.models.ranking.model import RankingModule
+from fullrank.models.sequential.blend import BlendModel
 from fullrank.run import Run, require_problem, weights_hash
 
 Result = TypeVar("Result")
@@ -90,6 +91,10 @@ def diagnose_retrieval(
     context = RetrievalContext(model, store, split, sample, spec, vectors)
     about = [*about_rows("users", split, len(sample), seed, store.fingerprint, weights)]
     protocol = [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
+    if isinstance(model, BlendModel):  # it has lists and no inside
+        why = "a blend joins lists; diagnose its members (RUN/members/NAME)"
+        apart = [not_measured(one.name, why) for one in find_diagnostics("retrieval", ORDER["retrieval"])]
+        return Diagnosis((*about, *apart, *protocol))
     batches = activations(model, sample, _part(progress, 0.0, PASS))
     return _diagnosis("retrieval", context, batches, about, protocol, progress)
 

@@ -42,6 +42,7 @@ VERBS = (
     "train",
     "transfer",
     "blend",
+    "auto",
     "sweep",
     "scale",
     "evaluate",

@@ -16,7 +16,9 @@ from fullrank.core.errors import UserError
 VERBS = {
     "Begin": ("demo", "doctor", "doctor-serve", "list", "show", "schema"),
     "Data": ("download", "prepare", "prepare-impressions", "subset", "encode"),
-    "Train": ("train", "blend", "pretrain", "fisher", "finetune", "calibrate", "sweep", "tune", "grow", "scale"),
+    "Train": (
+        "auto", "train", "blend", "pretrain", "fisher", "finetune", "calibrate", "sweep", "tune", "grow", "scale",
+    ),
     "Evaluate and explain": (
         "evaluate", "evaluate-lists", "evaluate-log", "diagnose", "attention", "report", "verify", "study",
     ),

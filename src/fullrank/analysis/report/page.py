@@ -4,7 +4,7 @@ runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,10 @@ class Report:
 
     def __repr__(self) -> str:
         return f"Report({self.title!r}: {len(self.figures)} figures)"
+
+    def with_lead(self, sentence: str) -> Report:
+        """The same page, whose first sentence is this one."""
+        return replace(self, sentences=(sentence, *self.sentences))
 
     @property
     def figures(self) -> tuple[Drawn | Missing, ...]:

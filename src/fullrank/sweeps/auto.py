@@ -1,0 +1,404 @@
+"""auto: from a store to the best list within some minutes: count, race, blend, and one evaluation on test.
+
+1. Counted models (popularity, item-to-item, session kNN, a graph of transitions): seconds each.
+2. A race of recipes that read what the data has (titles, times, features), by successive halving on validation: each
+   for as many epochs as an equal share of the time buys, then the best, anew, for as many as the rest does.
+3. A blend of the best counted and the best raced runs, without members that bring nothing. It is taken where it is
+   better than the best of them by half of its standard error or more; else that one is.
+
+OUT is the run that was taken. OUT-auto holds what it came from: the runs (cells), their rows, and plan.json, where each
+decision is written before it is acted on, so that a call that was killed goes on to the same end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fullrank.core.device import resolve_device
+from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject, whole_folder, write_json
+from fullrank.core.locks import folder_lock
+from fullrank.core.log import Progress, Tell
+from fullrank.core.readers import read_json
+from fullrank.data.events.store import Store
+from fullrank.data.histories import MANY_REPEATS
+from fullrank.evaluation.result import EvaluationResult
+from fullrank.evaluation.retrieval import evaluate
+from fullrank.parallel import Local, Runner
+from fullrank.run import Run, copy_run
+from fullrank.sweeps.cost import JobCost, measure_costs
+from fullrank.sweeps.jobs import Cell, Job, Settings, make_jobs
+from fullrank.sweeps.records import Row, not_ours
+from fullrank.sweeps.schedule import run_jobs
+from fullrank.training.blending import blend
+from fullrank.training.run_folder import check_place
+
+WITHIN = 0.98
+"""Share of the best value that a smaller, faster or fairer choice keeps."""
+RESERVED, LEAST_RESERVED = 0.15, 30.0
+"""Share of the time that is kept for the blend and the evaluations, and so many seconds at least."""
+RACED = 0.35
+"""Share of the rest that the first round of the race takes."""
+LAST = 2
+"""Contenders of the second round."""
+COUNTED_IN_BLEND, RACED_IN_BLEND = 3, 3
+LEAST_GAIN = 0.5
+"""Standard errors by which a blend is better than the best of its members, or that is taken."""
+BLEND = "blend"
+LEAST_EPOCHS, MOST_EPOCHS = 3, 200
+"""Of a contender in the first round, and of any."""
+STAGES = ("counting models", "racing recipes", "training the best", "blending", "evaluating on test")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the data has that a choice among recipes depends on."""
+
+    titles: bool
+    """Text of items."""
+    times: bool
+    features: bool
+    """Declared features of events, requests or users."""
+    repeats: float
+    """Share of validation targets in their own user's history."""
+    cold: float
+    """Share of validation targets without a training event."""
+
+    @classmethod
+    def of(cls, store: Store) -> Facts:
+        targets = store.eval_set("validation", without_history=True).truth.flat()
+        cold = float((store.catalog.popularity[targets] == 0).mean()) if len(targets) else 0.0
+        declared = store.features is not None and bool(store.features.fields)
+        titles = store.catalog.titles is not None
+        return cls(titles, store.times is not None, declared, store.repeated_share("validation"), cold)
+
+    def sentences(self) -> list[str]:
+        """What of it changes the choice."""
+        has = [
+            name
+            for name, is_one in (("titles", self.titles), ("times", self.times), ("features", self.features))
+            if is_one
+        ]
+        found = [f"the data has {', '.join(has)}" if has else "the data has neither titles, times nor features"]
+        if self.repeats > MANY_REPEATS:
+            found.append(
+                f"{self.repeats:.0%} of what users choose next is in their history already, so lists may hold it "
+                "(recommend with seen=keep)"
+            )
+        if self.cold > 0.01:
+            found.append(f"{self.cold:.0%} of what they choose next has no training event")
+        return found
+
+
+COUNTED = ("popularity", "item_to_item", "transition_graph", "session_knn")
+"""Recipes that count, all of which any data can have."""
+
+
+def contenders(facts: Facts) -> dict[str, tuple[str, Settings]]:
+    """Recipes that are raced, by the names of their cells: (recipe, settings); the likeliest first."""
+    known: list[tuple[bool, str, str, Settings]] = [
+        (True, "sasrec", "sasrec", {}),
+        (facts.titles, "hybrid", "fullrank.recipes.sasrec:hybrid", {}),
+        (facts.features, "sasrec-features", "sasrec", {"model.features": "auto"}),
+        (True, "fmlp", "fmlp", {}),
+        (facts.titles, "srt", "srt", {}),
+        (facts.times, "sasrec-gaps", "sasrec", {"model.features": {"event": ["gap"], "request": [], "user": []}}),
+        (True, "sasrec-small", "sasrec", {"model.dim": 64}),
+        (True, "gru4rec", "gru4rec", {}),
+    ]
+    return {name: (recipe, settings) for fits, name, recipe, settings in known if fits}
+
+
+@dataclass
+class Plan:
+    """plan.json: what was decided. Raises `UserError` for a folder of other data, minutes or seed."""
+
+    path: Path
+    of: JsonObject
+    decided: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, of: JsonObject) -> Plan:
+        if not path.exists():
+            return cls(path, of)
+        tree = read_json(path)
+        if not isinstance(tree.get("decided"), dict) or not isinstance(tree.get("of"), dict):
+            raise not_ours(f"{path} holds no plan")
+        if tree["of"] != of:
+            raise UserError(
+                f"{path.parent} was begun with {tree['of']}, and this call has {of}: delete that folder to begin anew, "
+                "or call as before to go on",
+                code="other-plan",
+            )
+        return cls(path, of, tree["decided"])
+
+    def decide(self, what: str, make: Callable[[], Any]) -> Any:
+        """What was decided; made, and written, by the first call that asks."""
+        if what not in self.decided:
+            self.decided[what] = make()
+            write_json(self.path, {"of": self.of, "decided": self.decided})
+        return self.decided[what]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A run that could be taken, by what it costs."""
+
+    name: str
+    run: Run
+    value: float
+    """The selection metric on validation; of a blend that of users from whom nothing was learned."""
+    ms: float
+    """Milliseconds for a user's list, many at a time."""
+    bytes: int
+    """Of its folder."""
+    gini: float
+    """Of how often the items are in lists; 0 is all alike."""
+
+
+@dataclass(frozen=True)
+class AutoResult:
+    """What `auto` ended with."""
+
+    run: Run
+    metric: str
+    sentence: str
+    """What it took, by how much, and what one could leave out at which cost."""
+    facts: tuple[str, ...]
+    """What of the data changed the choice."""
+    choices: tuple[Choice, ...]
+    """Best first."""
+    rows: tuple[Row, ...]
+    test: EvaluationResult
+    seconds: float
+
+
+def work_folder(out: Path) -> Path:
+    """Where what a run came from lies."""
+    return out.with_name(f"{out.name}-auto")
+
+
+def auto(
+    store: Store, out: Path, *, minutes: float, seed: int = 0, device: str = "auto", overwrite: bool = False,
+    engine: Runner | None = None, tell: Tell,
+) -> AutoResult:  # fmt: skip
+    """The best run for a store within some minutes, in the folder `out`.
+
+    `tell` is called with what begins and gives what is called with (done, in all). Raises `UserError` for a store
+    without validation targets, and for an `OUT-auto` that was begun otherwise.
+    """
+    check_place(out, overwrite=overwrite)
+    work, begun = work_folder(out), time.perf_counter()
+    with folder_lock(work, "auto"):
+        of = {"data": store.fingerprint, "minutes": minutes, "seed": seed}
+        plan, limit = Plan.open(work / "plan.json", of), minutes * 60 - max(minutes * 60 * RESERVED, LEAST_RESERVED)
+        race = Race(store, work, plan, seed, device, engine or Local(device), begun, limit)
+        rows = race.run(tell)
+        if not rows:
+            raise UserError(f"no run ended in {minutes:g} minutes: give more of them", code="too-little-time")
+        made = _ended(race, rows, out, overwrite=overwrite, tell=tell)
+        best = made[0].run
+        model: Any = best.model().to(resolve_device(device))
+        test = evaluate(model, store, "test", best.spec.lists, progress=tell(STAGES[4]))
+    said, facts = sentence_of(made, race.metric), tuple(race.facts.sentences())
+    return AutoResult(Run.open(out), race.metric, said, facts, made, tuple(rows), test, time.perf_counter() - begun)
+
+
+@dataclass
+class Race:
+    """Runs on one store, within a time."""
+
+    store: Store
+    work: Path
+    plan: Plan
+    seed: int
+    device: str
+    engine: Runner
+    begun: float
+    limit: float
+    metric: str = "ndcg@10"
+    common: Settings = field(default_factory=dict)
+    """Settings of all runs: where many targets stand in the history, lists may hold it."""
+
+    @cached_property
+    def facts(self) -> Facts:
+        return Facts.of(self.store)
+
+    @property
+    def left(self) -> float:
+        """Seconds for training."""
+        return max(self.limit - (time.perf_counter() - self.begun), 1.0)
+
+    def run(self, tell: Tell) -> list[Row]:
+        """The rows of all runs that ended, the best first."""
+        facts = self.facts
+        self.common = {"evaluation.seen": "keep"} if facts.repeats > MANY_REPEATS else {}
+        rows = self._rows(tell(STAGES[0]), [self._job(name, name, {}) for name in COUNTED])
+        known, step = contenders(facts), tell(STAGES[1])
+        first = self.plan.decide("first", lambda: self._epochs(known))
+        jobs = {name: self._job(f"{name}-first", *known[name], epochs=epochs) for name, epochs in first.items()}
+        raced = self._rows(step, list(jobs.values()))
+        names = {job.cell: name for name, job in jobs.items()}
+        second = self.plan.decide("second", lambda: self._last(raced, names))
+        last = [self._job(f"{name}-last", *known[name], epochs=epochs) for name, epochs in second.items()]
+        return sorted([*rows, *raced, *self._rows(tell(STAGES[2]), last)], key=self.value, reverse=True)
+
+    def value(self, row: Row) -> float:
+        """The selection metric of a row."""
+        return float(row["metrics"]["validation"][self.metric])
+
+    def _job(self, cell: str, recipe: str, settings: Mapping[str, Any], epochs: int | None = None) -> Job:
+        own: Settings = {} if epochs is None else {
+            "training.max_epochs": epochs, "training.schedule": "linear", "training.warmup": 0.05
+        }  # fmt: skip
+        made = Cell(name=cell, recipe=recipe, set={**self.common, **own, **settings})
+        return make_jobs(made, (self.seed,), ("validation",), selection_only=True)[0]
+
+    def _rows(self, progress: Any, jobs: Sequence[Job]) -> list[Row]:
+        """The rows of jobs, those that failed left out."""
+        found: list[Row] = []
+        for done, job in enumerate(jobs):
+            progress(done, len(jobs))
+            outcome = run_jobs([job], self.store, self.work, progress=False, engine=self.engine)
+            found += [row for row in outcome.newest if not row.get("error")]
+        progress(len(jobs), max(len(jobs), 1))
+        return found
+
+    def _epochs(self, known: Mapping[str, tuple[str, Settings]]) -> dict[str, int]:
+        """How many epochs of each contender an equal share of the first round's time buys; those that do not get one
+        are left out, and so are those that this store or this machine cannot train."""
+        costs: dict[str, JobCost] = {}
+        for name, (recipe, settings) in known.items():
+            try:
+                job = self._job(f"{name}-first", recipe, settings, epochs=1)
+                cost = measure_costs([job], self.store, device=self.device)[job.cost_key]
+            except UserError:
+                continue
+            if cost is not None:
+                costs[name] = cost
+        for count in range(len(costs), 0, -1):  # fewer of them, the likeliest, where all would get too few epochs
+            costs = dict(list(costs.items())[:count])
+            share = self.left * RACED / count
+            if count <= LAST or all(cost.train * LEAST_EPOCHS + cost.evaluation < share for cost in costs.values()):
+                break
+        found = {name: int((share - cost.evaluation) / (cost.step * cost.steps_per_epoch + cost.validation))
+                 for name, cost in costs.items()}  # fmt: skip
+        enough = {name: min(epochs, MOST_EPOCHS) for name, epochs in found.items() if epochs > 0}
+        if enough or not costs:
+            return enough
+        quickest = min(costs, key=lambda name: costs[name].train)
+        return {quickest: 1} if costs[quickest].total < self.left else {}
+
+    def _last(self, raced: Sequence[Row], names: Mapping[str, str]) -> dict[str, int]:
+        """The contenders of the second round, and how many epochs of each the rest of the time buys."""
+        best = sorted(raced, key=self.value, reverse=True)[:LAST]
+        found = {}
+        for row in best:
+            allowed = int((self.left / len(best) - row["seconds"]["evaluate"]) / max(seconds_per_epoch(row), 1e-6))
+            if allowed > 1.3 * row["epochs"]:
+                found[names[row["cell"]]] = min(allowed, MOST_EPOCHS)
+        return found
+
+
+def seconds_per_epoch(row: Row) -> float:
+    """The pace that a run had, validation included."""
+    return float(row["seconds"]["train"] / max(row["epochs"], 1))
+
+
+def _ended(race: Race, rows: Sequence[Row], out: Path, *, overwrite: bool, tell: Tell) -> tuple[Choice, ...]:
+    """The run that is kept, in the folder `out`, and the others that it was chosen from, best first."""
+    step, cells = tell(STAGES[3]), race.plan.decide("members", lambda: _members(rows))
+    values = {row["cell"]: race.value(row) for row in rows}
+    runs = {cell: Run.open(race.work / "cells" / f"{cell}-seed{race.seed}") for cell in cells}
+    found = [_measured(race, cell, run, values[cell]) for cell, run in runs.items()]
+    if len(runs) > 1:
+        joined = _blended(race, runs, step)
+        told = joined.manifest["blend"]
+        whole = _measured(race, BLEND, joined, told["blend"])
+        if whole.value > max(values.values()) + told["blend_se"] * LEAST_GAIN:
+            found.append(whole)
+    found.sort(key=lambda choice: -choice.value)
+    check_place(out, overwrite=overwrite)
+    with whole_folder(out, "auto") as folder:
+        copy_run(found[0].run, folder)
+    return tuple(found)
+
+
+def _members(rows: Sequence[Row]) -> list[str]:
+    """The cells that are blended: the best of those that count, and of each contender the best, of a few of them."""
+    best = dict[str, Row]()
+    for row in rows:  # the best first
+        best.setdefault(row["cell"].removesuffix("-first").removesuffix("-last"), row)
+    of_counted = [row["cell"] for name, row in best.items() if name in COUNTED][:COUNTED_IN_BLEND]
+    return [row["cell"] for name, row in best.items() if name not in COUNTED][:RACED_IN_BLEND] + of_counted
+
+
+def _blended(race: Race, runs: Mapping[str, Run], progress: Progress) -> Run:
+    """A blend, and without the members that bring it nothing where it is as good without them."""
+    settings = [f"evaluation.{path.rpartition('.')[2]}={value}" for path, value in race.common.items()]
+
+    def blended(some: Sequence[Run], name: str) -> Run:
+        place = resolve_device(race.device)
+        return blend(some, race.store, race.work / name, settings, device=place, overwrite=True, progress=progress)
+
+    whole = blended(list(runs.values()), "blend")
+    told = whole.manifest["blend"]
+    members = zip(runs.values(), told["members"], strict=True)
+    kept = [run for run, one in members if one["brings"] > one["brings_se"] / 2]
+    if not 2 <= len(kept) < len(runs):
+        return whole
+    fewer = blended(kept, "blend-fewer")
+    return fewer if fewer.manifest["blend"]["blend"] > told["blend"] - told["blend_se"] / 4 else whole
+
+
+def _measured(race: Race, name: str, run: Run, value: float) -> Choice:
+    """What a run costs, by one evaluation on validation."""
+    model: Any = run.model().to(resolve_device(race.device))
+    begun = time.perf_counter()
+    how = run.spec.lists.model_copy(update={"metrics": (race.metric, "gini@10"), "slices": False, "bootstrap": 0})
+    found = evaluate(model, race.store, "validation", how)
+    ms = 1000 * (time.perf_counter() - begun) / found.protocol["users"]
+    files = (file for file in run.path.rglob("*") if file.is_file() and "checkpoints" not in file.parts)
+    size = sum(file.stat().st_size for file in files)
+    return Choice(name, run, value, ms, size, found.metrics["gini@10"])
+
+
+def sentence_of(choices: Sequence[Choice], metric: str) -> str:
+    """What was taken, by how much, and what one could leave out at which cost."""
+    best, others = choices[0], choices[1:]
+    if best.name == BLEND:
+        members = best.run.manifest["blend"]["members"]
+        names = [one["name"].rpartition("-seed")[0] or one["name"] for one in members]
+        said = f"took a blend of {', '.join(names[:-1])} and {names[-1]}"
+    else:
+        said = f"took {best.name}"
+    said += f" ({metric} {best.value:.4f} on validation"
+    if others:
+        said += f", {best.value / max(others[0].value, 1e-12) - 1:.1%} more than {others[0].name})"
+    else:
+        said += ")"
+    near = [one for one in others if one.value >= WITHIN * best.value]
+    if not near:
+        quick = min(others, key=lambda one: one.ms, default=None)
+        if quick is None:
+            return said + "; nothing else ended"
+        return f"{said}; nothing else is within {1 - WITHIN:.0%}: {_compared(others[0], best)}"
+    picks = {
+        "the fastest": min(near, key=lambda one: one.ms), "the smallest": min(near, key=lambda one: one.bytes),
+        "the fairest": min(near, key=lambda one: one.gini),
+    }  # fmt: skip
+    found = "; ".join(f"{what} {_compared(one, best)}" for what, one in picks.items())
+    return f"{said}; within {1 - WITHIN:.0%}: {found}"
+
+
+def _compared(one: Choice, best: Choice) -> str:
+    """A choice beside the best."""
+    return (
+        f"{one.name} ({one.value / best.value - 1:+.1%}; {best.ms / max(one.ms, 1e-9):.1f} times as fast, "
+        f"{one.bytes / best.bytes:.0%} of the size, Gini {one.gini:.2f} for {best.gini:.2f})"
+    )
