@@ -27,9 +27,10 @@ from typing import Any
 
 NAMES = ("train_sequence", "retrieve", "train_ranker")
 RANKER_ROWS, RANKER_STEPS = 200_000, 15
+"""Impressions, and steps of each ranker in a round; fewer steps get as much fewer impressions."""
 
 
-def rounds_of(name: str) -> Callable[[int], float]:
+def rounds_of(name: str, steps: int) -> Callable[[int], float]:
     """Seconds of round k of a benchmark, after what it needs was made. Runs in a worker, with its tree's modules."""
     if name == "train_sequence":
         from benchmarks import train_sequence
@@ -53,26 +54,26 @@ def rounds_of(name: str) -> Callable[[int], float]:
     from benchmarks import train_ranker
     from benchmarks.impressions import prepared
 
-    store = prepared(RANKER_ROWS, Path(tempfile.mkdtemp()) / "store")
+    store = prepared(RANKER_ROWS * steps // RANKER_STEPS, Path(tempfile.mkdtemp()) / "store")
     trainees = [train_ranker.Trainee(recipe, store) for recipe in ("dcnv2", train_ranker.MATCHED["rankelastor"])]
 
-    def steps(k: int) -> float:
+    def seconds(k: int) -> float:
         begun = time.perf_counter()
         for trainee in trainees:
-            for step in range(k * RANKER_STEPS, (k + 1) * RANKER_STEPS):
+            for step in range(k * steps, (k + 1) * steps):
                 trainee.step(step)
         return time.perf_counter() - begun
 
-    return steps
+    return seconds
 
 
-def work(name: str, threads: int) -> None:
+def work(name: str, threads: int, steps: int) -> None:
     """A worker: for each line on stdin one round, its seconds on stdout. Whatever else is printed goes to stderr."""
     answers, sys.stdout = sys.stdout, sys.stderr
     import torch
 
     torch.set_num_threads(threads)
-    action = rounds_of(name)
+    action = rounds_of(name, steps)
     action(0)  # the warm-up
     print("ready", file=answers, flush=True)
     for k, _ in enumerate(sys.stdin, 1):
@@ -80,10 +81,10 @@ def work(name: str, threads: int) -> None:
 
 
 @contextmanager
-def worker(tree: Path, name: str, threads: int) -> Iterator[Callable[[], float]]:
-    """A process of a tree that is warm; each call runs one round and gives its seconds."""
+def worker(tree: Path, name: str, threads: int, steps: int = RANKER_STEPS) -> Iterator[Callable[[], float]]:
+    """A process of a tree that is warm; each call runs one round, of so many ranker steps, and gives its seconds."""
     path = {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)])}
-    command = [sys.executable, "-P", __file__, "--worker", name, "--threads", str(threads)]
+    command = [sys.executable, "-P", __file__, "--worker", name, "--threads", str(threads), "--steps", str(steps)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tree, env=os.environ | path, **pipes) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -169,8 +170,9 @@ def _main() -> int:
         parser = argparse.ArgumentParser()
         parser.add_argument("--worker")
         parser.add_argument("--threads", type=int)
+        parser.add_argument("--steps", type=int)
         given = parser.parse_args()
-        work(given.worker, given.threads)
+        work(given.worker, given.threads, given.steps)
         return 0
     from benchmarks.harness import Benchmark, main
 

@@ -36,5 +36,5 @@ def test_a_worker_that_fails_ends_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_answers_round_by_round() -> None:
-    with pairs.worker(ROOT, "train_ranker", 1) as once:
+    with pairs.worker(ROOT, "train_ranker", 1, steps=1) as once:
         assert once() > 0 and once() > 0

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ def cut_off(spec: Experiment, store: Store, out: Path, processes: int, mode: str
         while not pointer.exists() or int(read_json(pointer)["folder"].removeprefix("step-")) <= behind:
             if running[0].poll() is not None:
                 break
+            time.sleep(0.005)  # they need the processor
     finally:
         for one in running:
             one.kill()
