@@ -222,11 +222,12 @@ class Run:
 
     def members(self) -> dict[str, Run]:
         """The runs of a blend by their names; empty for all others. Raises `UserError` where one is damaged."""
-        names = self.spec.model.members if isinstance(self.spec.model, Blend) else ()
+        if not isinstance(self.spec.model, Blend):
+            return {}
         for file in sealed_files(self.path):
             if file.startswith(f"{MEMBERS}/"):
                 self.file(file)
-        return {name: Run.open(self.path / MEMBERS / name) for name in names}
+        return {name: Run.open(self.path / MEMBERS / name) for name in self.spec.model.members}
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short).

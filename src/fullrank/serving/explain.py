@@ -22,6 +22,7 @@ from fullrank.data.histories import Histories
 from fullrank.inference.batches import batches, score_pairs, scorer_of
 from fullrank.inference.predictor import Predictor
 from fullrank.models import Model
+from fullrank.models.sequential.blend import BlendModel
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.reading import (
     AttentionInput,
@@ -79,7 +80,8 @@ def feature_moves(
     """Of each list `ListExplanation.features`; of an empty history, and where nothing is known, none."""
     model, found = predictor.model, [dict[str, np.ndarray]() for _ in answers]
     (own,) = np.nonzero(histories.items.lengths)
-    if model.reads_features is None or histories.features is None or not len(own):
+    scoreless = isinstance(model, BlendModel)
+    if scoreless or model.reads_features is None or histories.features is None or not len(own):
         return found
     lists = Jagged.from_lists([answers[row] for row in own.tolist()])
     scores = partial(score_pairs, model, histories.take(own), lists.row_of(), lists.values, index=predictor.index)

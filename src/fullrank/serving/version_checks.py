@@ -51,6 +51,7 @@ from fullrank.inference.column_filters import kind_of
 from fullrank.inference.list_options import ListOptions
 from fullrank.metrics import ctr
 from fullrank.run import Run
+from fullrank.run.manifest import is_sealed
 from fullrank.serving.prediction import ServedPredictor
 from fullrank.serving.requests import Answer, Ask
 from fullrank.serving.stores import HistoryStore
@@ -131,7 +132,7 @@ def _missing(path: Path) -> str:
             return _TRAINING
         files = tree.get("files")
         if isinstance(files, dict):  # older formats list none: opening them says what is wrong
-            own = {name for name in files if os.path.basename(name) == name}
+            own = {name for name in files if os.path.basename(name) == name or is_sealed(name)}
             manifests.check_files(path, files, own, set(), manifests.RUN_AGAIN)
     except UserError as error:  # perhaps it is still being copied
         return str(error).removesuffix(f"; {manifests.RUN_AGAIN}").replace(f"{path}{os.sep}", "")
@@ -141,9 +142,10 @@ def _missing(path: Path) -> str:
 def _link_outside(path: Path, inside: Path) -> str | None:
     """The first file of a run that is a link out of the watched folder."""
     root = os.path.realpath(inside)
-    for entry in os.scandir(path):
-        if entry.is_symlink() and os.path.commonpath([root, os.path.realpath(entry.path)]) != root:
-            return entry.name
+    for folder, folders, files in os.walk(path):
+        for entry in (Path(folder, name) for name in (*folders, *files)):
+            if entry.is_symlink() and os.path.commonpath([root, os.path.realpath(entry)]) != root:
+                return str(entry.relative_to(path))
     return None
 
 

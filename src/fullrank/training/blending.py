@@ -28,6 +28,7 @@ from fullrank import __version__
 from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject, whole_folder
 from fullrank.core.log import Progress, untold
+from fullrank.data.events.feature_files import require_same_encoding
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation.retrieval import users_and_protocol
@@ -148,6 +149,8 @@ def _names(runs: Sequence[Run], store: Store) -> list[str]:
                 "others: blend runs of stores with the same items",
                 code="other-items",
             )
+        if getattr(run.spec.model, "features", None) is not None:
+            require_same_encoding(str(store.path), store.features, run.catalog.features)
         name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in run.path.resolve().name)
         name = name.lstrip("._-")[:90] or "run"
         names.append(name if name not in names else f"{name}-{len(names) + 1}")

@@ -113,7 +113,7 @@ def _fit_locked(
     if not gradient and any(given.values()):
         left_out = " and ".join(name for name, value in given.items() if value)
         raise without_gradients(experiment.recipe, f"leave out {left_out}")
-    if gradient and source is not None and source.spec.model.kind_of() in kinds("baselines"):
+    if gradient and source is not None and source.spec.model.kind_of() in (*kinds("baselines"), *kinds("blends")):
         remedy = "leave out --from (init_from=), or name a run of a trained model"
         raise without_gradients(f"{source.path} ({source.spec.recipe})", remedy)
     for callback in callbacks:
@@ -317,7 +317,7 @@ def _trainer(
 def without_gradients(what: str, remedy: str) -> UserError:
     """The error for a baseline where a model is needed that is trained by gradient descent."""
     return UserError(
-        f"{what} is a baseline, which is fitted at once, without gradients: it has no steps to watch and no weights to "
+        f"{what} is fitted at once, without gradients: it has no steps to watch and no weights to "
         f"start from; {remedy}",
         code="baseline-without-training",
     )
