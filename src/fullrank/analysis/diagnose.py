@@ -110,7 +110,7 @@ def diagnose_ranking(
     `weights` is the hash that the rows are kept under. Raises `UserError` where the split is unknown or empty, or the
     store's fields are not those that the model was trained on.
     """
-    model = require_layers(model, "a diagnosis")
+    model = require_layers(model, "a diagnosis", code="model-without-layers")
     if tuple(store.fields) != tuple(model.embedding.fields):
         raise UserError(
             f"{store.path} has other fields than those that the model reads: give the store of its training",

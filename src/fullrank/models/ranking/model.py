@@ -136,13 +136,13 @@ class RankingModule(ClickModel):
         return self.embedding.row_parameters()
 
 
-def require_layers(model: ClickModel, what: str) -> RankingModule:
+def require_layers(model: ClickModel, what: str, *, code: str) -> RankingModule:
     """A model of field embeddings and a ranker. Raises `UserError` for another, such as boosted trees."""
     if not isinstance(model, RankingModule):
         raise UserError(
             f"{what} needs a ranker with layers, and this run is of boosted trees: take another ranking model "
             "(`fullrank list rankers`)",
-            code="model-without-layers",
+            code=code,
         )
     return model
 

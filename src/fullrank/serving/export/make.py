@@ -129,7 +129,7 @@ def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str
 
 
 def _ranker(exported: Any, model: Any, folder: Path, to: str) -> dict[str, Any]:
-    embedding = require_layers(model, "a graph").embedding
+    embedding = require_layers(model, "a graph", code="not-exportable").embedding
     graph = ranker_graph(exported)
     traced, answer = written(graph, folder, to)
     parity = compare_probabilities(answer, model, impression_batches(embedding.fields, embedding.equally_long))

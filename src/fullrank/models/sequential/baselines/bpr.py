@@ -46,13 +46,13 @@ class BPR(BaselineSpec):
     """Ranks by inner products of factorised histories and items, trained on pairs of items."""
 
     kind: Literal["bpr"] = "bpr"
-    dim: Width = 64
+    dim: Width = 256
     """Width of the vectors."""
-    epochs: int = Field(60, ge=1, le=MOST_EPOCHS)
+    epochs: int = Field(120, ge=1, le=MOST_EPOCHS)
     """Times that as many pairs are drawn as there are in training."""
     lr: float = Field(0.1, gt=0, le=100)
     """Learning rate."""
-    l2: float = Field(0.003, ge=1e-4, le=MOST_FACTOR)
+    l2: float = Field(0.01, ge=1e-4, le=MOST_FACTOR)
     """Weight of the squared lengths; with less, rounding moves the vector of a history."""
     std: PositiveFactor = 0.01
     """Standard deviation of what vectors start with."""
