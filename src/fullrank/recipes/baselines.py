@@ -7,7 +7,8 @@ Ludewig & Jannach and of Kersbergen et al. 2022.
 
 Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` (or `recency`, `item_to_item`,
 `transition_graph`, `ease`, `ials`, `bpr`, `session_knn`). Cost: seconds; `ease` a minute for
-12,000 items, `bpr` two seconds for each of its 120 epochs over 150,000 events. Numbers: `results/sequence/`, `results/shortcut/`.
+12,000 items, `bpr` two seconds for each of its 120 epochs over 150,000 events. Numbers: `results/sequence/`,
+`results/shortcut/`.
 """
 
 from __future__ import annotations
