@@ -15,7 +15,7 @@ CONSTRAINTS = ("only_with", "not_with", "needs", "some_of", "once")
 CODED = ("in_context", "check_that", "refuse", "require_known", "require_filter", "require_list",
          "check_one_way", "check_unset", "require_problem", *CONSTRAINTS)  # fmt: skip
 """Functions that have a code of their own, where they are given none."""
-RAISING = ("UserError", "Requirement", "no_such", "check_given", "check_once", *CODED)
+RAISING = ("UserError", "Requirement", "no_such", "check_given", "check_once", "require_layers", *CODED)
 """What raises a `UserError`: itself, functions that are given its code, what a part requires of another, and
 constraints of fields."""
 PASSED_ON = "(passed on)"

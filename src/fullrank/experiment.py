@@ -90,7 +90,7 @@ class Experiment(Spec):
 
     recipe: str = "custom"
     """Name of the recipe it came from."""
-    model: Annotated[Spec, Room("recommender", "baselines", "blends", "click")] = Recommender()
+    model: Annotated[Spec, Room("recommender", "baselines", "blends", "click", "trees")] = Recommender()
     """What is trained."""
     training: Training = Training()
     """How it is trained; without effect on a baseline."""
@@ -102,16 +102,14 @@ class Experiment(Spec):
     @model_validator(mode="before")
     @classmethod
     def _evaluation_of_the_model(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "evaluation" not in given and _kind(given.get("model")) == "click":
+        if isinstance(given, dict) and "evaluation" not in given and _of_clicks(given.get("model")):
             return {**given, "evaluation": RankingEvaluation()}
         return given
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
-        if (self.model.kind_of() == "click") != (self.problem == "ranking"):
-            one, other = (
-                ("ranking models", "clicks") if self.model.kind_of() == "click" else ("models of lists", "lists")
-            )
+        if _of_clicks(self.model) != (self.problem == "ranking"):
+            one, other = ("ranking models", "clicks") if _of_clicks(self.model) else ("models of lists", "lists")
             raise UserError(
                 f"evaluation: {one} are evaluated by {other}; {_REMEDY[other]}", code="evaluation-of-other-problem"
             )
@@ -145,10 +143,10 @@ _REMEDY = {
 }
 
 
-def _kind(model: Any) -> Any:
-    if isinstance(model, Spec):
-        return model.kind_of()
-    return model.get("kind") if isinstance(model, dict) else model
+def _of_clicks(model: Any) -> bool:
+    """Whether a model predicts clicks, of its spec, its kind, or a mapping with it."""
+    kind = model.kind_of() if isinstance(model, Spec) else model.get("kind") if isinstance(model, dict) else model
+    return kind in (*kinds("click"), *kinds("trees"))
 
 
 def find_experiment(name: str | Path) -> Experiment:

@@ -45,7 +45,7 @@ def outcome(room: str, kind: str) -> str:
     if room == "baselines":
         with pytest.raises(UserError, match="no setting 'features'"):
             plain((room, kind)).override("features=auto")
-        return "is not trained, so it has no `model.features`"
+        return "is fitted at once, so it has no `model.features`"
     known = with_features(catalog())
     assert known.features is not None
     batch = featured(padded(histories((3, 8, 6))), known.features)

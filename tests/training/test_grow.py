@@ -53,7 +53,9 @@ def test_feature_models_know_a_new_item_at_once(market: Store, tmp_path: Path) -
     torch.testing.assert_close(vectors[-1], vectors[5])
 
 
-@pytest.mark.parametrize("recipe", ["popularity", "item_to_item", "transition_graph", "ease", "ials", "session_knn"])
+@pytest.mark.parametrize(
+    "recipe", ["popularity", "item_to_item", "transition_graph", "ease", "ials", "bpr", "session_knn"]
+)
 def test_baselines_grow_too(recipe: str, market: Store, tmp_path: Path) -> None:
     run = fr.train(recipe, market, tmp_path / "run", progress=False)
     grown = fr.grow_catalog(run, new_items(market), tmp_path / "grown", start="mean")

@@ -32,7 +32,8 @@ from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
 from fullrank.inference.search import Decoding
 from fullrank.models import Model
-from fullrank.models.ranking.model import RankingModule
+from fullrank.models.ranking import ClickModel
+from fullrank.models.ranking.model import require_layers
 from fullrank.models.sequential.blend import BlendModel
 from fullrank.run import Run, require_problem, weights_hash
 
@@ -100,7 +101,7 @@ def diagnose_retrieval(
 
 
 def diagnose_ranking(
-    model: RankingModule,
+    model: ClickModel,
     store: ImpressionStore,
     *,
     split: str = "test",
@@ -114,6 +115,7 @@ def diagnose_ranking(
     `weights` is the hash that the rows are kept under. Raises `UserError` where the split is unknown or empty, or the
     store's fields are not those that the model was trained on.
     """
+    model = require_layers(model, "a diagnosis", code="model-without-layers")
     if tuple(store.fields) != tuple(model.embedding.fields):
         raise UserError(
             f"{store.path} has other fields than those that the model reads: give the store of its training",
@@ -184,7 +186,7 @@ def _of_retrieval(run: Run, model: Model, store: Store, sample: int | None, vect
 
 
 def _of_ranking(
-    run: Run, model: RankingModule, store: ImpressionStore, sample: int | None, vectors: Any, **about: Any
+    run: Run, model: ClickModel, store: ImpressionStore, sample: int | None, vectors: Any, **about: Any
 ) -> Diagnosis:
     if vectors is not None:
         require_problem(run, "retrieval", "leave vectors out", code="vectors-without-history")

@@ -29,7 +29,7 @@ from fullrank.data.impressions.joined import KeyedTable
 from fullrank.data.impressions.schema import SequenceOf
 from fullrank.data.impressions.vocabulary import MISSING, UNKNOWN, Vocabulary, canonical
 from fullrank.inference.predict import predict_batch
-from fullrank.models.ranking.model import RankingModule
+from fullrank.models.ranking import ClickModel
 
 BATCH = 1 << 14
 """Pairs given to the ranker at once; a ranker's evaluation takes as many."""
@@ -182,8 +182,8 @@ def history_bags(
     the items. A missing value is left out, as in training, but where the sequence keeps it or the model reads sequences
     event by event: there it is an event of the missing value.
     """
-    encoder, embedding = ranker.encoder, ranker.model.embedding
-    aligned = {number for group in embedding.parallel for number in group}
+    encoder = ranker.encoder
+    aligned = {number for group in ranker.model.parallel for number in group}
     places = {field.name: at for at, field in enumerate(encoder.categorical)}
     found: dict[int, Jagged] = {}
     for number, field in enumerate(encoder.multivalued):
@@ -223,7 +223,7 @@ class PairFeatures:
         return to_tensors(categorical, numeric, bags, labels=None, groups=None, rows=np.arange(len(users)))
 
 
-def probabilities(model: RankingModule, pairs: PairFeatures, ids: Int[np.ndarray, "B C"]) -> CandidateScores:
+def probabilities(model: ClickModel, pairs: PairFeatures, ids: Int[np.ndarray, "B C"]) -> CandidateScores:
     """The click probability of each user's candidates; -inf in empty places (id -1)."""
     users, places = np.nonzero(ids >= 0)
     found = np.full(ids.shape, -np.inf)

@@ -13,7 +13,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import Evaluation
-from fullrank.models.ranking.model import RankingModule
+from fullrank.models.ranking import ClickModel
 from fullrank.run import Run, opened_run, require_problem, store_of
 
 
@@ -57,7 +57,7 @@ class RetrievalStage:
 class RankingStage:
     """A ranking model, and the encoder by which it reads impressions."""
 
-    model: RankingModule
+    model: ClickModel
     encoder: FieldEncoder
     name: str = "the ranker"
     trained_until: int | None = None
@@ -76,5 +76,5 @@ class RankingStage:
         store = store_of(run, data) if run.needs_store else data
         encoder = run.encoder(store)
         model = run.model(encoder)
-        assert isinstance(model, RankingModule)
+        assert isinstance(model, ClickModel)
         return cls(model, encoder, str(run.path), run.trained_until(store))

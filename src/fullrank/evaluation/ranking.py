@@ -28,8 +28,9 @@ from fullrank.evaluation.spec import RankingEvaluation, Selection
 from fullrank.evaluation.statistics import bounds
 from fullrank.inference.predict import predict_batch
 from fullrank.metrics import ctr
+from fullrank.models.ranking import ClickModel
 from fullrank.models.ranking.calibration import Calibration
-from fullrank.models.ranking.model import RankingModule, checked_labels
+from fullrank.models.ranking.model import checked_labels
 
 CALIBRATED = ("ece", "logloss", "pcoc")
 """Metrics that calibration changes."""
@@ -39,7 +40,7 @@ CHUNK = 1 << 16
 
 
 def evaluate_ranking(
-    model: RankingModule,
+    model: ClickModel,
     store: ImpressionStore,
     split: str,
     spec: RankingEvaluation = RankingEvaluation(),
@@ -114,10 +115,15 @@ def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluati
 def _require_groups(rows: PerImpression, what: str, remedy: str) -> None:
     """Raise `UserError` where the store has no groups."""
     if rows.groups is None:
-        raise UserError(
-            f"{what} needs a group column and this store has none: prepare it with one (user_col), or {remedy}",
-            code="no-group-column",
-        )
+        raise no_group_column(what, remedy)
+
+
+def no_group_column(what: str, remedy: str) -> UserError:
+    """The error for what needs groups, of a store without them."""
+    return UserError(
+        f"{what} needs a group column and this store has none: prepare it with one (user_col), or {remedy}",
+        code="no-group-column",
+    )
 
 
 def selection_value(rows: PerImpression, selection: Selection) -> float:
@@ -143,7 +149,7 @@ def split_rows(store: ImpressionStore, split: str) -> Int[np.ndarray, "N"]:
 
 
 def predict_rows(
-    model: RankingModule,
+    model: ClickModel,
     store: ImpressionStore,
     rows: Int[np.ndarray, "N"],
     batch_size: int,

@@ -23,7 +23,7 @@ from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions.encoding import FieldEncoder, require_fields, transform
 from fullrank.inference.batches import evaluating
 from fullrank.inference.requests import giver
-from fullrank.models.ranking.model import RankingModule
+from fullrank.models.ranking import ClickModel
 
 ROWS = 1 << 14
 """Rows encoded and scored at once: as many as evaluation takes."""
@@ -40,7 +40,7 @@ class PredictionFile:
 
 
 @torch.inference_mode()
-def predict_batch(model: RankingModule, batch: Impressions) -> Float[np.ndarray, "B"]:
+def predict_batch(model: ClickModel, batch: Impressions) -> Float[np.ndarray, "B"]:
     """The model's probabilities for a batch. Raises `UserError` where they are not finite."""
     with evaluating(model):
         found: np.ndarray = model.probabilities(batch.to(device_of(model))).cpu().numpy()
@@ -55,7 +55,7 @@ def predict_batch(model: RankingModule, batch: Impressions) -> Float[np.ndarray,
 
 
 def predict(
-    model: RankingModule,
+    model: ClickModel,
     encoder: FieldEncoder,
     impressions: Any,
     *,
@@ -72,7 +72,7 @@ def predict(
 
 
 def predict_file(
-    model: RankingModule,
+    model: ClickModel,
     encoder: FieldEncoder,
     impressions: Any,
     out: str | Path,
@@ -110,7 +110,7 @@ def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: 
 
 
 def _predicted(
-    model: RankingModule,
+    model: ClickModel,
     encoder: FieldEncoder,
     chunks: Chunks,
     column: str,

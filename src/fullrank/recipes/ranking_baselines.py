@@ -18,7 +18,7 @@ its split may be others than those of a store (`data/sources/frappe.py`).
 
 from __future__ import annotations
 
-from fullrank.experiment import Experiment
+from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking import RankerSpec
 from fullrank.models.ranking.autoint import AutoInt
 from fullrank.models.ranking.dcnv2 import DCNv2
@@ -26,6 +26,7 @@ from fullrank.models.ranking.dnn import DNN, Deep
 from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.finalmlp import FinalMLP
 from fullrank.models.ranking.fm import FM
+from fullrank.models.ranking.lightgbm import LightGBM
 from fullrank.models.ranking.lr import LR
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import XDeepFM
@@ -73,6 +74,12 @@ def autoint() -> Experiment:
 def finalmlp() -> Experiment:
     """FinalMLP: two perceptrons of 3 x 400 on gated fields and their bilinear fusion (AAAI 2023, arXiv:2304.00902)."""
     return ranking_experiment("finalmlp", FinalMLP())
+
+
+@recipe(needs="impressions")
+def lightgbm() -> Experiment:
+    """LightGBM: boosted decision trees on the fields (Ke et al. 2017); needs the extra `lightgbm`."""
+    return Experiment(recipe="lightgbm", model=LightGBM(), training=Training(max_epochs=1000, lr=0.1, patience=50))
 
 
 @recipe(needs="impressions")

@@ -25,7 +25,7 @@ from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, brief, command_line, in_context
 from fullrank.core.files import copy_file, foreign_files, whole_folder, write_json, write_text
 from fullrank.core.readers import missing_file, read_json, read_jsonl
-from fullrank.core.registry import Problem
+from fullrank.core.registry import Problem, kinds
 from fullrank.core.spec import error_sentence
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data import manifest as manifests
@@ -40,6 +40,7 @@ from fullrank.data.manifest import damaged_file, is_store, sha256_file
 from fullrank.experiment import Experiment
 from fullrank.models import Model
 from fullrank.models.ranking.calibration import Calibration
+from fullrank.models.ranking.lightgbm import BoostedTrees
 from fullrank.models.sequential.blend import Blend, Member
 from fullrank.ops.model_cost import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
@@ -203,7 +204,8 @@ class Run:
             known = self.catalog
         else:
             known = self.fields if encoder is None else encoder.fields
-            _check_rows(known, tensors, self.path)
+            if self.spec.model.kind_of() not in kinds("trees"):
+                _check_rows(known, tensors, self.path)
         try:
             held = sum(tensor.nbytes for tensor in tensors.values())
             build = self.spec.model.build  # type: ignore[attr-defined]
@@ -444,7 +446,7 @@ def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], w
 
 def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path) -> None:
     """Put tensors into a model. Raises `UserError` naming what does not fit."""
-    if isinstance(model, Model):
+    if isinstance(model, Model | BoostedTrees):
         model.make_room(tensors)
     # dtypes too: loading would round in silence
     asked, given = (

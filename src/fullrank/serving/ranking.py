@@ -86,7 +86,7 @@ class ServedRanker:
     def events_read(self, most: int) -> int:
         """Last events of a history that its sequences are made of: all `most` where one leaves out missing values, so
         that older events move up."""
-        several, groups = self.stage.encoder.multivalued, self.stage.model.embedding.parallel
+        several, groups = self.stage.encoder.multivalued, self.stage.model.parallel
         aligned = {several[number].name for group in groups for number in group}
         filled = [one for one in several if isinstance(one, SequenceOf) and one.name in self.of_history]
         if any(not one.keep_missing and one.name not in aligned for one in filled):
@@ -96,7 +96,7 @@ class ServedRanker:
     def require_whole_histories(self) -> None:
         """Raise `UserError` where the items lack a column that a history is read by, beside one that they have."""
         several = self.stage.encoder.multivalued
-        for group in self.stage.model.embedding.parallel:
+        for group in self.stage.model.parallel:
             names = [several[number].name for number in group]
             lost = [several[number] for number in group if several[number].name not in self.of_history]
             if lost and len(lost) < len(names):

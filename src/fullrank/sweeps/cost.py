@@ -24,6 +24,7 @@ from fullrank.run import build_model
 from fullrank.sweeps.jobs import Job
 from fullrank.training.data_module import DataModule, data_module_of
 from fullrank.training.fit import profile_step
+from fullrank.training.trees import fit_at_once
 
 SECONDS = 3.0
 """Of training, and as much again at most of evaluation, from which the cost of a job is told."""
@@ -118,7 +119,7 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device:
         steps, epochs = loader.steps_per_epoch, training.max_epochs
     else:
         begun = time.perf_counter()
-        model.fit(store)
+        fit_at_once(model, store, experiment)
         fit = time.perf_counter() - begun
     model = model.to(place)
     full = not job.selection_only

@@ -26,6 +26,7 @@ from fullrank.core.registry import kinds
 from fullrank.data.events.loader import Batches
 from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment, Training
+from fullrank.models.ranking.lightgbm import BoostedTrees
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, opened_run, write_run, write_weights
@@ -48,6 +49,7 @@ from fullrank.training.prepared_model import compile_part, freeze_below
 from fullrank.training.run_folder import RunFolder, check_folder, initial_run
 from fullrank.training.settled import selection_settled, settled
 from fullrank.training.shards import check_encoder, own_weights, parameter_count, shard_blocks, shard_of
+from fullrank.training.trees import check_trees, fit_at_once
 
 log = logger(__name__)
 WARM = 2
@@ -109,11 +111,14 @@ def _fit_locked(
     torch.manual_seed(experiment.seed)
     model: Any = build_model(experiment, data.known, where, shard)
     gradient = isinstance(model, RecommenderModel | RankingModule)
+    if isinstance(model, BoostedTrees):
+        check_trees(experiment.training)
     given = {"loggers": loggers, "callbacks": callbacks, "init_from (--from)": init_from is not None}
     if not gradient and any(given.values()):
         left_out = " and ".join(name for name, value in given.items() if value)
         raise without_gradients(experiment.recipe, f"leave out {left_out}")
-    if gradient and source is not None and source.spec.model.kind_of() in (*kinds("baselines"), *kinds("blends")):
+    without_steps = (*kinds("baselines"), *kinds("blends"), *kinds("trees"))
+    if gradient and source is not None and source.spec.model.kind_of() in without_steps:
         remedy = "leave out --from (init_from=), or name a run of a trained model"
         raise without_gradients(f"{source.path} ({source.spec.recipe})", remedy)
     for callback in callbacks:
@@ -157,10 +162,9 @@ def _fit_locked(
             reopen_run(run.path)
         if loader is None:
             begun = time.perf_counter()
-            if not untrained:
-                model.fit(store)
+            figures = {} if untrained else fit_at_once(model, store, experiment)
             write_weights(run.path, model)
-            MetricsLog(run.path).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
+            MetricsLog(run.path).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3), **figures})
             seal_run(run.path)
             run.publish()
         else:
@@ -317,8 +321,7 @@ def _trainer(
 def without_gradients(what: str, remedy: str) -> UserError:
     """The error for a baseline where a model is needed that is trained by gradient descent."""
     return UserError(
-        f"{what} is fitted at once, without gradients: it has no steps to watch and no weights to "
-        f"start from; {remedy}",
+        f"{what} is fitted at once, without gradients: it has no steps to watch and no weights to start from; {remedy}",
         code="baseline-without-training",
     )
 

@@ -171,7 +171,10 @@ class RankingSize(RetrievalSize):
         """As the manifest has it; of a run from before it was kept there, counted."""
         kept = one.run.manifest.get("size")
         dense = kept.get("dense_parameters") if isinstance(kept, dict) else None
-        return dense if type(dense) is int else cast(RankingModule, one.run.model()).size().dense
+        if type(dense) is int:
+            return dense
+        model = one.run.model()
+        return model.size().dense if isinstance(model, RankingModule) else None
 
     @classmethod
     def values(cls, accuracy: str) -> dict[str, Value]:

@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
+from fullrank.data.batch import Impressions
 from fullrank.data.impressions.schema import FieldInfo
 from fullrank.models import Flops
+from fullrank.models.ranking.calibration import CalibrationCurve
 from fullrank.ops.model_cost import by_part, forward_flops
 
 Fields = Sequence[FieldInfo]
@@ -125,6 +127,37 @@ class RankerSpec(Spec):
 
     @abstractmethod
     def build(self, fields: Fields, dim: int) -> Ranker: ...
+
+
+class ClickModel(nn.Module, ABC):
+    """Impressions -> click probabilities: what evaluation, prediction, cascades and services ask of a ranking model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calibration: CalibrationCurve | None = None
+        """Behind the logits, of a run that was calibrated; training does not know it."""
+
+    @property
+    @abstractmethod
+    def parallel(self) -> list[list[int]]:
+        """Numbers of the bags that are read event by event, those of the same events together."""
+
+    @abstractmethod
+    def row_parameters(self) -> list[nn.Parameter]:
+        """Tables whose gradients are sparse, updated row by row."""
+
+    @abstractmethod
+    def raw_logits(self, batch: Impressions) -> Float[Tensor, "B"]:
+        """Before calibration."""
+
+    def logits(self, batch: Impressions) -> Float[Tensor, "B"]:
+        """Calibrated where the run is, in double precision: large ones stay apart."""
+        logits = self.raw_logits(batch).double()
+        return logits if self.calibration is None else self.calibration(logits)
+
+    def probabilities(self, batch: Impressions) -> Float[Tensor, "B"]:
+        """Of a click, in double precision."""
+        return torch.sigmoid(self.logits(batch))
 
 
 def require_fields_to_cross(fields: Fields, kind: str) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import model_validator
@@ -21,8 +20,7 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Impressions
 from fullrank.models import Flops
-from fullrank.models.ranking import Fields, Ranker, RankerOutput, RankerSpec
-from fullrank.models.ranking.calibration import CalibrationCurve
+from fullrank.models.ranking import ClickModel, Fields, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.sequences import SequenceSpec
@@ -85,7 +83,7 @@ class Size:
         return {"embedding_parameters": self.embedding, "dense_parameters": self.dense, **total}
 
 
-class RankingModule(nn.Module):
+class RankingModule(ClickModel):
     """`forward` gives the named terms whose sum is minimised, `output` the logits."""
 
     def __init__(self, fields: Fields, spec: RankingModel):
@@ -101,8 +99,6 @@ class RankingModule(nn.Module):
         )  # fmt: skip
         self.ranker = ranker.build(fields, spec.embedding.dim)
         self.l2 = spec.embedding.l2
-        self.calibration: CalibrationCurve | None = None
-        """Behind the logits, of a run that was calibrated; training does not know it."""
         self.penalties = frozenset({"l2", "routing"})
         """Terms that are no sum over rows."""
 
@@ -119,14 +115,12 @@ class RankingModule(nn.Module):
         out: RankerOutput = self.ranker(self.embedding(batch, wanted))
         return out
 
-    def logits(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """Calibrated where the run is, in double precision: large ones stay apart."""
-        logits = self.output(batch).logits.double()
-        return logits if self.calibration is None else self.calibration(logits)
+    def raw_logits(self, batch: Impressions) -> Float[Tensor, "B"]:
+        return self.output(batch).logits
 
-    def probabilities(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """Of a click, in double precision."""
-        return torch.sigmoid(self.logits(batch))
+    @property
+    def parallel(self) -> list[list[int]]:
+        return self.embedding.parallel
 
     def size(self) -> Size:
         """Parameters by kind, and the FLOPs of one impression."""
@@ -139,8 +133,18 @@ class RankingModule(nn.Module):
         return Size(embedding, dense, {**self.embedding.flops(), **flops})
 
     def row_parameters(self) -> list[nn.Parameter]:
-        """Tables whose gradients are sparse, updated row by row."""
         return self.embedding.row_parameters()
+
+
+def require_layers(model: ClickModel, what: str, *, code: str) -> RankingModule:
+    """A model of field embeddings and a ranker. Raises `UserError` for another, such as boosted trees."""
+    if not isinstance(model, RankingModule):
+        raise UserError(
+            f"{what} needs a ranker with layers, and this run is of boosted trees: take another ranking model "
+            "(`fullrank list rankers`)",
+            code=code,
+        )
+    return model
 
 
 def checked_labels(labels: Tensor | None) -> Float[Tensor, "B"]:

@@ -23,6 +23,7 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
 from fullrank.models import DenseScorer
+from fullrank.models.ranking.model import require_layers
 from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
 from fullrank.run import Run, copy_run, event_store_of, require_empty
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
@@ -127,9 +128,9 @@ def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str
 
 
 def _ranker(exported: Any, model: Any, folder: Path, to: str) -> dict[str, Any]:
+    embedding = require_layers(model, "a graph", code="not-exportable").embedding
     graph = ranker_graph(exported)
     traced, answer = written(graph, folder, to)
-    embedding = model.embedding
     parity = compare_probabilities(answer, model, impression_batches(embedding.fields, embedding.equally_long))
     calibration = None if model.calibration is None else model.calibration.spec.method
     return _described(graph, traced, to) | {"calibration": calibration, "parity": parity}

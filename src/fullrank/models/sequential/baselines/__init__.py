@@ -1,4 +1,4 @@
-"""Recommenders without gradient descent: what every trained model has to beat.
+"""Recommenders that are fitted at once, most by counting: what every trained model has to beat.
 
 The room's contract: a `BaselineSpec` whose ``build(catalog)`` gives a `Baseline`, a module that is a `models.Model`
 and whose ``fit(store)`` fills its buffers from the training events.
