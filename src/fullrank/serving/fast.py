@@ -52,6 +52,7 @@ from fullrank.serving.fast_search import (
     searched_items,
 )
 from fullrank.serving.packed_attention import CHUNK, Chunk, Dense, Layout, Mixer
+from fullrank.serving.packed_features import PackedFeatures
 from fullrank.serving.requests import jagged
 
 
@@ -251,10 +252,19 @@ class FastEncoder:
         """Use `of`."""
         self._ranking, self._timed, self._cosine = ranking, model.reads_times, model.cosine
         self._covers, self._roles = isinstance(model.task, ClozeTask), model.reads_features
-        self._beside = None if self._roles is None else deepcopy(cast(HistoryTask, model.task)).beside
+        self._beside: Any = None
+        self._packed: PackedFeatures | None = None
+        self._read_beside(model.task)
         self._reads = model.max_length - self._covers
         """How many of a history's last events are read."""
         self._put(model.items.all().detach().clone())
+
+    def _read_beside(self, task: Any) -> None:
+        """Read features as this task does; without padding where they are but added."""
+        if self._roles is not None:
+            own = deepcopy(cast(HistoryTask, task))
+            self._beside = own.beside
+            self._packed = None if self._covers or own.features is None else PackedFeatures.of(own.features)
 
     def _put(self, vectors: Float[Tensor, "V D"]) -> None:
         self._vectors = vectors.contiguous()
@@ -299,8 +309,8 @@ class FastEncoder:
         made = copy(self)
         if vectors is not None:
             made._put(vectors)
-        if task is not None and self._roles is not None:
-            made._beside = deepcopy(task).beside
+        if task is not None:
+            made._read_beside(task)
         made.searched = barring(made.searched, barred)
         return made
 
@@ -368,9 +378,15 @@ class FastEncoder:
         return self._vectors, end_to_end(items), lengths, moments
 
     def _vectors_of(self, histories: Histories) -> Events:
-        """The same with features: a vector for each place, made of rows that are padded for it."""
+        """The same with features: a vector for each place, made of rows that are padded where it is not but a sum."""
         assert self._beside is not None and self._roles is not None
         items, moments = histories.items.last(self._reads), histories.times
+        if self._packed is not None:
+            at = None if moments is None else items.over(moments).flat()
+            vectors = F.embedding(torch.from_numpy(items.flat().astype(np.int64, copy=False)), self._vectors)
+            vectors += self._packed.added(items, at, histories.features)
+            known = NONE if at is None or not self._timed else torch.from_numpy(at.astype(np.int64, copy=False))
+            return vectors, torch.arange(len(vectors)), items.lengths.tolist(), known
         batch = Batch(
             torch.from_numpy(items.padded().astype(np.int64, copy=False)),
             torch.from_numpy(items.lengths),

@@ -274,10 +274,16 @@ class FeatureReader(nn.Module):
         none = torch.full_like(times, NO_TIME)
         at = times if not asked else none if known.asked_at is None else known.asked_at
         since = times if asked else torch.cat([none[:, :1], times], 1)[:, :-1]
+        return self.made_ids(part, at, since, inputs.items)
+
+    def made_ids(
+        self, part: FieldVectors, at: Int[Tensor, "*n"], since: Int[Tensor, "*n"], items: Int[Tensor, "*n"]
+    ) -> list[Int[Tensor, "*n"]]:
+        """The ids of what a moment tells, of events of `items` behind others at `since`; 0 where one is not known."""
         found = []
         for name in part.made:
             if name in ("gap", "age"):
-                start = since if name == "gap" else self.first_times[inputs.items]
+                start = since if name == "gap" else self.first_times[items]
                 seconds = (at - start).clamp_min(0)
                 value, there = torch.bucketize(seconds, self.powers, right=True), (at != NO_TIME) & (start != NO_TIME)
             else:
