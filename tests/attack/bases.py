@@ -25,6 +25,8 @@ BASES: dict[str, str] = {
     "encode": f"@store --vectors @vectors.parquet --out ~out {ENCODE}",
     "train": f"sasrec --data @store --out ~out {QUICK}",
     "pretrain": f"sasrec --data @store --out ~out {QUICK} --data @store2",
+    "auto": "@store --out ~out --minutes 0.05 --no-page",
+    "blend": "@popularity @sasrec --data @store --out ~out",
     "fisher": "@sasrec --out ~f.safetensors --batches 3",
     "finetune": f"@sasrec --data @store --out ~out --stages 0 {QUICK}",
     "calibrate": "@lr --out ~out",

@@ -43,8 +43,8 @@ def test_a_kill_loses_nothing_and_is_made_good_by_the_next_start(verb: Verb) -> 
 def test_every_verb_that_writes_is_killed() -> None:
     """But for the demonstration, which calls others, and those that write by the functions of one that is killed:
     `scale fit` as `scale growth`, what else is evaluated or studied as `evaluate`, and lists in parts, which
-    tests/inference kills."""
-    alike = ("demo", "scale fit", "evaluate-", "recommend-parts", "study ")
+    tests/inference kills; tests/sweeps kills `auto`."""
+    alike = ("auto", "demo", "scale fit", "evaluate-", "recommend-parts", "study ")
     writing = {verb for verb, parameters in leaves().items() if any(one.name == "--out" for one in parameters)}
     lines = [f"{verb.line} " for verb in VERBS if isinstance(verb.line, str)]
     assert not [v for v in writing if not v.startswith(alike) and not any(line.startswith(f"{v} ") for line in lines)]

@@ -74,7 +74,7 @@ CALLS: dict[str, dict[str, Any]] = dict.fromkeys(ALONE, {}) | {
     "export": {"to": "faiss"}, "catalogue_growth": {"store": "a store"}, "calibrate": {"run": "@lr"},
 }  # fmt: skip
 """Function -> its own valid arguments."""
-LEFT = {"download", "report"}
+LEFT = {"auto", "blend", "download", "report"}
 """Not called: what needs a network, or some seconds a call."""
 SKIPPED = {"progress", "tell", "callbacks", "loggers", "engine"}
 """Arguments that are called or handed on: objects of the caller's own, whose errors are the caller's."""

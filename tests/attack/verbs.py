@@ -136,6 +136,7 @@ VERBS = (
     Verb("sweep", f"sweep @cells.yaml {SHOP} --out grid --results kept.json", "grid", kind="rows", kills=5),
     Verb("tune", f"tune @space.yaml {SHOP} --out tuned", "tuned", kind="rows"),
     Verb("grow", "grow @run --items @new_items.csv --start mean --out grown", "grown", once=True, kills=9),
+    Verb("blend", f"blend @run @run_twin {SHOP} --out run", "run", "run_twin", kills=3),
     Verb("calibrate", "calibrate @lr --data @clicks --out calibrated", "calibrated", once=True),
     Verb("fisher", f"fisher @run {SHOP} --batches 2 --out f.safetensors", "f.safetensors", "old.csv"),
     Verb("finetune", f"finetune @run {SHOP} --out run --stages 0 --set training.max_epochs=2",

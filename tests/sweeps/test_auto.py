@@ -30,6 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "contenders", lambda facts: small)
     monkeypatch.setattr(module, "measure_costs", lambda jobs, *_, **__: {job.cost_key: PRICED for job in jobs})
     monkeypatch.setattr(module, "LEAST_RESERVED", 0.0)
+    monkeypatch.setattr(module, "LEAST_RACED", 0.0)
     monkeypatch.setattr(module, "seconds_per_epoch", lambda row: 1.0)
     monkeypatch.setattr(module.Race, "left", property(lambda race: race.limit / 2))
 

@@ -34,6 +34,7 @@ EXTRAS = {
     "huggingface_hub": "text",
     "sentencepiece": "text",
     "faiss": "codes",
+    "lightgbm": "lightgbm",
     "optuna": "tune",
     "matplotlib": "report",
     "jinja2": "report",

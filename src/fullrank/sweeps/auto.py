@@ -50,6 +50,8 @@ COUNTED_IN_BLEND, RACED_IN_BLEND = 3, 3
 LEAST_GAIN = 0.5
 """Standard errors by which a blend is better than the best of its members, or that is taken."""
 BLEND = "blend"
+LEAST_RACED = 10.0
+"""Seconds below which nothing is raced: pricing a contender takes as long."""
 LEAST_EPOCHS, MOST_EPOCHS = 3, 200
 """Of a contender in the first round, and of any."""
 STAGES = ("counting models", "racing recipes", "training the best", "blending", "evaluating on test")
@@ -273,6 +275,8 @@ class Race:
         """How many epochs of each contender an equal share of the first round's time buys; those that do not get one
         are left out, and so are those that this store or this machine cannot train."""
         costs: dict[str, JobCost] = {}
+        if self.left < LEAST_RACED:
+            return {}
         for name, (recipe, settings) in known.items():
             try:
                 job = self._job(f"{name}-first", recipe, settings, epochs=1)
