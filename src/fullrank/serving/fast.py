@@ -8,8 +8,8 @@ The encoder is packed: the events of a few histories lie behind each other, with
 own forward pass in what is left out, not in what is computed: no padding; the last layer computes the last event of
 each history alone, all that a list is made of; products by oneDNN over weights that are laid out for it once.
 TorchScript runs all of it as one call: it holds no lock of Python meanwhile, so that an event loop in another thread
-goes on. Features beside the items are added to their vectors before that call (`serving/packed_features.py`); where they
-are fused otherwise, the model's own code reads them. N events of all B histories; how signatures look is said in
+goes on. Features beside the items are added to their vectors before that call (`serving/packed_features.py`); where
+they are fused otherwise, the model's own code reads them. N events of all B histories; how signatures look is said in
 `serving/packed_attention.py`.
 
 No `from __future__ import annotations` here: TorchScript reads the annotations of what it compiles.
