@@ -25,7 +25,7 @@ BASES: dict[str, str] = {
     "encode": f"@store --vectors @vectors.parquet --out ~out {ENCODE}",
     "train": f"sasrec --data @store --out ~out {QUICK}",
     "pretrain": f"sasrec --data @store --out ~out {QUICK} --data @store2",
-    "auto": "@store --out ~out --minutes 0.05 --no-page",
+    "auto": "@lr --out ~out --minutes 0.05 --no-page",
     "blend": "@popularity @sasrec --data @store --out ~out",
     "fisher": "@sasrec --out ~f.safetensors --batches 3",
     "finetune": f"@sasrec --data @store --out ~out --stages 0 {QUICK}",
@@ -62,7 +62,7 @@ BASES: dict[str, str] = {
 }
 """Verb -> words with which it ends with 0: arguments, then options; ``@x`` is of the world, ``~x`` in the draw's own
 folder. A verb without them fails `test_every_verb_has_a_base`."""
-REFUSED = ("demo", "keys remove", "ask", "study oracle-step", "study step-curve", "study dial")
+REFUSED = ("auto", "demo", "keys remove", "ask", "study oracle-step", "study step-curve", "study dial")
 """Their bases are refused, since they would take minutes (a thousand reasoning steps) or need a service: of paths those
 alone are tried that must be refused."""
 FILES = {"FILE", "EVENTS", "IMPRESSIONS", "GRID", "SPACE", "RECIPE"}

@@ -225,7 +225,7 @@ class Race:
     limit: float
     metric: str = "ndcg@10"
     common: Settings = field(default_factory=dict)
-    """Settings of all runs: where many targets stand in the history, lists may hold it."""
+    """Settings of all runs: one metric, and lists that may hold the history where many targets stand in it."""
 
     @cached_property
     def facts(self) -> Facts:
@@ -239,7 +239,8 @@ class Race:
     def run(self, tell: Tell) -> list[Row]:
         """The rows of all runs that ended, the best first."""
         facts = self.facts
-        self.common = {"evaluation.seen": "keep"} if facts.repeats > MANY_REPEATS else {}
+        self.common = {"evaluation.selection": self.metric}
+        self.common |= {"evaluation.seen": "keep"} if facts.repeats > MANY_REPEATS else {}
         rows = self._rows(tell(STAGES[0]), [self._job(name, name, {}) for name in COUNTED])
         known, step = contenders(facts), tell(STAGES[1])
         first = self.plan.decide("first", lambda: self._epochs(known))
