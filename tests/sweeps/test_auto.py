@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -157,8 +156,8 @@ def test_contenders_read_what_there_is() -> None:
 
 def test_the_first_sentence_names_what_could_be_left_out() -> None:
     def choice(name: str, value: float, ms: float, size: int, gini: float) -> Choice:
-        run = SimpleNamespace(manifest={"blend": {"members": [{"name": "a-seed0"}, {"name": "b-seed0"}]}})
-        return Choice(name, run, value, ms, size, gini)  # type: ignore[arg-type]
+        manifest = {"blend": {"members": [{"name": "a-seed0"}, {"name": "b-seed0"}]}}
+        return Choice(name, fr.Run(Path(name), fr.recipe("sasrec"), manifest), value, ms, size, gini)
 
     best = choice("blend", 0.100, 4.0, 1000, 0.9)
     others = [choice("a", 0.0995, 2.0, 900, 0.8), choice("b", 0.0985, 1.0, 950, 0.7), choice("c", 0.05, 0.1, 1, 0.1)]
