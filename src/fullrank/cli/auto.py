@@ -43,6 +43,10 @@ def auto(
     from fullrank import api
     from fullrank.sweeps.auto import work_folder
 
+    if not no_page:  # told now, not when all is done
+        from fullrank.analysis.report.page import check_extra
+
+        check_extra()
     with output.stages() as tell:
         found = api.auto(
             data, out, minutes=minutes, items=items, seed=seed, device=device, overwrite=overwrite, tell=tell,
