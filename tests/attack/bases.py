@@ -56,7 +56,7 @@ BASES: dict[str, str] = {
     "keys add": "~keys.json --name shop --scope write",
     "keys list": "@keys.json",
     "keys remove": "@keys.json --name nobody",
-    "scale fit": "@scaling.csv --form linear --resamples 20",
+    "scale fit": "@scaling.csv --form power --resamples 20",
     "scale advise": "@scaling.csv --flops 1e12 --form power --resamples 20",
     "scale growth": "@store",
 }

@@ -55,7 +55,6 @@ NUMBERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "study drop": (("--shares", "0." + "9" * 100), ("--shares", ",".join(f"0.{n:04d}" for n in range(1, 2000)))),
     "diagnose": (("--users", "1000000000"), ("--impressions", "1000000000")),
     "recommend": (("--k", "1000000000", "--seen", "keep"), ("--history", ",".join(["3"] * 100_000))),
-    "scale fit": (("--form", "power"), ("--form", "loss")),
     "scale advise": (("--flops", "1e300"), ("--flops", "1e-300"), ("--data", "1e300")),
     "subset": (("--share", "1e-300"),),
 }  # fmt: skip

@@ -7,9 +7,6 @@ import jaxtyping
 import pytest
 import torch
 
-from fullrank.serving.export import make
-from fullrank.serving.export.graph import Graph, Traced, trace
-
 
 @contextmanager
 def unchecked() -> Iterator:
@@ -33,18 +30,6 @@ def traced_unchecked() -> Iterator:
     torch.export.export = export
     yield
     torch.export.export = whole
-
-
-@pytest.fixture
-def traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All exports of a test are of one graph, which is traced for the first: a third of their time is tracing."""
-    found: list[Traced] = []
-
-    def trace_once(graph: Graph) -> Traced:
-        found[:] = found or [trace(graph)]
-        return found[0]
-
-    monkeypatch.setattr(make, "trace", trace_once)
 
 
 @pytest.fixture

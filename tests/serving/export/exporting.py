@@ -1,6 +1,5 @@
 """Runs that were never trained, made in a moment, and what their exports are compared with."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,23 +15,28 @@ from fullrank.run.manifest import CALIBRATION
 from tiny import catalog, shaken
 
 ITEMS = 40
-SMALL = ("model.dim=8", "model.max_length=9", "model.encoder.layers=1")
+SMALL = ("model.dim=8", "model.max_length=9")
 MORE = {
-    "srt": ("model.items.fields=[{column: title, tokens: 4}, {column: brand, tokens: 2}]",),
+    "srt": (
+        "model.encoder.layers=1",
+        "model.items.fields=[{column: title, tokens: 4}, {column: brand, tokens: 2}]",
+    ),
+    "sasrec": ("model.encoder.layers=1",), "hstu": ("model.encoder.layers=1",), "plr": ("model.encoder.layers=1",),
+    "bert4rec": ("model.encoder.layers=1",),
     "fdsa": ("model.items.categorical=[brand]",),
-    "s3rec_pretrain": ("model.penalties.0.attributes=[brand]",),
-    "lares": ("model.reasoner.steps=2",),
-    **dict.fromkeys(("gru4rec", "hstu_plus", "sasrec_plus"), ("model.encoder.layers=2",)),  # one layer feeds another
+    "s3rec_pretrain": ("model.penalties.0.attributes=[brand]", "model.encoder.layers=1"),
+    "mojito": ("model.encoder.layers=1",),
+    "rpg": ("model.encoder.layers=1",), "gru4rec": ("model.encoder.layers=2",),
 }  # fmt: skip
 
 
 def made_run(recipe: str, folder: Path, *settings: str, items: int = ITEMS, store: Store | None = None) -> Run:
     """A run folder with drawn weights, sealed, as if it had been trained on `store`."""
     spec = find_experiment(recipe)
-    for setting in SMALL:
-        with suppress(UserError):  # a baseline has no width, and not every encoder has layers
-            spec = spec.override(setting)
-    spec = spec.override(*MORE.get(recipe, ()), *settings)
+    try:
+        spec = spec.override(*SMALL, *MORE.get(recipe, ()), *settings)
+    except UserError:  # a baseline has no width
+        spec = spec.override(*settings)
     known = catalog(items) if store is None else store.catalog
     torch.manual_seed(0)
     model = spec.model.build(known)

@@ -42,7 +42,6 @@ def test_every_recipe_stands_in_the_guide_once() -> None:
         if find_experiment(recipe).problem == "retrieval"  # of rankers: test_rankers.py
     ],
 )
-@pytest.mark.usefixtures("traced_once")
 def test_a_recipe_exports_as_the_guide_says(recipe: str, told: dict, tmp_path: Path) -> None:
     run = made_run(recipe, tmp_path / "run")
     for to, length in told.items():

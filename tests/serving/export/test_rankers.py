@@ -25,13 +25,12 @@ from tiny import shaken
 
 @ALL
 @pytest.mark.slow
-@pytest.mark.usefixtures("traced_once")
+@pytest.mark.parametrize("to", ["onnx", "torch"])
 @pytest.mark.parametrize("embedding", [(), ("bags=sum",)])
-def test_every_ranker(pair: Pair, embedding: tuple, tmp_path: Path) -> None:
-    graph, own = ranker_graph(model(pair, *embedding).eval()), model(pair, *embedding).eval()
-    for to in ("onnx", "torch"):
-        _, answer = written(graph, tmp_path, to)
-        assert compare_probabilities(answer, own, impression_batches(FIELDS))["largest_difference"] <= TOLERANCE
+def test_every_ranker(pair: Pair, to: str, embedding: tuple, tmp_path: Path) -> None:
+    _, answer = written(ranker_graph(model(pair, *embedding).eval()), tmp_path, to)
+    found = compare_probabilities(answer, model(pair, *embedding).eval(), impression_batches(FIELDS))
+    assert found["largest_difference"] <= TOLERANCE
 
 
 @ALL
@@ -91,16 +90,15 @@ WITH_SEQUENCES = {
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("traced_once")
+@pytest.mark.parametrize("to", ["onnx", "torch"])
 @pytest.mark.parametrize("settings", WITH_SEQUENCES.values(), ids=list(WITH_SEQUENCES))
-def test_behaviour_sequences(settings: tuple, tmp_path: Path) -> None:
+def test_behaviour_sequences(settings: tuple, to: str, tmp_path: Path) -> None:
     spec = RankingModel().override("embedding.dim=4", "ranker.deep.hidden=[5]", *settings)
     own, exported = (shaken(spec.build(sequences.FIELDS)).eval() for _ in range(2))
     exported.load_state_dict(own.state_dict())
     graph = ranker_graph(exported)
+    _, answer = written(graph, tmp_path, to)
     batches = impression_batches(sequences.FIELDS, own.embedding.equally_long)
-    for to in ("onnx", "torch"):
-        _, answer = written(graph, tmp_path, to)
-        assert compare_probabilities(answer, own, batches)["largest_difference"] <= TOLERANCE
+    assert compare_probabilities(answer, own, batches)["largest_difference"] <= TOLERANCE
     letters = {port.name: port.shape[1] for port in graph.inputs if port.name in ("bag_0", "bag_3")}
     assert (letters["bag_0"] == letters["bag_3"]) == bool(own.embedding.equally_long)
