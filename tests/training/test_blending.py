@@ -58,7 +58,8 @@ def by_definition(market: SimpleNamespace, run: fr.Run, histories: list, k: int,
             scores = own["score"].to_list()
             for place, (item, score) in enumerate(zip(own["item"], scores, strict=True), 1):
                 if spec.join == "ranks":
-                    said = (model.offset + 1) / (model.offset + place)
+                    offset = 60.0 if spec.offset is None else spec.offset
+                    said = (offset + 1) / (offset + place)
                 else:
                     said = (score - scores[-1]) / (scores[0] - scores[-1]) if scores[0] > scores[-1] else 1.0
                 sums[item] = sums.get(item, 0.0) + weight * said
@@ -180,6 +181,10 @@ def test_what_it_refuses(market: SimpleNamespace, tmp_path: Path) -> None:
         loaded.score(market.histories, market.ids[:1])
     with refused("blend-without-scores"):
         fr.evaluate(market.blend, set=["protocol=sampled"], device="cpu")
+    with refused("decoding-needs-codes"):
+        fr.evaluate(market.blend, set=["decoding.kind=beam"], device="cpu")
+    with refused("given-twice"):
+        fr.blend(runs, market.store, out, set=["model={kind: blend, join: ranks}"])
     with refused("no-reasoner"):
         fr.recommend(market.blend, market.histories, budget={"steps": 1}, device="cpu")
     with refused("blend-without-members"):

@@ -71,6 +71,8 @@ def rank(
     policy, filters, device = seen_policy(seen), filters or Filters(), device_of(model)
     if isinstance(model, BlendModel):
         check_budget(model, budget or AS_TRAINED)
+        if isinstance(search, Decoding):
+            search_of(model, search, BLOCK)  # refuses one among codes: each member has its own
         return _rank_blend(model, histories, k, policy, filters, index, how)
     # Few users allow larger blocks: one product and one selection instead of one for each 8,192 items.
     width = how.block or max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK))

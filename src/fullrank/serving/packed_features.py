@@ -123,7 +123,7 @@ class PackedFeatures:
             filled = np.maximum(counts, 1)
             starts = filled.cumsum() - filled
             rows = np.full(int(filled.sum()), base + start)
-            rows[np.arange(len(rows))[np.repeat(counts > 0, filled)]] = base + start + values[there]
+            rows[np.repeat(counts > 0, filled)] = base + start + values[there]
             shares = np.repeat(1 / filled, filled).astype(np.float32)
             yield torch.from_numpy(rows), torch.from_numpy(starts), torch.from_numpy(shares)
 

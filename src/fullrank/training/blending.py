@@ -85,7 +85,7 @@ def blend(
     first = runs[0].spec.lists.model_copy(update=own)
     given = Experiment(recipe="blend", model=Blend(), evaluation=first).override(*settings)
     wanted, fixed = given.model, {text.partition("=")[0].removeprefix("model.") for text in settings}
-    if not isinstance(wanted, Blend) or wanted.members:
+    if not isinstance(wanted, Blend) or wanted.members or "model" in fixed:
         raise UserError(
             "a blend's members are the runs that are given: leave out model and model.members", code="given-twice"
         )
@@ -202,7 +202,7 @@ class Table:
         """r_m(u, i)."""
         found = np.zeros((*self.ids.shape, len(self.lists)), np.float32)
         low = 0
-        for at, said in enumerate(said_of(self.lists, join, 60.0 if offset is None else offset)):
+        for at, said in enumerate(said_of(self.lists, join, offset)):
             columns = self.place[:, low : low + said.shape[1]]
             np.put_along_axis(found[..., at], columns, said.astype(np.float32), 1)
             low += said.shape[1]

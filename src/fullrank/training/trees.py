@@ -54,11 +54,10 @@ def fit_trees(model: BoostedTrees, store: ImpressionStore, experiment: Experimen
     assert isinstance(spec, LightGBM) and isinstance(how, RankingEvaluation)
     ranks = spec.objective == "lambdarank"
     categories = model.categories
-    columns = len(model.fields) + sum(field.kind in ("bag", "sequence") for field in model.fields)
     params = {
         "objective": spec.objective, "metric": "None", "learning_rate": training.lr, "num_leaves": spec.leaves,
         "min_data_in_leaf": spec.least, "lambda_l2": spec.l2, "cat_smooth": spec.smoothing,
-        "max_bin_by_feature": [max(categories.get(at, BINS), 2) for at in range(columns)],
+        "max_bin_by_feature": [max(categories.get(at, BINS), 2) for at in range(model.width)],
         "seed": experiment.seed % 2**31, "deterministic": True, "force_row_wise": True,
         "num_threads": torch.get_num_threads(), "verbosity": -1,
     }  # fmt: skip

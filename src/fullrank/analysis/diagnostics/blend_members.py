@@ -25,17 +25,7 @@ class BlendMembers(Section):
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
-        headers = [
-            "run",
-            "member",
-            "brings",
-            "brings from",
-            "brings to",
-            "alone",
-            "weight",
-            "users helped",
-            "users hurt",
-        ]
+        headers = ["run", "member", "brings", "brings from", "brings to", "alone", "weight", "helped", "hurt"]
         rows = []
         for one in there:
             for member in one.run.manifest["blend"]["members"]:

@@ -76,6 +76,11 @@ class BoostedTrees(ClickModel):
         start = len(places) + kinds.count("numeric")
         return dict(enumerate(places)) | {start + 2 * number: size for number, size in enumerate(several)}
 
+    @property
+    def width(self) -> int:
+        """How many columns trees read."""
+        return len(self.fields) + sum(field.kind in ("bag", "sequence") for field in self.fields)
+
     def columns(self, batch: Impressions) -> Float[np.ndarray, "B C"]:
         """Ids of categorical fields, numbers, then an id and a count for each bag and sequence."""
         several = [field.kind for field in self.fields if field.kind in ("bag", "sequence")]
@@ -117,10 +122,9 @@ class BoostedTrees(ClickModel):
                 raise UserError(
                     f"LightGBM cannot read the trees ({reason_line(error)}); the run is damaged", code="file-damaged"
                 ) from None
-            wanted = len(self.fields) + sum(field.kind in ("bag", "sequence") for field in self.fields)
-            if features != wanted:
+            if features != self.width:
                 raise UserError(
-                    f"the trees read {features:,} columns, and the fields have {wanted:,}; the run is damaged",
+                    f"the trees read {features:,} columns, and the fields have {self.width:,}; the run is damaged",
                     code="weights-differ-from-spec",
                 )
             self._booster = booster

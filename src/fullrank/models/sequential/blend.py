@@ -35,6 +35,8 @@ KNOWN = ("history_length", "events_of_newest_item", "share_of_cold_items")
 MEMBER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """The name of a member, which is that of its folder."""
 MOST_MEMBERS = 32
+OFFSET = 60.0
+"""Of reciprocal ranks where nobody says another (Cormack et al. 2009)."""
 
 
 class Blend(Spec):
@@ -95,7 +97,6 @@ class BlendModel(nn.Module, Model):
     def __init__(self, spec: Blend, catalog: Catalog, members: Sequence[Member]):
         super().__init__()
         self.spec, self.num_items, self.members = spec, catalog.size, tuple(members)
-        self.offset = 60.0 if spec.offset is None else spec.offset
         models = [member.model for member in members]
         self.max_length = max(model.max_length for model in models)
         self.allows_empty = all(model.allows_empty for model in models)
@@ -156,18 +157,18 @@ class BlendModel(nn.Module, Model):
         self, lists: Sequence[MemberLists], weights: Float[np.ndarray, "U M"], k: int
     ) -> tuple[Float32[np.ndarray, "U k"], Int[np.ndarray, "U k"]]:
         """Scores and items of the k best of each history, best first; -inf and -1 where there are fewer."""
-        said = said_of(lists, self.spec.join, self.offset)
+        said = said_of(lists, self.spec.join, self.spec.offset)
         values = np.concatenate([one * weights[:, at, None] for at, one in enumerate(said)], 1)
         return best_sums(np.concatenate([one.ids for one in lists], 1), values, k)
 
 
-def said_of(lists: Sequence[MemberLists], join: str, offset: float) -> list[Float64[np.ndarray, "U d"]]:
+def said_of(lists: Sequence[MemberLists], join: str, offset: float | None) -> list[Float64[np.ndarray, "U d"]]:
     """r_m of each place of each member's lists; 0 in empty ones."""
-    found = []
+    found, shift = [], 1 + (OFFSET if offset is None else offset)
     for one in lists:
         there = one.ids >= 0
         if join == "ranks":
-            said = np.broadcast_to((offset + 1) / (offset + 1 + np.arange(one.ids.shape[1])), one.ids.shape)
+            said = np.broadcast_to(shift / (shift + np.arange(one.ids.shape[1])), one.ids.shape)
         else:
             scores = one.scores.astype(np.float64)
             low = np.where(there, scores, np.inf).min(1, keepdims=True, initial=np.inf)
