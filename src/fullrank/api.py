@@ -219,6 +219,7 @@ def auto(
     seed: Annotated[int, Field(ge=0)] = 0,
     device: str = "auto",
     overwrite: bool = False,
+    engine: Runner | None = None,
     tell: Tell | None = None,
     **options: Unpack[ColumnKeywords],
 ) -> AutoResult:
@@ -227,8 +228,9 @@ def auto(
     `data` is a prepared store, or a table of events (a file or a DataFrame), which is prepared with leave-one-out;
     `items` is then a table of items and `user_col`, `item_col`, `time_col` (None: rows are in order) and `time_unit`
     name its columns. Models that count come first, then recipes that read what the data has race on validation, then
-    the best of both are blended. The folder `out`-auto keeps all runs; a call that was cut off goes on there. `tell` is
-    called with what begins and gives what is called with (done, in all). See `fullrank.sweeps.auto`.
+    the best of both are blended. The folder `out`-auto keeps all runs; a call that was cut off goes on there. `engine`
+    runs them as that of `sweep` does. `tell` is called with what begins and gives what is called with (done, in all).
+    See `fullrank.sweeps.auto`.
     """
     from fullrank.data.events.prepare import prepare
     from fullrank.sweeps.auto import auto as _auto
@@ -246,7 +248,7 @@ def auto(
         said |= {} if columns.unit == "s" else {"time_unit": columns.unit}
         store = prepare(data, work_folder(place) / "store", items=items, overwrite=True, **said)
     return _auto(
-        store, place, minutes=minutes, seed=seed, device=device, overwrite=overwrite, tell=tell or quiet
+        store, place, minutes=minutes, seed=seed, device=device, overwrite=overwrite, engine=engine, tell=tell or quiet
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from fullrank.cli import main
 from fullrank.core.log import quiet
 from fullrank.data.sources.planted import Planted
 from fullrank.sweeps import auto as module
+from fullrank.sweeps import work
 from fullrank.sweeps.auto import Choice, Facts, contenders, sentence_of
 from fullrank.sweeps.cost import JobCost
 from markets import planted_store
@@ -71,10 +72,14 @@ def test_killed_and_called_again_it_ends_as_unbroken(
     store: fr.Store, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fr.auto(store, tmp_path / "whole", minutes=0.3, device="cpu")
-    run_jobs, blend = module.run_jobs, module.blend
-    for stop_at, name in ((2, "run_jobs"), (5, "run_jobs"), (6, "run_jobs"), (0, "blend")):
+    for stop_at, place, name in (
+        (2, work, "run_job"),
+        (3, work, "run_job"),
+        (1, work, "run_job"),
+        (0, module, "blend"),
+    ):
         calls: list[int] = []
-        real: Callable = {"run_jobs": run_jobs, "blend": blend}[name]
+        real: Callable = getattr(place, name)
 
         def killed(*args: Any, stop_at: int = stop_at, real: Callable = real, calls: list = calls, **more: Any) -> Any:
             calls.append(1)
@@ -82,16 +87,25 @@ def test_killed_and_called_again_it_ends_as_unbroken(
                 raise KeyboardInterrupt
             return real(*args, **more)
 
-        monkeypatch.setattr(module, name, killed)
+        monkeypatch.setattr(place, name, killed)
         with pytest.raises(KeyboardInterrupt):
             fr.auto(store, tmp_path / "broken", minutes=0.3, device="cpu")
-        monkeypatch.setattr(module, name, real)
+        monkeypatch.setattr(place, name, real)
         assert not (tmp_path / "broken").exists()
     assert told(fr.auto(store, tmp_path / "broken", minutes=0.3, device="cpu")) == told(whole)
     with refused("other-plan", 0.3, 0.4):
         fr.auto(store, tmp_path / "broken", minutes=0.4, device="cpu", overwrite=True)
     with refused("folder-holds-a-run"):
         fr.auto(store, tmp_path / "broken", minutes=0.3, device="cpu")
+
+
+@pytest.mark.slow
+def test_runs_in_processes_are_the_same_runs(store: fr.Store, tmp_path: Path, quick: None) -> None:
+    from fullrank.parallel.processes import LocalProcesses
+
+    alone = fr.auto(store, tmp_path / "alone", minutes=0.3, device="cpu")
+    beside = fr.auto(store, tmp_path / "beside", minutes=0.3, device="cpu", engine=LocalProcesses(2, device="cpu"))
+    assert told(beside) == told(alone)
 
 
 @pytest.mark.slow

@@ -26,6 +26,9 @@ def auto(
     seed: Annotated[int, option("N", "Seed of all runs.")] = 0,
     overwrite: Overwrite = False,
     device: Device = "auto",
+    jobs: Annotated[
+        int | None, option("N", "Runs at a time, a process each.  [default: one after another, in this process]")
+    ] = None,
     no_page: Annotated[bool, flag("--no-page", "Write no page about the runs (it needs the extra `report`).")] = False,
 ) -> None:
     """Find the best list for some data: count, race, blend.
@@ -47,9 +50,15 @@ def auto(
         from fullrank.analysis.report.page import check_extra
 
         check_extra()
+    engine = None
+    if jobs is not None:
+        from fullrank.parallel.processes import LocalProcesses
+
+        engine = LocalProcesses(jobs=jobs, device=device)
     with output.stages() as tell:
         found = api.auto(
-            data, out, minutes=minutes, items=items, seed=seed, device=device, overwrite=overwrite, tell=tell,
+            data, out, minutes=minutes, items=items, seed=seed, device=device, overwrite=overwrite,
+            engine=engine, tell=tell,
             **columns.keywords(),
         )  # fmt: skip
         page = None if no_page else work_folder(out) / "report.html"

@@ -81,11 +81,7 @@ class Facts:
 
     def sentences(self) -> list[str]:
         """What of it changes the choice."""
-        has = [
-            name
-            for name, is_one in (("titles", self.titles), ("times", self.times), ("features", self.features))
-            if is_one
-        ]
+        has = [name for name in ("titles", "times", "features") if getattr(self, name)]
         found = [f"the data has {', '.join(has)}" if has else "the data has neither titles, times nor features"]
         if self.repeats > MANY_REPEATS:
             found.append(
@@ -191,8 +187,9 @@ def auto(
 ) -> AutoResult:  # fmt: skip
     """The best run for a store within some minutes, in the folder `out`.
 
-    `tell` is called with what begins and gives what is called with (done, in all). Raises `UserError` for a store
-    without validation targets, and for an `OUT-auto` that was begun otherwise.
+    `engine` runs the runs, where not one after another here. `tell` is called with what begins and gives what is called
+    with (done, in all). Raises `UserError` for a store without validation targets, and for an `OUT-auto` that was begun
+    otherwise.
     """
     check_place(out, overwrite=overwrite)
     work, begun = work_folder(out), time.perf_counter()
@@ -224,12 +221,16 @@ class Race:
     begun: float
     limit: float
     metric: str = "ndcg@10"
-    common: Settings = field(default_factory=dict)
-    """Settings of all runs: one metric, and lists that may hold the history where many targets stand in it."""
 
     @cached_property
     def facts(self) -> Facts:
         return Facts.of(self.store)
+
+    @property
+    def common(self) -> Settings:
+        """Settings of all runs: one metric, and lists that may hold the history where many targets stand in it."""
+        seen: Settings = {"evaluation.seen": "keep"} if self.facts.repeats > MANY_REPEATS else {}
+        return {"evaluation.selection": self.metric} | seen
 
     @property
     def left(self) -> float:
@@ -238,11 +239,8 @@ class Race:
 
     def run(self, tell: Tell) -> list[Row]:
         """The rows of all runs that ended, the best first."""
-        facts = self.facts
-        self.common = {"evaluation.selection": self.metric}
-        self.common |= {"evaluation.seen": "keep"} if facts.repeats > MANY_REPEATS else {}
         rows = self._rows(tell(STAGES[0]), [self._job(name, name, {}) for name in COUNTED])
-        known, step = contenders(facts), tell(STAGES[1])
+        known, step = contenders(self.facts), tell(STAGES[1])
         first = self.plan.decide("first", lambda: self._epochs(known))
         jobs = {name: self._job(f"{name}-first", *known[name], epochs=epochs) for name, epochs in first.items()}
         raced = self._rows(step, list(jobs.values()))
@@ -262,15 +260,13 @@ class Race:
         made = Cell(name=cell, recipe=recipe, set={**self.common, **own, **settings})
         return make_jobs(made, (self.seed,), ("validation",), selection_only=True)[0]
 
-    def _rows(self, progress: Any, jobs: Sequence[Job]) -> list[Row]:
+    def _rows(self, progress: Progress, jobs: Sequence[Job]) -> list[Row]:
         """The rows of jobs, those that failed left out."""
-        found: list[Row] = []
-        for done, job in enumerate(jobs):
-            progress(done, len(jobs))
-            outcome = run_jobs([job], self.store, self.work, progress=False, engine=self.engine)
-            found += [row for row in outcome.newest if not row.get("error")]
-        progress(len(jobs), max(len(jobs), 1))
-        return found
+        outcome = run_jobs(
+            jobs, self.store, self.work, progress=False, engine=self.engine, priced=False,
+            on_row=lambda outcome: progress(len(outcome.newest), max(len(jobs), 1)),
+        )  # fmt: skip
+        return [row for row in outcome.newest if not row.get("error")]
 
     def _epochs(self, known: Mapping[str, tuple[str, Settings]]) -> dict[str, int]:
         """How many epochs of each contender an equal share of the first round's time buys; those that do not get one
@@ -388,10 +384,9 @@ def sentence_of(choices: Sequence[Choice], metric: str) -> str:
     else:
         said += ")"
     near = [one for one in others if one.value >= WITHIN * best.value]
+    if not others:
+        return said + "; nothing else ended"
     if not near:
-        quick = min(others, key=lambda one: one.ms, default=None)
-        if quick is None:
-            return said + "; nothing else ended"
         return f"{said}; nothing else is within {1 - WITHIN:.0%}: {_compared(others[0], best)}"
     picks = {
         "the fastest": min(near, key=lambda one: one.ms), "the smallest": min(near, key=lambda one: one.bytes),

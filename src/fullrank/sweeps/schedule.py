@@ -51,10 +51,12 @@ def run_jobs(
     on_row: Callable[[Outcome], None] = lambda outcome: None,
     engine: Runner = Local(),
     start: Callable[[Job], bool] = lambda job: True,
+    priced: bool = True,
 ) -> Outcome:
     """Hand the jobs to the engine in order. `on_row` is called after every new row, and once when all is over.
 
-    `start`: which of the unfinished jobs are run; of the others the outcome has the rows that are there.
+    `start`: which of the unfinished jobs are run; of the others the outcome has the rows that are there. Jobs that are
+    not `priced` cost nothing as far as is known: their caller has looked at the time.
     Jobs of one group that together do not fit the rest of `max_hours` are not started and listed in `not_run`.
     Raises `UserError` for what is wrong before the first job runs: a model that cannot be built, a run folder of
     another spec, a folder in use. A job that fails later leaves a row with its error and the others go on.
@@ -82,7 +84,8 @@ def run_jobs(
             check_job_folder(job, store, folder)
         display = Display(jobs, folder, outcome, enabled=progress)
         display.begin(left)
-        outcome.costs = measure_costs(left, store, on_job=display.measuring, device=device)
+        known = measure_costs(left, store, on_job=display.measuring, device=device) if priced else {}
+        outcome.costs = dict.fromkeys(job.cost_key for job in left) | known
         plan = _Schedule(left, outcome, folder, display, begun, float("inf") if max_hours is None else max_hours * HOUR)
         outcome.estimate = [_priced(job, plan.seconds(job)) for job in left]
         display.show_costs(max_hours)
