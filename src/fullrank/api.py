@@ -595,6 +595,7 @@ def predict(
     run: Run | str | Path,
     impressions: Any,
     *,
+    users: Any = None,
     data: AnyStore | str | Path | None = None,
     column: str = "probability",
     list_separator: str | None = None,
@@ -607,7 +608,7 @@ def predict(
     it was moved); a `data` that is another store is a `UserError`.
     """
     return load(run, data=data, device=device).predict(
-        impressions, column=column, list_separator=list_separator, progress=progress
+        impressions, users=users, column=column, list_separator=list_separator, progress=progress
     )
 
 
@@ -617,6 +618,7 @@ def predict_file(
     impressions: Any,
     out: str | Path,
     *,
+    users: Any = None,
     data: AnyStore | str | Path | None = None,
     column: str = "probability",
     list_separator: str | None = None,
@@ -628,7 +630,7 @@ def predict_file(
     The file appears whole or not at all. The result says how many rows it has, and the mean probability.
     """
     return load(run, data=data, device=device).predict_file(
-        impressions, out, column=column, list_separator=list_separator, progress=progress
+        impressions, out, users=users, column=column, list_separator=list_separator, progress=progress
     )
 
 

@@ -118,6 +118,36 @@ def test_a_context_for_each_user(cascade: Cascade, tmp_path: Path) -> None:
     assert cascade.recommend(HISTORIES, k=4, candidates=9, context=tmp_path / "hours.csv")["item"].equals(found["item"])
 
 
+def test_features_are_fields_of_the_ranker_too(cascade: Cascade, both: Both, tmp_path: Path) -> None:
+    """Over the context and the table of users, of those of whom they say something; in any of their forms."""
+    said: dict[str, Any] = {
+        "u3": {"hour": 5, "age": 61, "town": "t2"}, "u4": {}, "u8": {"town": None, "income": 3.5}, "u9": {"hour": None},
+    }  # fmt: skip
+    asked = {user: HISTORIES[user] for user in said}
+    known = people().filter(pl.col("user").is_in(list(said))).sort("user").with_columns(
+        age=pl.Series([61, 24, 28, 29]), town=pl.Series(["t2", "t4", None, "t4"]),
+        income=pl.Series([300.0, 400.0, 3.5, 900.0]),
+    )  # fmt: skip
+    hours = pl.DataFrame({"user": list(said), "hour": [5, 7, 7, None]})
+    how: dict[str, Any] = {"k": 9, "candidates": 9}
+    expected = made(*both, users=known).recommend(asked, context=hours, **how)
+    found = cascade.recommend(asked, features=said, context={"hour": 7}, **how)
+    assert found.equals(expected) and not found.equals(cascade.recommend(asked, context={"hour": 7}, **how))
+    rows = [said[user] for user in asked]
+    bare = cascade.recommend(list(asked.values()), features=rows, context={"hour": 7}, **how)
+    alone = cascade.recommend(list(asked.values()), features=[rows[0]] * 4, context=None, **how)
+    assert bare["user"].unique().to_list() == [0, 1, 2, 3] and alone.filter(pl.col("user") == 0)["score"].equals(
+        bare.filter(pl.col("user") == 0)["score"]
+    )
+    hours.write_csv(tmp_path / "hours.csv")
+    one = cascade.recommend(asked, features=tmp_path / "hours.csv", user_col="user", **how)
+    assert one.equals(cascade.recommend(asked, context=hours, **how))
+    with refused("unknown-feature", "price", "hour, income, town, age"):
+        cascade.recommend(asked, features={"u3": {"price": 3}}, context={"hour": 7}, **how)
+    with refused("missing-column", "hour"):
+        cascade.recommend(asked, features={"u3": {"age": 3}}, **how)
+
+
 def test_tables_of_the_store_are_the_default(both: Both, tmp_path: Path) -> None:
     """Columns that were prepared with the events need no tables; ids of the store need no histories."""
     everything = [("u0", item, BEGIN) for item in range(ITEMS)] + [(user, 1, BEGIN + 9) for user in HISTORIES]

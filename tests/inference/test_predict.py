@@ -84,6 +84,31 @@ def test_a_text_file_has_the_lists_of_training(tmp_path: Path) -> None:
         plain.encoder.with_separator("|")
 
 
+def test_columns_of_users_come_from_their_table(store: ImpressionStore, tmp_path: Path) -> None:
+    """As if they had been joined before; who is not in it lacks them."""
+    schema = {**SCHEMA, "group": "user", "fields": ["user", "item", "country"]}
+    whole = listed(300).with_columns(country=pl.col("user").cast(pl.Int64) % 5)
+    shop = fr.prepare_impressions(whole, tmp_path / "shop", schema=schema)
+    predictor = Predictor(shaken(RankingModel().build(shop.fields), 0.5).eval(), shop.encoder, device="cpu")
+    people = whole.select("user", "country").unique().sort("user").slice(1)
+    rows = whole.drop("country", "label")
+    joined = rows.join(people, on="user", how="left", maintain_order="left")
+    expected = predictor.predict(joined).drop("country")
+    assert predictor.predict(rows, users=people.rename({"user": "user_id"})).equals(expected)
+    people.write_csv(tmp_path / "people.csv")
+    predictor.predict_file(rows, tmp_path / "out.parquet", users=tmp_path / "people.csv")
+    assert pl.read_parquet(tmp_path / "out.parquet").equals(expected)
+    for bad, code, words in (
+        (people.drop("country"), "setting-without-effect", "users"),
+        (people.drop("user"), "missing-id-column", "user"),
+        (pl.concat([people, people]), "repeated-ids", "repeated"),
+    ):
+        with refused(code, words):
+            predictor.predict(rows, users=bad)
+    with refused("missing-column", "user"):
+        predictor.predict(rows.drop("user"), users=people)
+
+
 def test_on_real_impressions(real_data: Any, tmp_path: Path) -> None:
     """The newest ratings of MovieLens: evaluation of their test split, and `predict` on the file they came from."""
     from fullrank.data.sources.movielens import MovieLensCTR

@@ -10,7 +10,7 @@ alone: U users and C candidates never make a table of U x C rows of features. R 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -19,7 +19,7 @@ import polars as pl
 from jaxtyping import Int
 
 from fullrank.cascade.evaluate import CascadeResult, evaluate_cascade
-from fullrank.cascade.field_sources import Context, FieldPlan, id_column, plan_fields
+from fullrank.cascade.field_sources import Context, FieldPlan, asked_fields, id_column, plan_fields
 from fullrank.cascade.rerank import (
     EncodedFields,
     Reranker,
@@ -45,6 +45,7 @@ from fullrank.data.impressions.joined import KeyedTable
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, Vocabulary, canonical
 from fullrank.data.values import none_known
+from fullrank.inference.features import OtherReads
 from fullrank.inference.list_options import RECOMMEND_DEFAULTS, ListOptions, RecommendKeywords
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import RANKER, long_frame
@@ -95,12 +96,6 @@ class Cascade:
         self.ranker = RankingStage.of(ranker, given["impressions"])
         how = self.retriever.evaluation
         self._past = past_features(self.retriever.catalog.features, self.ranker.encoder)
-        self.predictor = Predictor(
-            self.retriever.model, self.retriever.catalog, device=given["device"], budget=how.reasoning,
-            decoding=how.decoding, name=self.retriever.name, also=tuple(self._past),
-        )  # fmt: skip
-        self.device = self.predictor.device
-        self.ranker.model.to(self.device).eval()
         self.encoder = self.ranker.encoder
         schema = self.encoder.schema
         self.user, self.item = id_column(schema, "user", user), id_column(schema, "item", item)
@@ -119,6 +114,13 @@ class Cascade:
         else:
             self.items = KeyedTable(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
         self._encoded_items: dict[tuple[str, ...], EncodedFields] = {}
+        asked = asked_fields(schema, self.user, self.item, self.items.columns, self._past)
+        self.predictor = Predictor(
+            self.retriever.model, self.retriever.catalog, device=given["device"], budget=how.reasoning,
+            decoding=how.decoding, name=self.retriever.name, other=OtherReads(tuple(self._past), asked),
+        )  # fmt: skip
+        self.device = self.predictor.device
+        self.ranker.model.to(self.device).eval()
 
     def __repr__(self) -> str:
         return f"Cascade({self.retriever.name!r} -> {self.ranker.name!r}, on {self.device})"
@@ -140,12 +142,13 @@ class Cascade:
         """The ranker's k best of each user's `candidates` best items: user, item, score, rank and source ("ranker"), as
         `fr.recommend` gives.
 
-        Histories as in `fr.recommend`, and so are filters, policies and the `features` that the retriever reads; or
-        `users`, ids of the retriever's store, with all their events there (`unknown_users` as there too). In a list of
-        item lists nobody is named: what is read of users is missing. Sequences that are called like an event feature of
-        the retriever's store are those of the past events, from the store or from columns of a table of histories.
-        `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
-        user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order
+        Histories as in `fr.recommend`, and so are filters and policies; or `users`, ids of the retriever's store, with
+        all their events there (`unknown_users` as there too). In a list of item lists nobody is named: what is read of
+        users is missing. Sequences that are called like an event feature of the retriever's store are those of the past
+        events, from the store or from columns of a table of histories. `context` has what the ranker reads beside user
+        and item: {"hour": 20} for all, or a table with a row for each user. `features` as in `fr.recommend`, for both:
+        a field of the ranker that they name has their value, over that of the context and of the table of users. The
+        score is the click probability, and that of `blend` > 0 a mix with the retriever's order
         (`blend_scores`). Users for whom the retriever finds nothing are an error, or skipped (`bare`).
         """
         asked = ListOptions.of(options)
@@ -155,7 +158,8 @@ class Cascade:
         columns = EventColumns.of(options)
         features = options.get("features")
         request = self.predictor.request_of(histories, users, store, unknown_users, asked, columns, features)
-        reranker, kept, k = self.ordering(context), read_filters(asked, request, catalog), asked.k
+        said = () if request.given is None else tuple(request.given.said)
+        reranker, kept, k = self.ordering(context, said), read_filters(asked, request, catalog), asked.k
         deep = asked.model_copy(update={"k": candidates})
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
         everybody = unnamed if request.names is None else request.names
@@ -167,7 +171,7 @@ class Cascade:
             found = self.predictor.lists(part, deep, kept.take(np.arange(low, high)))
             if bare == "error":
                 _refuse_empty(part, found.ids)
-            scored = reranker(everybody[low:high], part.histories, found.ids, found.scores, blend)
+            scored = reranker(everybody[low:high], part.histories, found.ids, found.scores, blend, part.given)
             best, value = best_candidates(scored, found.ids, k)
             ids[low:high, : best.shape[1]], scores[low:high, : best.shape[1]] = best, value
             if progress is not None:
@@ -197,14 +201,17 @@ class Cascade:
             progress=progress or untold,
         )  # fmt: skip
 
-    def ordering(self, context: Any) -> Reranker:
-        """What gives candidates their scores, in this context. Raises `UserError` where a field has no source.
+    def ordering(self, context: Any, said: Collection[str] = ()) -> Reranker:
+        """What gives candidates their scores, in this context, and with features that are `said` of users and requests.
+        Raises `UserError` where a field has no source.
 
         The catalogue is encoded once for each choice of the items' columns, not once for each call.
         """
         names = [field.name for field in self.encoder.schema.fields]
         given = Context(context, names, self._user_keys)
-        plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, given.columns, self._past)
+        there = {*given.columns, *(() if self.users is None else self.users.columns)}
+        known = (*given.columns, *(name for name in names if name in said and name not in there))
+        plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, known, self._past)
         if plan.items not in self._encoded_items:
             self._encoded_items[plan.items] = self._encode_items(plan)
         return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items], self._past)

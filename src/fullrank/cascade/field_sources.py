@@ -100,6 +100,18 @@ def id_column(schema: Schema, role: str, given: str | None) -> str:
     )
 
 
+def asked_fields(
+    schema: Schema, user: str, item: str, of_items: Collection[str], events: Collection[str]
+) -> tuple[str, ...]:
+    """The fields that a caller may give of a user or a request: those that are not read of items or past events."""
+    return tuple(
+        field.name
+        for field in schema.fields
+        if field.name not in (user, item, *of_items)
+        and not (isinstance(field, SequenceOf) and (field.shares in (item, *of_items) or field.name in events))
+    )
+
+
 def plan_fields(
     schema: Schema,
     user: str,

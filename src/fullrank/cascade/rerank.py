@@ -28,6 +28,7 @@ from fullrank.data.impressions.encoding import FieldEncoder, to_tensors
 from fullrank.data.impressions.joined import KeyedTable
 from fullrank.data.impressions.schema import SequenceOf
 from fullrank.data.impressions.vocabulary import MISSING, UNKNOWN, Vocabulary, canonical
+from fullrank.inference.features import Given, merged
 from fullrank.inference.predict import predict_batch
 from fullrank.models.ranking import ClickModel
 
@@ -61,12 +62,14 @@ class Reranker:
         ids: Int[np.ndarray, "B C"],
         scores: CandidateScores,
         blend: float,
+        given: Given | None = None,
     ) -> CandidateScores:
         """Scores of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
 
-        `users` are external ids, null where nobody is named; `histories` have items by internal ids, oldest first.
+        `users` are external ids, null where nobody is named; `histories` have items by internal ids, oldest first;
+        `given` is what a caller says of these users and requests.
         """
-        found = probabilities(self.ranker.model, self.pairs(users, histories), ids)
+        found = probabilities(self.ranker.model, self.pairs(users, histories, given), ids)
         return blend_scores(found, scores, blend)
 
     def require_some(self, users: pl.Series) -> None:
@@ -75,8 +78,8 @@ class Reranker:
         if self.users is not None and self._names:
             self.users.require_some(users, "users")
 
-    def pairs(self, users: pl.Series, histories: Histories) -> PairFeatures:
-        """The features of these users with every item."""
+    def pairs(self, users: pl.Series, histories: Histories, given: Given | None = None) -> PairFeatures:
+        """The features of these users with every item; what is `given` stands over the context and the users' table."""
         columns = self.context.gather(users)
         if self._names:
             assert self.users is not None
@@ -84,7 +87,11 @@ class Reranker:
         if self.user in self.plan.users:
             columns.append(users.alias(self.user))
         encoder = self.ranker.encoder
+        here = {column.name for column in columns}
+        columns += [constant_column(name, None, len(users)) for name in self.plan.context if name not in here]
         encoded = encode_fields(encoder, columns, len(users), "the users")
+        if given is not None:
+            encoded = with_given(encoder, encoded, given)
         past = {name: one.ids(histories) for name, one in self.past.items() if name in self.plan.history}
         bags = history_bags(self.ranker, self.plan.history, self.items, histories.items, past)
         return PairFeatures(encoder, replace(encoded, bags=encoded.bags | bags), self.items)
@@ -139,6 +146,23 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
     numbers_at = [at for at, field in enumerate(encoder.numeric) if field.name in own]
     bags = {at: bag for at, bag in enumerate(found.bags) if encoder.multivalued[at].name in own}
     return EncodedFields(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
+
+
+def with_given(encoder: FieldEncoder, known: EncodedFields, given: Given) -> EncodedFields:
+    """The fields of some users, those that are `given` in their place. It may say something of other fields too."""
+    columns = [column for column in given.frame if column.name in given.said]
+    new = encode_fields(encoder, columns, len(given.frame), given.what)
+    categorical, numeric, bags = known.categorical.copy(), known.numeric.copy(), dict(known.bags)
+    for fields, old, old_at, ids, places in (
+        (encoder.categorical, categorical, known.categorical_at, new.categorical, new.categorical_at),
+        (encoder.numeric, numeric, known.numeric_at, new.numeric, new.numeric_at),
+    ):
+        for column, place in enumerate(places):
+            who = given.said[fields[place].name]
+            old[who, old_at.index(place)] = ids[who, column]
+    for number, bag in new.bags.items():
+        bags[number] = merged(known.bags[number], bag, given.said[encoder.multivalued[number].name])
+    return replace(known, categorical=categorical, numeric=numeric, bags=bags)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ def predict(
         Path, argument("FILE", "Impressions with the columns that the model reads; no label needed.")
     ],
     output: TableOut,
+    users: Annotated[
+        Path | None, option("FILE", "Columns of users that the impressions lack, found by the schema's group.")
+    ] = None,
     column: Annotated[str, option("NAME", "Name of the new column.")] = "probability",
     list_separator: Annotated[
         str | None,
@@ -55,14 +58,14 @@ def predict(
 
     \b
     fullrank predict runs/rankelastor today.parquet --out predictions.parquet
-    fullrank predict runs/rankelastor today.csv --column ctr
+    fullrank predict runs/rankelastor today.csv --column ctr --users people.parquet
     fullrank predict runs/din today.csv --list-separator '|' --out predictions.csv
     """
     output.check()
     from fullrank import api
 
     with output.progress(f"predict {impressions}") as tick:
-        how: dict[str, Any] = {"column": column, "list_separator": list_separator, "progress": tick}
+        how: dict[str, Any] = {"users": users, "column": column, "list_separator": list_separator, "progress": tick}
         predictor = api.load(run, data=data, device=output.device)
         if output.out is not None:
             done = predictor.predict_file(impressions, output.out, **how)

@@ -40,6 +40,16 @@ FORMS = "give {user: {name: value}}, a list with a mapping for each history, a D
 
 
 @dataclass(frozen=True)
+class OtherReads:
+    """What another model, such as the ranker of a cascade, reads of the same histories and requests."""
+
+    events: tuple[str, ...] = ()
+    """Features of events."""
+    requests: tuple[str, ...] = ()
+    """What `features=` may name for it."""
+
+
+@dataclass(frozen=True)
 class Reads:
     """What a model reads of a history beside its items."""
 
@@ -48,18 +58,20 @@ class Reads:
     encoder: FeatureEncoder | None = None
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Features by role, with those that are made of times; empty where it reads none."""
+    other: tuple[str, ...] = ()
+    """What another model reads of requests."""
     now: int | None = None
     """When a request is asked of which nobody says it, seconds since 1970; None goes by the clock."""
     people: str | None = None
     """A file with what `features=` says of everybody (`history_parts.UserTable`)."""
 
     @classmethod
-    def of(cls, model: Any, encoder: FeatureEncoder | None, also: Sequence[str] = ()) -> Reads:
-        """What `model` (a `models.Model`) reads, by the encoder of its items' catalogue, and event features `also`."""
+    def of(cls, model: Any, encoder: FeatureEncoder | None, other: OtherReads = OtherReads()) -> Reads:
+        """What `model` (a `models.Model`) reads, by the encoder of its items' catalogue, and what another one does."""
         names = model.reads_features or {}
         own = names.get("event", ())
-        more = {"event": (*own, *(name for name in also if name not in own))} if also else {}
-        return cls(model.reads_times, encoder, {**names, **more})
+        more = {"event": tuple(dict.fromkeys([*own, *other.events]))} if other.events else {}
+        return cls(model.reads_times, encoder, {**names, **more}, other.requests)
 
     @property
     def when(self) -> bool:
@@ -69,7 +81,8 @@ class Reads:
     @property
     def of_requests(self) -> tuple[str, ...]:
         """What `features=` may name."""
-        return (*self.columns("user", "request"), *([ASKED_AT] if self.when else []))
+        own = (*self.columns("user", "request"), *([ASKED_AT] if self.when else []))
+        return tuple(dict.fromkeys([*own, *self.other]))
 
     def fields(self, *roles: Role) -> tuple[AnyField, ...]:
         """Those of some roles that are read."""
@@ -211,6 +224,10 @@ class Given:
         frame = frame.select(pl.col(there).gather(at))
         return cls(frame, dict.fromkeys(there, place >= 0), source.name, source.typed)
 
+    def part(self, some: slice) -> Given:
+        """What is said of some histories."""
+        return replace(self, frame=self.frame[some], said={name: who[some] for name, who in self.said.items()})
+
     def asked_at(self, unit: values.Unit, now: int | None) -> Int[np.ndarray, "U"]:
         """When each request is asked, seconds since 1970: now, where nothing is said. Numbers count `unit`."""
         found = np.full(len(self.frame), int(time.time()) if now is None else now)
@@ -238,7 +255,7 @@ class Given:
             [self.said.get(one.name, nobody) for one in kind]
             for kind in (own.categorical, own.numeric, own.multivalued)
         )
-        bags = tuple(map(_merged, known.bags, new.bags, lists))
+        bags = tuple(map(merged, known.bags, new.bags, lists))
         return Encoded(
             _chosen(ids, new.categorical, known.categorical), _chosen(numbers, new.numeric, known.numeric), bags
         )
@@ -249,8 +266,8 @@ def _chosen(said: list[Bool[np.ndarray, "U"]], new: np.ndarray, known: np.ndarra
     return np.where(np.stack(said, 1), new, known) if said else known
 
 
-def _merged(known: Jagged, new: Jagged, said: Bool[np.ndarray, "U"]) -> Jagged:
-    """The same of lists."""
+def merged(known: Jagged, new: Jagged, said: Bool[np.ndarray, "U"]) -> Jagged:
+    """New lists where something is said, known ones elsewhere."""
     shift = len(known.values)
     starts, ends = (np.where(said, a + shift, b) for a, b in ((new.starts, known.starts), (new.ends, known.ends)))
     return Jagged(np.concatenate([known.values, new.values]), starts, ends)

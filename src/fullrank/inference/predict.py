@@ -21,6 +21,7 @@ from fullrank.core.tables import TableWriter
 from fullrank.data.batch import Impressions
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions.encoding import FieldEncoder, require_fields, transform
+from fullrank.data.impressions.joined import UserColumns, users_table
 from fullrank.inference.batches import evaluating
 from fullrank.inference.requests import giver
 from fullrank.models.ranking import ClickModel
@@ -59,16 +60,18 @@ def predict(
     encoder: FieldEncoder,
     impressions: Any,
     *,
+    users: Any = None,
     column: str = "probability",
     progress: Progress = untold,
 ) -> Any:
     """The table with one more column, as the caller's type of DataFrame; polars of a file and of a lazy frame.
 
-    Raises `UserError` where a field is missing or the column is there already.
+    Fields that it lacks are read of the table `users`. Raises `UserError` where a field is missing or the column is
+    there already.
     """
     with scratch_folder() as scratch:
-        source, chunks = _open_chunks(encoder, impressions, column, scratch)
-        return giver(source.frame)(pl.concat(list(_predicted(model, encoder, chunks, column, progress))))
+        source, chunks, people = _open_chunks(encoder, impressions, users, column, scratch)
+        return giver(source.frame)(pl.concat(list(_predicted(model, encoder, chunks, people, column, progress))))
 
 
 def predict_file(
@@ -77,6 +80,7 @@ def predict_file(
     impressions: Any,
     out: str | Path,
     *,
+    users: Any = None,
     column: str = "probability",
     progress: Progress = untold,
 ) -> PredictionFile:
@@ -89,15 +93,17 @@ def predict_file(
     writer = TableWriter(place)
     total = 0.0
     with scratch_folder() as scratch:
-        _, chunks = _open_chunks(encoder, impressions, column, scratch)
+        _, chunks, people = _open_chunks(encoder, impressions, users, column, scratch)
         with writer:
-            for frame in _predicted(model, encoder, chunks, column, progress):
+            for frame in _predicted(model, encoder, chunks, people, column, progress):
                 writer.add(frame)
                 total += float(frame[column].sum())
     return PredictionFile(place, writer.rows, total / writer.rows if writer.rows else None)
 
 
-def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> tuple[InputTable, Chunks]:
+def _open_chunks(
+    encoder: FieldEncoder, impressions: Any, users: Any, column: str, scratch: Path
+) -> tuple[InputTable, Chunks, UserColumns]:
     source = InputTable(impressions, "impressions")
     check_type("column", column, str, "the name of a column")
     if column in source.columns:
@@ -105,14 +111,19 @@ def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: 
             f"the impressions have a column {column!r} already: name another one for the probabilities",
             code="column-exists",
         )
-    require_fields(source, encoder.schema)
-    return source, Chunks(source, source.columns, scratch)
+    people = UserColumns()
+    if users is not None:
+        people = UserColumns.of(users_table(users, encoder.schema), encoder.schema, source, users, needed=True)
+        source.require(people.group, "users= are found by it")
+    require_fields(source, encoder.schema, people.names)
+    return source, Chunks(source, source.columns, scratch), people
 
 
 def _predicted(
     model: ClickModel,
     encoder: FieldEncoder,
     chunks: Chunks,
+    people: UserColumns,
     column: str,
     progress: Progress,
 ) -> Iterator[pl.DataFrame]:
@@ -125,6 +136,6 @@ def _predicted(
             some = frame.slice(low, ROWS)
             last = start + low + len(some) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
-            parts.append(predict_batch(model, transform(encoder, some, what)))
+            parts.append(predict_batch(model, transform(encoder, people.joined(some), what)))
             progress(start + low + len(some), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

@@ -31,7 +31,7 @@ from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import take
 from fullrank.inference.batches import BLOCK, score_batches, score_pairs
 from fullrank.inference.exact import top_k
-from fullrank.inference.features import FeatureInput, Reads, missing_note
+from fullrank.inference.features import FeatureInput, OtherReads, Reads, missing_note
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import (
     RECOMMEND_DEFAULTS,
@@ -72,8 +72,8 @@ class Predictor:
     A recommender (a `models.Model`) comes with its catalogue, a ranking model (`RankingModule`) with its
     fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
     `decoding` are what a call has where it says nothing: of a run, those of its evaluation. `name` is for messages.
-    `index` is what the model's `index_items` gave, where somebody has it already. `also` are event features that are
-    read of histories beside the model's own. A method that is the other problem's raises `UserError`.
+    `index` is what the model's `index_items` gave, where somebody has it already. `other` is what another
+    model reads of the same requests. A method that is the other problem's raises `UserError`.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class Predictor:
         decoding: Decoding | None = None,
         name: str = "this model",
         index: Any = None,
-        also: Sequence[str] = (),
+        other: OtherReads = OtherReads(),
     ):
-        self.device, self.name, self.also = resolve_device(device), name, also
+        self.device, self.name, self.other = resolve_device(device), name, other
         # The problem follows from `known` and not from the model, which may be any `models.Model`.
         self.problem: Problem = "ranking" if isinstance(known, FieldEncoder) else "retrieval"
         self._vocabulary = known
@@ -264,6 +264,7 @@ class Predictor:
         self,
         impressions: Any,
         *,
+        users: Any = None,
         column: str = "probability",
         list_separator: str | None = None,
         progress: Progress | None = None,
@@ -272,13 +273,14 @@ class Predictor:
         The frame is of the caller's type; of a file and of a lazy frame, polars.
 
         Values are read as in training: one that training did not see is unknown, a null is missing. Text of bags and
-        sequences is cut where the schema of the training says, or at `list_separator`. Labels are not needed.
-        `progress` is called with (rows done, rows in all). Raises `UserError` where a field's column is missing
-        or holds what the schema refuses, and where `column` is there already.
+        sequences is cut where the schema of the training says, or at `list_separator`. Labels are not needed. Fields
+        that the impressions lack are columns of the table `users`, found by the schema's group. `progress` is called
+        with (rows done, rows in all). Raises `UserError` where a field's column is missing or holds what the schema
+        refuses, and where `column` is there already.
         """
         return predict(
-            self.model, self.encoder.with_separator(list_separator), impressions, column=column,
-            progress=progress or untold,
+            self.model, self.encoder.with_separator(list_separator), impressions, users=users,
+            column=column, progress=progress or untold,
         )  # fmt: skip
 
     def predict_file(
@@ -286,6 +288,7 @@ class Predictor:
         impressions: Any,
         out: str | Path,
         *,
+        users: Any = None,
         column: str = "probability",
         list_separator: str | None = None,
         progress: Progress | None = None,
@@ -295,8 +298,8 @@ class Predictor:
         The file appears whole or not at all. The result says how many rows it has, and the mean probability.
         """
         return predict_file(
-            self.model, self.encoder.with_separator(list_separator), impressions, out, column=column,
-            progress=progress or untold,
+            self.model, self.encoder.with_separator(list_separator), impressions, out, users=users,
+            column=column, progress=progress or untold,
         )  # fmt: skip
 
     def item_vectors(self) -> Float[np.ndarray, "V D"]:
@@ -404,7 +407,7 @@ class Predictor:
     @property
     def reads(self) -> Reads:
         """What the model reads of histories."""
-        return Reads.of(self.model, self.catalog.features, self.also)
+        return Reads.of(self.model, self.catalog.features, self.other)
 
     def _fixed(self, options: ListOptions) -> Budget:
         """A budget without adaptive stopping, which compares ranked lists."""

@@ -50,6 +50,8 @@ class RequestBatch:
     """A polars frame as the caller's type of DataFrame."""
     lacking: str = ""
     """Features that the model reads and nobody gave, for a note."""
+    given: Given | None = None
+    """What `features=` says, where another model reads it too."""
 
     def __len__(self) -> int:
         return len(self.histories)
@@ -62,7 +64,8 @@ class RequestBatch:
     def part(self, low: int, high: int) -> RequestBatch:
         """The users low .. high - 1, by the names or numbers that they have here."""
         some = slice(low, high)
-        return replace(self, names=self.users[some], histories=self.histories.take(some))
+        given = None if self.given is None else self.given.part(some)
+        return replace(self, names=self.users[some], histories=self.histories.take(some), given=given)
 
 
 def read_histories(
@@ -143,7 +146,7 @@ def batch_of(
     made = Histories(Jagged.from_lengths(items.astype(np.int64, copy=False), lengths), times, None, keys, known_of)
     said = () if given is None else given.said
     lacking = reads.lacking(flat.columns, beside is not None and beside.user is not None, said)
-    return RequestBatch(flat.users, made, ordered, unknown_only, flat.give, lacking)
+    return RequestBatch(flat.users, made, ordered, unknown_only, flat.give, lacking, given if reads.other else None)
 
 
 def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, item: str = "item_id") -> Filters:

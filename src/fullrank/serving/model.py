@@ -23,7 +23,7 @@ from fullrank.core.errors import UserError, in_context
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories, UserKeys, user_keys
 from fullrank.inference.exact import top_k
-from fullrank.inference.features import Reads
+from fullrank.inference.features import OtherReads, Reads
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ListChoices, ListOptions, changed
 from fullrank.inference.predictor import Predictor
@@ -68,7 +68,7 @@ class ServedModel:
         self._own_steps = 0 if model.reasoner is None else model.reasoner.steps
         ranker, most = state.ranker, settings.history_most
         of_ranker, read = ((), 0) if ranker is None else (tuple(ranker.past), ranker.events_read(most))
-        reads = Reads.of(model, run.catalog.features, of_ranker)
+        reads = Reads.of(model, run.catalog.features, OtherReads(of_ranker))
         self._of_ranker_alone = {*of_ranker} - {*state.predictor.reads.names.get("event", ())}
         self.features = ServedFeatures(reads, max(model.max_length, read), most)
 

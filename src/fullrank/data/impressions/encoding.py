@@ -5,7 +5,7 @@ The same code encodes a store and new impressions, by the encoder of a store or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -206,10 +206,11 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
     return series
 
 
-def require_fields(source: InputTable, schema: Schema) -> None:
-    """Raise `UserError` unless a table has the column of every field."""
+def require_fields(source: InputTable, schema: Schema, others: Collection[str] = ()) -> None:
+    """Raise `UserError` unless a table has the column of every field, but of `others`."""
     for field in schema.fields:
-        source.require(field.name, "the model reads it: add it (a column of nulls says that it is missing)")
+        if field.name not in others:
+            source.require(field.name, "the model reads it: add it (a column of nulls says that it is missing)")
 
 
 def transform(

@@ -123,6 +123,19 @@ class UserColumns:
     origin: Any = None
     """What the caller gave, or the folder of the store."""
 
+    @classmethod
+    def of(cls, table: KeyedTable, schema: Schema, source: InputTable, origin: Any, *, needed: bool) -> UserColumns:
+        """Those of a table that the schema names and the impressions lack; an error where none are and some are
+        `needed`."""
+        names = tuple(name for name in schema.columns if name in table.columns and name not in source.columns)
+        if needed and not names:
+            raise no_effect("users", "since the schema names no column that they have and the impressions lack")
+        return cls(table, _group(schema), names, origin)
+
+    def joined(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows of impressions with these columns, null of users whom the table does not have."""
+        return rows if self.table is None else rows.with_columns(self.table.gather(self.names, rows[self.group]))
+
     def beside(self, rows: PartRows, folder: Path) -> PartRows:
         """`rows` with these columns, which are written into `folder`."""
         if self.table is None or not self.names:
@@ -143,20 +156,26 @@ def taken_over(
     if users is None and features_of is None:
         return schema, UserColumns()
     store = None if features_of is None else opened_store(features_of)
-    group = schema.group
-    if group is None:
+    people, origin = (store.users.drop("user"), store.path) if users is None and store is not None else (users, users)
+    table = users_table(people, schema)
+    if store is not None:
+        schema = _with_features(schema, store, source, table.columns, inferred=inferred)
+    return schema, UserColumns.of(table, schema, source, origin, needed=users is not None)
+
+
+def users_table(users: Any, schema: Schema) -> KeyedTable:
+    """A table of users, found by the ids in the schema's group."""
+    return KeyedTable(users, "users", [*dict.fromkeys([_group(schema), "user_id", "user"])])
+
+
+def _group(schema: Schema) -> str:
+    """The column of the users' ids. Raises `UserError` where the schema names none."""
+    if schema.group is None:
         raise UserError(
             "impressions find their users by the schema's group, which names no column: name it with user_col=",
             code="missing-group",
         )
-    people, origin = (store.users.drop("user"), store.path) if users is None and store is not None else (users, users)
-    table = KeyedTable(people, "users", [*dict.fromkeys([group, "user_id", "user"])])
-    if store is not None:
-        schema = _with_features(schema, store, source, table.columns, inferred=inferred)
-    names = [name for name in schema.columns if name in table.columns and name not in source.columns]
-    if users is not None and not names:
-        raise no_effect("users", "since the schema names no column that they have and the impressions lack")
-    return schema, UserColumns(table, group, tuple(names), origin)
+    return schema.group
 
 
 def _with_features(
