@@ -23,10 +23,7 @@ def beauty(given: Path | None, say: Say, *, cache: Path = CACHE) -> Store:
     """
     if given is not None:
         return Store.open(given)
-    root = Path(os.environ.get("FULLRANK_DATA") or ROOT.parent / "shared" / "data")
-    events = root / "amazon-beauty" / "events.parquet"
-    if not events.is_file():
-        raise UserError(f"{events} is absent: set FULLRANK_DATA to the folder of the data, or pass --data STORE")
+    events = beauty_events()
     place = cache / "amazon-beauty"
     try:
         if place.stat().st_mtime >= events.stat().st_mtime:
@@ -35,6 +32,15 @@ def beauty(given: Path | None, say: Say, *, cache: Path = CACHE) -> Store:
         pass  # not there yet, or written by another version
     say(f"prepare {events}")
     return prepare(events, place, overwrite=True)
+
+
+def beauty_events() -> Path:
+    """The file of events of amazon-beauty. Raises `UserError` where it is absent."""
+    root = Path(os.environ.get("FULLRANK_DATA") or ROOT.parent / "shared" / "data")
+    events = root / "amazon-beauty" / "events.parquet"
+    if not events.is_file():
+        raise UserError(f"{events} is absent: set FULLRANK_DATA to the folder of the data, or pass --data STORE")
+    return events
 
 
 def tiny(users: int = 90, items: int = 211, longest: int = 70, *, seed: int = 0) -> Store:

@@ -20,6 +20,7 @@ from fullrank.serving.stores.sqlite import SqliteStore
 
 SLOW = {
     "batch_inference": "slow",
+    "blend": "slow",
     "feature_cost": "slow",
     "ray": "cluster",
     "sharded": "cluster",
