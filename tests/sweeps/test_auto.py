@@ -103,7 +103,8 @@ def test_killed_and_called_again_it_ends_as_unbroken(
 def test_runs_in_processes_are_the_same_runs(store: fr.Store, tmp_path: Path, quick: None) -> None:
     from fullrank.parallel.processes import LocalProcesses
 
-    alone = fr.auto(store, tmp_path / "alone", minutes=0.3, device="cpu")
+    """Two at a time, in half of the time."""
+    alone = fr.auto(store, tmp_path / "alone", minutes=0.6, device="cpu")
     beside = fr.auto(store, tmp_path / "beside", minutes=0.3, device="cpu", engine=LocalProcesses(2, device="cpu"))
     assert told(beside) == told(alone)
 

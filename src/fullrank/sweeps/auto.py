@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.histories import MANY_REPEATS
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.retrieval import evaluate
-from fullrank.parallel import Local, Runner
+from fullrank.parallel import Attempt, Local, Runner
 from fullrank.run import Run, copy_run
 from fullrank.sweeps.cost import JobCost, measure_costs
 from fullrank.sweeps.jobs import Cell, Job, Settings, make_jobs
@@ -237,6 +237,10 @@ class Race:
         """Seconds for training."""
         return max(self.limit - (time.perf_counter() - self.begun), 1.0)
 
+    def share(self, count: int) -> float:
+        """Seconds of each of `count` runs that share the time, as many beside each other as the engine runs."""
+        return self.left / -(-count // (getattr(self.engine, "jobs", None) or 1))
+
     def run(self, tell: Tell) -> list[Row]:
         """The rows of all runs that ended, the best first."""
         rows = self._rows(tell(STAGES[0]), [self._job(name, name, {}) for name in COUNTED])
@@ -274,17 +278,20 @@ class Race:
         costs: dict[str, JobCost] = {}
         if self.left < LEAST_RACED:
             return {}
+        price = Attempt(
+            partial(measure_costs, store=self.store, device=self.device), getattr(self.engine, "threads", None)
+        )
         for name, (recipe, settings) in known.items():
             try:
                 job = self._job(f"{name}-first", recipe, settings, epochs=1)
-                cost = measure_costs([job], self.store, device=self.device)[job.cost_key]
+                cost = price.result([job])[job.cost_key]
             except UserError:
                 continue
             if cost is not None:
                 costs[name] = cost
         for count in range(len(costs), 0, -1):  # fewer of them, the likeliest, where all would get too few epochs
             costs = dict(list(costs.items())[:count])
-            share = self.left * RACED / count
+            share = self.share(count) * RACED
             if count <= LAST or all(cost.train * LEAST_EPOCHS + cost.evaluation < share for cost in costs.values()):
                 break
         found = {name: int((share - cost.evaluation) / (cost.step * cost.steps_per_epoch + cost.validation))
@@ -300,7 +307,7 @@ class Race:
         best = sorted(raced, key=self.value, reverse=True)[:LAST]
         found = {}
         for row in best:
-            allowed = int((self.left / len(best) - row["seconds"]["evaluate"]) / max(seconds_per_epoch(row), 1e-6))
+            allowed = int((self.share(len(best)) - row["seconds"]["evaluate"]) / max(seconds_per_epoch(row), 1e-6))
             if allowed > 1.3 * row["epochs"]:
                 found[names[row["cell"]]] = min(allowed, MOST_EPOCHS)
         return found
