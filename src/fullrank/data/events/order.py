@@ -99,27 +99,21 @@ def order_of(store: Store) -> Order:
     is_last = chance < 1  # of its moment; what is left of its chance is one again
     untied = np.where(is_last, last + (chance * (second - last)).astype(np.int64),
                       first + (places - first + chance.astype(np.int64)) % (last - first))  # fmt: skip
-    followed = places + 1 < end
-    pairs = (places[followed], places[followed] + 1), (places[followed], other[followed])
-    going = ~is_last | (last < end)
+    any_one = starts + (uniform_of_rows(3, keys) * (ends - starts)).astype(np.int64)  # the last one, once shuffled
+    behind = (places + 1, places + 1 < end), (other, places != any_one[users]), (untied, ~is_last | (last < end))
 
     asked = np.flatnonzero((ends - starts >= 2) & (until > ends))
-    final, key = ends[asked] - 1, keys[asked]
-    begins = starts[asked], _first_of_moment(store, starts[asked], final)
-    lasts = (
-        final,
-        *(
-            begin + (uniform_of_rows(seed, key) * (final + 1 - begin)).astype(np.int64)
-            for seed, begin in enumerate(begins, 3)
-        ),
-    )
+    final = ends[asked] - 1
+    moment = _first_of_moment(store, starts[asked], final)
+    tied = moment + (uniform_of_rows(4, keys[asked]) * (final + 1 - moment)).astype(np.int64)
     targets, found = items[ends[asked]], []
     share = (popularity + 1) / (popularity.sum() + width)
-    for (one, behind), source in zip((*pairs, (places[going], untied[going])), lasts, strict=True):
-        a, b, before = items[one].astype(np.int64), items[behind], items[source].astype(np.int64)
-        before, target = before[drawn[before]], targets[drawn[before]]
-        counts = _counts(a * width + b, before * width + target)
-        found.append(np.log2((counts / share[target] + PRIOR) / (np.bincount(a, minlength=width)[before] + PRIOR)))
+    for (next_one, there), last_one in zip(behind, (final, any_one[asked], tied), strict=True):
+        a, b = items[places[there]].astype(np.int64), items[next_one[there]]
+        source = items[last_one].astype(np.int64)
+        source, target = source[drawn[source]], targets[drawn[source]]
+        counts = _counts(a * width + b, source * width + target)
+        found.append(np.log2((counts / share[target] + PRIOR) / (np.bincount(a, minlength=width)[source] + PRIOR)))
     return Order(*found)
 
 

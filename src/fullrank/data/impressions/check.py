@@ -51,10 +51,6 @@ def impression_findings(store: ImpressionStore) -> Iterator[Finding]:
 def _of_labels(tally: Tally) -> Finding:
     rows, rates = tally.labels.sum(1), [share(int(one[1]), int(one.sum())) for one in tally.labels]
     told = ", ".join(f"{rate:.1%} of {part}" for rate, part in zip(rates, PARTS, strict=True))
-    single = [part for part, one in zip(PARTS, tally.labels, strict=True) if one.sum() and not one.all()]
-    if single:
-        meaning = "with one label only there is no AUC, and nothing to learn"
-        return Finding("positives", "warning", None, f"positive are {told}; {' and '.join(single)}: {meaning}")
     away = max((abs(rate / rates[0] - 1) for rate, count in zip(rates, rows, strict=True) if count), default=0.0)
     return finding(
         "positives", away, f"positive are {told}", "probabilities learned on one are off on the other: LogLoss and "
@@ -158,7 +154,6 @@ def _of_times(store: ImpressionStore) -> Finding:
         "split_times", share(ahead, len(train)),
         f"{share(ahead, len(train)):.1%} of the training rows are later than the first row of validation and test",
         "a ranker learns from what came after: --set split.kind=temporal does not",
-        note=0.0, warning=0.01,
     )  # fmt: skip
 
 
