@@ -151,6 +151,16 @@ def test_leaks_late_items_and_cold_ones_of_a_small_table(tmp_path: Path) -> None
     assert later["late_items"].value == 0
 
 
+def test_the_leak_of_a_part_of_a_store_is_counted_anew(market: pl.DataFrame, tmp_path: Path) -> None:
+    store = fr.prepare(market, tmp_path / "store")
+    own = store.manifest["split"]["train_share_after_test"]
+    part = fr.subset(store, tmp_path / "part", share=0.5)
+    assert "train_share_after_test" not in part.manifest["split"]
+    again = fr.prepare(market.filter(pl.col("user_id").is_in(part.user_ids.implode())), tmp_path / "again")
+    told = by_name(check(part))["leak"].value
+    assert told == pytest.approx(again.manifest["split"]["train_share_after_test"], abs=1e-4) and told != own
+
+
 def test_repeated_targets_and_empty_parts_are_told(tmp_path: Path) -> None:
     rows = [(user, item % 3, START + DAY * item) for user in range(40) for item in range(8)]
     told = found(rows, tmp_path)["repeats"]

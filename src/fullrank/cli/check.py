@@ -43,7 +43,9 @@ def check(
     fine = [one.name for one in found.findings if one.grade == "ok"]
     if fine:
         output.say(f"{'in order' if shown else 'nothing to warn of, in order'}: {', '.join(fine)}")
-    output.say(f"{folder}: {len(found.findings)} findings, {len(found.warnings)} warnings, in {seconds(output.spent)}")
+    count = len(found.warnings)
+    told = f"{len(found.findings)} findings, {count} warning{'s' * (count != 1)}"
+    output.say(f"{folder}: {told}, in {seconds(output.spent)}")
     output.finish(found.dump() | {"seconds": output.spent}, broken=found.error if strict and not found.ok else None)
 
 

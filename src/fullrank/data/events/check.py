@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
 from fullrank.core.jagged import Jagged, stable_order
+from fullrank.core.parted import Flat
 from fullrank.core.random import uniform_of_rows
 from fullrank.data.events import splits
 from fullrank.data.events.features import encoder_of
@@ -88,7 +89,7 @@ def _of_users(store: Store, tally: Tally) -> Iterator[Finding]:
     )  # fmt: skip
     bots = np.flatnonzero(tally.bots)
     theirs = share(int(sizes[bots].sum()), events)
-    most = bots[np.argsort(-sizes[bots], kind="stable")][:NAMED]
+    most = bots[stable_order(-sizes[bots], store.user_keys[bots])][:NAMED]
     names = ", ".join(sorted(map(str, store.user_ids.gather(most)))) if len(bots) else ""
     told = " or ".join([*(f"{most:,} in a {unit}" for most, _, unit in tally.bursts), f"{HUGE:.0%} of all events"])
     yield finding(
@@ -121,11 +122,10 @@ def _of_times(store: Store, tally: Tally) -> Iterator[Finding]:
         "duplicates", copies, f"{tally.duplicates:,} events ({copies:.2%}) have user, item and time of another",
         "drop the copies in the table (--duplicates first drops all repeats of an item)", warning=0.001,
     )  # fmt: skip
-    split = store.manifest["split"]
-    leak = split.get("train_share_after_test", 0.0)
+    leak, leaks = _leak(store, times), bool(store.manifest["split"].get("leak"))
     told = f"{leak:.1%} of the training events lie after a test event, on average of test events"
     yield finding(
-        "leak", leak, told if split.get("leak") else "training ends for all before validation begins",
+        "leak", leak, told if leaks else "training ends for all before validation begins",
         "leave_one_out trains on what others did later, so its metrics are higher than those in use; "
         "--split global_time has no such leak", note=0.01,
     )  # fmt: skip
@@ -144,6 +144,19 @@ def _of_times(store: Store, tally: Tally) -> Iterator[Finding]:
         "which of them comes last, and is the target, the order of the rows decides: give finer times, or rows in "
         "the order in which things happened", note=0.01, warning=0.1,
     )  # fmt: skip
+
+
+def _leak(store: Store, times: Flat) -> float:
+    """The share of training events later than a test event, averaged over test events."""
+    split = store.manifest["split"]
+    if "train_share_after_test" in split or not split.get("leak"):
+        return float(split.get("train_share_after_test", 0.0))
+    train, test = (  # of a subset, and of stores that were joined
+        np.sort(Jagged(times, *places).flat())
+        for places in ((store.offsets[:-1], store.bounds[:, 0]), (store.bounds[:, 1], store.offsets[1:]))
+    )
+    before = np.searchsorted(train, test, side="right").sum()
+    return 1 - share(before, len(train) * len(test)) if len(test) else 0.0
 
 
 def _of_order(order: Order, unit: str) -> Finding:

@@ -143,10 +143,15 @@ def _first_of_moment(store: Store, low: Ints, high: Ints) -> Ints:
 
 def _counts(pairs: Ints, wanted: Ints) -> Ints:
     """How often each of the `wanted` stands among the pairs."""
-    there = np.zeros(1 << (2 + len(wanted).bit_length()), bool)
-    there[slots(wanted, len(wanted))] = True
-    pairs = np.sort(pairs[there[slots(pairs, len(wanted))]])  # few are wanted: a table of hashes leaves little to sort
-    return np.searchsorted(pairs, wanted, side="right") - np.searchsorted(pairs, wanted)
+    size = 4 * len(wanted)
+    there = np.zeros(1 << (2 + size.bit_length()), bool)
+    there[slots(wanted, size)] = True
+    # few are wanted: a table of hashes leaves little to sort
+    found, counts = np.unique(pairs[np.flatnonzero(there[slots(pairs, size)])], return_counts=True)
+    if not len(found):
+        return np.zeros(len(wanted), np.int64)
+    at = np.minimum(np.searchsorted(found, wanted), len(found) - 1)
+    return np.where(found[at] == wanted, counts[at], 0)
 
 
 def slots(keys: Ints, size: int) -> np.ndarray:
