@@ -160,7 +160,7 @@ print(json.dumps(seconds))
 
 
 def _timed(name: str, root: Path, out: Path) -> Figures:
-    """Median seconds of [prepare, check] by the clock and by the processor, of the first and the second in a process."""
+    """Median seconds of [prepare, check] by clock and by processor, of the first and the second in a process."""
     words = [sys.executable, "-c", ALONE, name, root / (EVENTS | IMPRESSIONS)[name], out]
     runs = [json.loads(subprocess.run([*map(str, words)], capture_output=True, check=True).stdout) for _ in range(RUNS)]
     return {
@@ -177,7 +177,8 @@ def _prepared(name: str, root: Path, out: Path) -> Any:
 
 
 def measure(options: argparse.Namespace, say: Say) -> Figures:
-    root, figures = Path(options.data), {}
+    figures: Figures = {}
+    root = Path(options.data or os.environ.get("FULLRANK_DATA") or ROOT.parent / "shared" / "data")
     for name in (*EVENTS, *IMPRESSIONS):
         say(name)
         place = CACHE / "data_check" / name
@@ -201,14 +202,15 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
             "fingerprint": store.fingerprint, "findings": findings, "true": rounded(truth, 6),
             **(_timed(name, root, place) if name in TIMED else {}),
         }  # fmt: skip
-    shares = {f"{key}_check_over_prepare": max(one[f"{key}_processor_seconds"][1] / one[f"{key}_processor_seconds"][0]
-                                              for one in figures.values() if f"{key}_processor_seconds" in one) for key in ("first", "again")}  # fmt: skip
+    shares = {}
+    for key in ("first", "again"):
+        spent = [one[f"{key}_processor_seconds"] for name, one in figures.items() if name in TIMED]
+        shares[f"{key}_check_over_prepare"] = max(checked / prepared for prepared, checked in spent)
     return {**rounded(shares), "sets": figures}
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    data = os.environ.get("FULLRANK_DATA") or str(ROOT.parent / "shared" / "data")
-    parser.add_argument("--data", default=data, help="the folder of the eight tables (default: FULLRANK_DATA)")
+    parser.add_argument("--data", default=None, help="the folder of the tables (default: FULLRANK_DATA)")
 
 
 BENCHMARK = Benchmark("data_check", "fullrank check: findings and seconds", _arguments, check_right, measure)

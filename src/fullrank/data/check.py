@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
 from fullrank.data.events.check import event_findings
 from fullrank.data.events.store import Store
 from fullrank.data.findings import Finding
-from fullrank.data.impressions.check import impression_findings
-from fullrank.data.impressions.store import ImpressionStore, open_store
+
+if TYPE_CHECKING:
+    from fullrank.data.impressions.store import ImpressionStore
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ def check(store: Store | ImpressionStore | str | Path) -> Check:
     the label, unseen values, groups, order in time. Raises `UserError` for what is no store; what is wrong with the
     data stands in the result (`Check.require_ok`).
     """
-    opened = store if isinstance(store, Store | ImpressionStore) else open_store(check_path("the store", store))
-    findings = event_findings(opened) if isinstance(opened, Store) else impression_findings(opened)
-    return Check(opened.path, opened.problem, tuple(findings))
+    if not isinstance(store, Store):  # what prepare of events does without takes as long to load as a check
+        from fullrank.data.impressions.check import impression_findings
+        from fullrank.data.impressions.store import ImpressionStore, open_store
+
+        store = store if isinstance(store, ImpressionStore) else open_store(check_path("the store", store))
+        if isinstance(store, ImpressionStore):
+            return Check(store.path, store.problem, tuple(impression_findings(store)))
+    return Check(store.path, store.problem, tuple(event_findings(store)))
