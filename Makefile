@@ -95,5 +95,6 @@ docs: $(STAMP)  ## the documentation as HTML in docs/_build/html; a warning is a
 	$(BIN)/python docs/make_sequence_tables.py
 	$(BIN)/python docs/make_results_table.py
 	$(BIN)/python docs/make_benchmark_table.py
+	$(BIN)/python docs/make_check_table.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"

@@ -14,7 +14,7 @@ import typer.main
 import yaml
 
 import fullrank
-from docs import make_benchmark_table, make_map, make_recipe_table
+from docs import make_benchmark_table, make_check_table, make_map, make_recipe_table
 from fullrank.cli import build
 from fullrank.core.errors import UserError
 from fullrank.core.registry import find, kinds
@@ -187,6 +187,16 @@ def test_the_table_of_processors_is_that_of_the_results() -> None:
         "the table is old: run python docs/make_benchmark_table.py"
     )
     assert all(re.search(rf"\| `{name}` .*\d", table) for name in make_benchmark_table.FIGURES)
+
+
+def test_the_table_of_findings_is_that_of_the_newest_record_and_names_every_finding() -> None:
+    text = text_of(make_check_table.PAGE)
+    assert f"{make_check_table.BEGIN}\n{make_check_table.tables()}\n{make_check_table.END}" in text, (
+        "the tables are old: run python docs/make_check_table.py"
+    )
+    source = "".join(file.read_text() for file in (ROOT / "src/fullrank/data").glob("*/check.py"))
+    names = set(re.findall(r'(?:finding|Finding|_worst)\(\s*"(\w+)"', source)) | {"unseen_validation", "unseen_test"}
+    assert len(names) > 20 and all(f"`{name}`" in text for name in names), names
 
 
 def test_the_table_of_recipes_is_that_of_the_results() -> None:

@@ -31,6 +31,7 @@ _WHERE = {
     "prepare_impressions": "fullrank.data.impressions.prepare",
     "Schema": "fullrank.data.impressions.schema",
     "ImpressionStore": "fullrank.data.impressions.store",
+    "check": "fullrank.data.check",
     "download": "fullrank.data.download",
     "encode": "fullrank.semantic_ids.encode",
     "grow_codes": "fullrank.semantic_ids.encode",
@@ -90,14 +91,14 @@ _RENAMED = {"Click": "RankingModel", "Clicks": "RankingEvaluation", "attended": 
 """Names of version 0.1 -> the names they have now."""
 
 __all__ = [
-    "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore", "Predictor",
-    "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec", "Store",
-    "Training", "UserError", "Watch", "WatchRanks", "attended", "auto", "blend", "calibrate", "catalogue_growth",
-    "compare", "diagnose", "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export",
-    "fill_unseen", "finetune", "fisher_information", "grow_catalog", "grow_codes", "item_vectors", "join_stores",
-    "load", "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend",
-    "recommend_parts", "report", "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors",
-    "verify",
+    "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
+    "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
+    "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "auto", "blend", "calibrate",
+    "catalogue_growth", "check", "compare", "diagnose", "download", "encode", "evaluate", "evaluate_lists",
+    "evaluate_log", "explain", "export", "fill_unseen", "finetune", "fisher_information", "grow_catalog",
+    "grow_codes", "item_vectors", "join_stores", "load", "oracle_step", "predict", "predict_file", "prepare",
+    "prepare_impressions", "recipe", "recommend", "recommend_parts", "report", "similar_items", "step_curve",
+    "subset", "sweep", "train", "tune", "user_vectors", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
     from fullrank.cascade import Cascade
     from fullrank.core.errors import UserError
     from fullrank.core.spec import Spec
+    from fullrank.data.check import check
     from fullrank.data.download import download
     from fullrank.data.events.join import join_stores
     from fullrank.data.events.prepare import Prepare, prepare

@@ -21,6 +21,7 @@ BASES: dict[str, str] = {
     "download": "planted --out ~out",
     "prepare": "@events.csv --out ~out",
     "prepare-impressions": "@impressions.parquet --schema @schema.yaml --out ~out",
+    "check": "@store",
     "subset": "@store --out ~out --share 0.5",
     "encode": f"@store --vectors @vectors.parquet --out ~out {ENCODE}",
     "train": f"sasrec --data @store --out ~out {QUICK}",

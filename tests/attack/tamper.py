@@ -100,12 +100,14 @@ shop twin
     diagnose         2 diagnose @run --data ~it --users 20 ROWS
     attention        2 attention @run --data ~it
     verify           6 verify ~it
+    check            3 check ~it --all
 shown shown_twin
     evaluate         9 evaluate @dcnv2 --data ~it
     train            4 train lr --data ~it EPOCH
     diagnose         2 diagnose @dcnv2 --data ~it --impressions 50 ROWS
     cascade          2 cascade @run @dcnv2 --impressions ~it WITH
     verify           6 verify ~it
+    check            3 check ~it --all
 run run_twin
     recommend        8 recommend ~it HISTORIES
     evaluate         4 evaluate ~it --data @shop

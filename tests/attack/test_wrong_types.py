@@ -46,7 +46,7 @@ SEARCH = {"cells": [{"name": "a", "recipe": "sasrec"}], "space": {"training.lr":
 CODES = ["vectors={kind: file, path: vectors.parquet}", "learner=rq_kmeans", "limits.collisions=1", "learner.levels=2",
          "learner.size=4"]  # fmt: skip
 ALONE = ("Predictor.recommend", "Predictor.similar", "Predictor.user_vectors", "Predictor.predict", "load", "recommend",
-         "similar_items", "item_vectors", "user_vectors", "explain", "verify")  # fmt: skip
+         "similar_items", "item_vectors", "user_vectors", "explain", "verify", "check")  # fmt: skip
 CALLS: dict[str, dict[str, Any]] = dict.fromkeys(ALONE, {}) | {
     "Predictor.recommend to users": {
         "histories": None, "users": ["u1"], "data": "@shop", "filters": {"title": items()["title"][1]},

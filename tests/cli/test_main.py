@@ -181,6 +181,7 @@ WORK: dict[str, tuple[str, str]] = {
     "ask": ("ask http://127.0.0.1:9 --user 1", "fullrank.serving.client.Client.recommend"),
     "attention": ("attention @sasrec --user 1", "fullrank.run.Run.open"),
     "cascade": ("cascade @sasrec @sasrec", "fullrank.run.Run.open"),
+    "check": ("check @data", "fullrank.data.check.event_findings"),
     "demo": ("demo --out out", "fullrank.data.sources.planted.Planted.read"),
     "diagnose": ("diagnose @sasrec", "fullrank.run.Run.model"),
     "doctor": ("doctor", "fullrank.cli.doctor._torch"),

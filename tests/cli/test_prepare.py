@@ -179,3 +179,30 @@ def test_mistakes_of_a_subset(tmp_path: Path, refuses: Refuses) -> None:
     refuses("setting-out-of-range", "subset @data --share 2 --out part", "--share 2")
     assert not (tmp_path / "part").exists()
     refuses("wrong-folder", "subset @sasrec --share 0.5 --out part", "sasrec", "store")
+
+
+def test_check_says_what_prepare_warned_of(events: Path, call: Call, ask: Ask, refuses: Refuses) -> None:
+    pl.read_parquet("log.parquet").with_columns(when=1_700_000_000).write_parquet("tied.parquet")
+    said = call(f"prepare tied.parquet {COLUMNS} --out tied")
+    assert "warning: 88.9% of the events and 100.0% of the test targets share the second" in " ".join(said.out.split())
+    assert "fullrank check tied" in said.out
+    assert [one["name"] for one in ask(f"prepare tied.parquet {COLUMNS} --out again")["findings"]] == [
+        "cold_targets",
+        "ties",
+    ]
+    told = call("check tied")
+    assert told.code == 0 and "warning: ties: 88.9%" in told.out and "in order: repeats," in told.out
+    assert "ok: bots: 0 users have more than 60 in a minute" in " ".join(call("check tied --all").out.split())
+    found = ask("check tied")
+    assert found["ok"] is False and {one["grade"] for one in found["findings"]} == {"ok", "note", "warning"}
+    strict = call("check tied --strict --json")
+    assert strict.code == 2 and strict.json["code"] == "data-warned-of" and len(strict.json["findings"]) > 5
+    refuses("data-warned-of", "check tied --strict", "(cold_targets, ties)")
+    refuses("missing-folder", "check nowhere", "nowhere")
+
+
+def test_check_of_impressions_and_of_clean_data(call: Call, ask: Ask) -> None:
+    assert ask("prepare-impressions planted_clicks --set source.rows=3000 --out clicks")["findings"] == []
+    found = ask("check clicks --strict")
+    assert found["problem"] == "ranking" and found["ok"] is True
+    assert "tells_label" in call("check clicks").out and "0 warnings" in call("check clicks").out

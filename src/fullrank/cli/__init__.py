@@ -37,6 +37,7 @@ VERBS = (
     "doctor_serve",
     "components",
     "prepare",
+    "check",
     "subset",
     "encode",
     "train",

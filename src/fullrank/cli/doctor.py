@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fullrank import __version__
 from fullrank.cli.errors import EXTRAS
 from fullrank.cli.options import argument
@@ -83,12 +81,7 @@ def finish(output: Output, found: JsonObject, *checks: str) -> None:
     """End the verb, with exit code 2 where one of its checks found something broken."""
     problems = [found[name]["problem"] for name in checks if not found[name]["ok"]]
     broken = UserError(f"not in order: {', '.join(problems)}", code="installation-broken")
-    output.finish(found | ({"error": str(broken), "code": broken.code} if problems else {}))
-    if problems and not output.as_json:
-        raise broken
-    if problems:  # the report is the one line of JSON
-        typer.echo(f"Error: {broken}", err=True)
-        raise typer.Exit(2)
+    output.finish(found, broken=broken if problems else None)
 
 
 def version(distribution: str) -> str | None:

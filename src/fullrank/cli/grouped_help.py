@@ -15,7 +15,7 @@ from fullrank.core.errors import UserError
 
 VERBS = {
     "Begin": ("demo", "doctor", "doctor-serve", "list", "show", "schema"),
-    "Data": ("download", "prepare", "prepare-impressions", "subset", "encode"),
+    "Data": ("download", "prepare", "prepare-impressions", "check", "subset", "encode"),
     "Train": (
         "auto", "train", "blend", "pretrain", "fisher", "finetune", "calibrate", "sweep", "tune", "grow", "scale",
     ),

@@ -18,7 +18,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+import typer
+
 from fullrank.cli.options import AsJson
+from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable
 from fullrank.core.log import CONTROLS, Progress, Tell, printable, reporting, stages
 
@@ -99,10 +102,16 @@ class Output:
         """Progress of one thing after another."""
         return stages(shown=not self.silent)
 
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """The verb's result for a program: printed with --json, else not at all."""
+    def finish(self, result: Mapping[str, Any], *, broken: UserError | None = None) -> None:
+        """The verb's result for a program: printed with --json, else not at all. With `broken`, what the verb found
+        wrong, it stands in the result and the verb ends with exit code 2."""
         if self.as_json and not self.silent:
-            print_json(result)
+            print_json({**result, **({} if broken is None else {"error": str(broken), "code": broken.code})})
+        if broken is not None and self.as_json:  # the report is the one line of JSON
+            typer.echo(f"Error: {broken}", err=True)
+            raise typer.Exit(2)
+        if broken is not None:
+            raise broken
 
     @property
     def spent(self) -> float:

@@ -7,12 +7,13 @@ None loads torch.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fullrank.cli.check import warn
 from fullrank.cli.errors import in_shell
 from fullrank.cli.option_groups import TimeUnit, WrittenBySettings, column_names
 from fullrank.cli.options import Settings, Word, argument, choice, given, names_of, option, shortcuts, spec_options
@@ -239,13 +240,14 @@ def _report(output: Output, store: Store) -> None:
     split = found["split"]
     parts = ", ".join(f"{part} {split[part]['events']:,} events" for part in ("train", "validation", "test"))
     output.say(f"split {split['kind']}: {parts}")
-    if split.get("leak"):
-        output.say(f"note: {split['leak']}")
-    output.notes(in_shell(note, ("--time-unit",)) for note in found.get("notes", []))
+    told = warn(output, store)
+    said = {one.said for one in told}
+    output.notes(in_shell(note, ("--time-unit",)) for note in found.get("notes", []) if note not in said)
     train = command_line("train", "sasrec", "--data", store.path, "--out", "runs/sasrec")
     output.say(f"train a model: {train}", wrap=False)
     facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
-    output.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": output.spent})
+    facts |= {"spec": found["spec"], "findings": [asdict(one) for one in told]}
+    output.finish({"store": store.path, **facts, "seconds": output.spent})
 
 
 @verb()
@@ -335,7 +337,9 @@ def _report_impressions(output: Output, store: ImpressionStore) -> None:
         [(name, part["rows"], part["positive"]) for name, part in found["counts"]["parts"].items()],
     )
     output.say(f"{store.path}: {len(store):,} rows, {len(store.fields)} fields, in {seconds(output.spent)}")
+    told = warn(output, store)
     output.notes(found["notes"])
     facts = {key: value for key, value in found.items() if key not in ("files", "format", "fitted")}
     facts["notes"] = [*found["notes"], *store.encoder.notes]  # these were said while it was prepared
+    facts["findings"] = [asdict(one) for one in told]
     output.finish({"store": store.path, **facts, "seconds": output.spent})

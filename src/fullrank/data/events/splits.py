@@ -237,18 +237,25 @@ def rule_of(split: JsonObject) -> JsonObject:
 
 def split_notes(split: JsonObject) -> list[str]:
     """What to know before training on a split with these counts, as sentences."""
-    parts = {part: split[part] for part in ("validation", "test")}
-    empty = [part for part, counts in parts.items() if not counts["users"]]
-    notes = [f"the split leaves no {part} events: nothing can be evaluated there" for part in empty]
-    shares = {part: repeated_share(counts) for part, counts in parts.items()}
-    if max(shares.values()) > MANY_REPEATS:
-        told = " and ".join(f"{share:.1%} of the {part} targets" for part, share in shares.items())
-        notes.insert(
-            0,
-            f"{told} stand in their own user's history, which lists leave out, so none can hit them: evaluate with "
-            "--set seen=keep (training chooses its best epoch that way)",
-        )
-    return notes
+    return [*repeat_notes(split), *empty_notes(split)]
+
+
+def empty_notes(split: JsonObject) -> list[str]:
+    """A sentence for each part that nothing can be evaluated on."""
+    empty = [part for part in ("validation", "test") if not split[part]["users"]]
+    return [f"the split leaves no {part} events: nothing can be evaluated there" for part in empty]
+
+
+def repeat_notes(split: JsonObject) -> list[str]:
+    """One sentence where many targets stand in the history, or none."""
+    shares = {part: repeated_share(split[part]) for part in ("validation", "test")}
+    if max(shares.values()) <= MANY_REPEATS:
+        return []
+    told = " and ".join(f"{share:.1%} of the {part} targets" for part, share in shares.items())
+    return [
+        f"{told} stand in their own user's history, which lists leave out, so none can hit them: evaluate with "
+        "--set seen=keep (training chooses its best epoch that way)"
+    ]
 
 
 def repeated_share(counts: JsonObject) -> float:

@@ -27,6 +27,7 @@ from pydantic import BaseModel
 from fullrank.core.checks import check_path, check_that
 from fullrank.core.errors import UserError, brief, in_context, unknown
 from fullrank.core.files import JsonObject
+from fullrank.core.jagged import Jagged
 from fullrank.core.parted import BLOCK, Flat
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
@@ -172,13 +173,17 @@ class ImpressionStore:
         ids = arrays["categorical"][at] if len(self._sizes) else np.zeros((len(at), 0), np.int32)
         self._check_ids(ids, self._sizes, at, "categorical")
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
-        bags = [self._stored.bag(number, at) for number in range(len(self.encoder.multivalued))]
+        bags = [self.bag(number, at) for number in range(len(self.encoder.multivalued))]
         groups = arrays["groups"][at] if "groups" in arrays else None
         found = to_tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
         for number, (field, bag) in enumerate(zip(self.encoder.multivalued, found.bags, strict=True)):
             size = self.encoder.lookup(field).size  # padding is 0, which is allowed
             self._check_ids(bag.ids.numpy(), np.array(size), at, f"bag{number}_ids")
         return found
+
+    def bag(self, number: int, rows: Int64[np.ndarray, "n"]) -> Jagged:
+        """The ids of some rows of a bag or sequence, by its place among those (`StoreArrays.bag`)."""
+        return self._stored.bag(number, rows)
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
         """`input_row` (in the table that was prepared, from 0), and `group` and `time` (seconds) if there are any."""

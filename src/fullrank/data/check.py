@@ -1,0 +1,77 @@
+"""Check a store: what counts say of its data before anything is trained.
+
+`fullrank.verify` asks whether files are as they were written, `fullrank.diagnose` what a model made of the data; this
+asks whether the data is worth a model. The findings: `data/events/check.py`, `data/impressions/check.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fullrank.core.checks import check_path
+from fullrank.core.errors import UserError
+from fullrank.data.events.check import event_findings
+from fullrank.data.events.store import Store
+from fullrank.data.findings import Finding
+
+if TYPE_CHECKING:
+    from fullrank.data.impressions.store import ImpressionStore
+
+
+@dataclass(frozen=True)
+class Check:
+    """What `check` found."""
+
+    path: Path
+    problem: Literal["retrieval", "ranking"]
+    """Of a store of events, and of one of impressions."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """Those that are likely to make a result worthless."""
+        return tuple(one for one in self.findings if one.grade == "warning")
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is warned of."""
+        return not self.warnings
+
+    @property
+    def error(self) -> UserError:
+        """One sentence that names the warnings."""
+        names = ", ".join(dict.fromkeys(one.name for one in self.warnings))
+        return UserError(
+            f"the data of {str(self.path)!r} is warned of ({names}): correct the table and prepare it again",
+            code="data-warned-of",
+        )
+
+    def require_ok(self) -> None:
+        """Raise `UserError` where something is warned of."""
+        if not self.ok:
+            raise self.error
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        findings = [asdict(one) for one in self.findings]
+        return {"store": self.path, "problem": self.problem, "ok": self.ok, "findings": findings}
+
+
+def check(store: Store | ImpressionStore | str | Path) -> Check:
+    """Look for what is wrong with the data of a store, by counts: nothing is trained.
+
+    Of events: copies, bots, times that are none, what is trained on though it happened later, ties, cold users and
+    targets, and whether the order of events matters. Of impressions: labels, copies, fields that are constant or tell
+    the label, unseen values, groups, order in time. Raises `UserError` for what is no store; what is wrong with the
+    data stands in the result (`Check.require_ok`).
+    """
+    if not isinstance(store, Store):  # what prepare of events does without takes as long to load as a check
+        from fullrank.data.impressions.check import impression_findings
+        from fullrank.data.impressions.store import ImpressionStore, open_store
+
+        store = store if isinstance(store, ImpressionStore) else open_store(check_path("the store", store))
+        if isinstance(store, ImpressionStore):
+            return Check(store.path, store.problem, tuple(impression_findings(store)))
+    return Check(store.path, store.problem, tuple(event_findings(store)))

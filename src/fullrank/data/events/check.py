@@ -1,0 +1,299 @@
+"""What counts say of a store of events: copies, bots, leaks, ties, cold targets, popularity, and order (`order.py`).
+
+Events are read once, a block of users at a time; every number is a sum over users, so a store in parts gives those of
+the store in one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64
+
+from fullrank.core.jagged import Jagged, stable_order
+from fullrank.core.parted import Flat
+from fullrank.core.random import uniform_of_rows
+from fullrank.data.events import splits
+from fullrank.data.events.features import encoder_of
+from fullrank.data.events.order import LEAST, Block, Order, blocks, order_of, slots
+from fullrank.data.events.store import Store
+from fullrank.data.features import FeatureTable
+from fullrank.data.findings import Finding, finding, share
+from fullrank.data.values import with_date
+
+EARLIEST = 631_152_000
+"""1990-01-01: times before it are zeros, ranks, or in another unit."""
+DAY = 86_400
+BURSTS = ((60, 60, "minute"), (1_000, DAY, "day"))
+"""No person has more events than the first number within so many seconds."""
+HUGE, TIMES_MEAN = 0.01, 20
+"""Nor that share of all events, and so many times as many as the mean."""
+UNITS = ((DAY, "day"), (3_600, "hour"), (60, "minute"))
+SEEN = 1 << 17
+"""Events that are looked at of request features."""
+NAMED = 3
+"""Users that a sentence names."""
+LITTLE = 1.2
+"""A factor of order below it is little."""
+NEVER = np.iinfo(np.int64).max
+TOP = 0.01
+"""Share of the items that are called the most popular."""
+
+
+def event_findings(store: Store) -> Iterator[Finding]:
+    """All findings of a store; those that need times where it has some."""
+    tally = Tally.of(store)
+    yield from _of_split(store)
+    yield from _of_users(store, tally)
+    yield from _of_times(store, tally)
+    yield _of_order(order_of(store), tally.unit)
+    yield _of_popularity(store)
+    if store.request_features is not None:
+        yield from _of_requests(store, store.request_features)
+
+
+def _of_split(store: Store) -> Iterator[Finding]:
+    split = store.manifest["split"]
+    yield from (Finding("split", "warning", None, told) for told in splits.empty_notes(split))
+    repeated, parts = store.repeated_share("test"), [split["validation"], split["test"]]
+    notes = splits.repeat_notes(split)
+    fine = f"{repeated:.1%} of the test targets stand in their own user's history"
+    yield Finding("repeats", "note" if notes else "ok", round(repeated, 6), next(iter(notes), fine))
+    events, cold, users, new = (
+        sum(part.get(name, 0) for part in parts)
+        for name in ("events", "events_of_items_not_in_train", "users", "users_without_history")
+    )
+    yield finding(
+        "cold_targets", share(cold, events),
+        f"{cold:,} of {events:,} targets ({share(cold, events):.1%}) are items without a training event",
+        "no recipe of ids can hit them, items made of text can (srt, unisrec)", note=0.01, warning=0.1,
+    )  # fmt: skip
+    yield finding(
+        "cold_users", share(new, users),
+        f"{new:,} of {users:,} users with targets ({share(new, users):.1%}) have no training event",
+        "metrics leave them out, and in use they get what is popular", note=0.01, warning=0.5,
+    )  # fmt: skip
+
+
+def _of_users(store: Store, tally: Tally) -> Iterator[Finding]:
+    events, sizes = store.num_events, np.diff(store.offsets)
+    in_a_row = share(tally.in_a_row, events)
+    yield finding(
+        "in_a_row", in_a_row, f"{tally.in_a_row:,} events ({in_a_row:.1%}) have the item of the event before",
+        "a model learns to say the last item again: keep one of them in the table, or rank the history "
+        "(--set evaluation.seen=keep)", note=0.01, warning=0.1,
+    )  # fmt: skip
+    bots = np.flatnonzero(tally.bots)
+    theirs = share(int(sizes[bots].sum()), events)
+    most = bots[stable_order(-sizes[bots], store.user_keys[bots])][:NAMED]
+    names = ", ".join(sorted(map(str, store.user_ids.gather(most)))) if len(bots) else ""
+    told = " or ".join([*(f"{most:,} in a {unit}" for most, _, unit in tally.bursts), f"{HUGE:.0%} of all events"])
+    yield finding(
+        "bots", theirs, f"{len(bots):,} users have more than {told}"
+        + f", with {theirs:.1%} of the events (such as {names})" * (len(bots) > 0),
+        "leave them out of the table, unless they entered at once what they did before", warning=0.01,
+    )  # fmt: skip
+
+
+def _of_times(store: Store, tally: Tally) -> Iterator[Finding]:
+    events, times = store.num_events, store.times
+    if times is None or tally.early == events:
+        told = "there are no times" if times is None else (
+            f"all times lie before 1990 ({tally.span[0]} to {tally.span[1]}): they are ranks, or another --time-unit"
+        )  # fmt: skip
+        yield Finding(
+            "times", "note", None,
+            f"{told}; the order is taken, and leaks, rates and ties cannot be counted: split by leave_one_out",
+        )  # fmt: skip
+        return
+    wrong = tally.early + tally.future
+    yield finding(
+        "times", share(wrong, events), f"{wrong:,} events lie before 1990 or in the future; times are "
+        f"{with_date(tally.span[0])} to {with_date(tally.span[1])}, told apart by the {tally.unit}",
+        "zeros or another unit, which put events first or last in a history: correct them, or leave them out",
+        warning=0.0,
+    )  # fmt: skip
+    copies = share(tally.duplicates, events)
+    yield finding(
+        "duplicates", copies, f"{tally.duplicates:,} events ({copies:.2%}) have user, item and time of another",
+        "drop the copies in the table (--duplicates first drops all repeats of an item)", warning=0.001,
+    )  # fmt: skip
+    leak, leaks = _leak(store, times), bool(store.manifest["split"].get("leak"))
+    told = f"{leak:.1%} of the training events lie after a test event, on average of test events"
+    yield finding(
+        "leak", leak, told if leaks else "training ends for all before validation begins",
+        "leave_one_out trains on what others did later, so its metrics are higher than those in use; "
+        "--split global_time has no such leak", note=0.01,
+    )  # fmt: skip
+    places = store.bounds[:, 1][(store.bounds[:, 1] < store.offsets[1:]) & (store.bounds[:, 1] > store.offsets[:-1])]
+    moments, first = times[places], tally.first[store.items[places]]
+    late = share(int(((first > moments) & (first < NEVER)).sum()), len(places))
+    yield finding(
+        "late_items", late, f"{late:.1%} of the test targets are items whose first training event lies after them",
+        "a model knows these from the future alone; by --split global_time they are new, as in use",
+        note=0.01, warning=0.1,
+    )  # fmt: skip
+    tied = share(int((moments == times[places - 1]).sum()), len(places))
+    yield finding(
+        "ties", tied, f"{share(tally.ties, events):.1%} of the events and {tied:.1%} of the test targets share the "
+        f"{tally.unit} with the event before of their user",
+        "which of them comes last, and is the target, the order of the rows decides: give finer times, or rows in "
+        "the order in which things happened", note=0.01, warning=0.1,
+    )  # fmt: skip
+
+
+def _leak(store: Store, times: Flat) -> float:
+    """The share of training events later than a test event, averaged over test events."""
+    split = store.manifest["split"]
+    if "train_share_after_test" in split or not split.get("leak"):
+        return float(split.get("train_share_after_test", 0.0))
+    train, test = (  # of a subset, and of stores that were joined
+        np.sort(Jagged(times, *places).flat())
+        for places in ((store.offsets[:-1], store.bounds[:, 0]), (store.bounds[:, 1], store.offsets[1:]))
+    )
+    before = np.searchsorted(train, test, side="right").sum()
+    return 1 - share(before, len(train) * len(test)) if len(test) else 0.0
+
+
+def _of_order(order: Order, unit: str) -> Finding:
+    users = min(map(len, order))
+    if users < LEAST:
+        return Finding("order", "note", None, f"{users} users are too few to say whether order matters")
+    factor, low, high = order.factor(order.real)
+    untied = order.factor(order.untied)[0]
+    told = (
+        f"the last event makes the validation target {factor:.2f} times ({low:.2f} to {high:.2f}) as likely as it does "
+        f"when each user's events are shuffled; {untied:.2f} times when those of one {unit} are"
+    )
+    if low <= 1 or factor < LITTLE:
+        meaning = "a model of sequences has little to gain, so train ease, ials or item_to_item first"
+    elif untied < LITTLE:
+        meaning = f"most of it is the order of rows within a {unit}: is that the order in which things happened?"
+    else:
+        return Finding("order", "ok", round(factor, 6), told)
+    return Finding("order", "note", round(factor, 6), f"{told}: {meaning}")
+
+
+def _of_popularity(store: Store) -> Finding:
+    popularity = store.catalog.popularity
+    count = math.ceil(TOP * len(popularity))
+    top = np.zeros(len(popularity), bool)
+    top[np.argsort(-popularity, kind="stable")[:count]] = True
+    targets = Jagged(store.items, store.bounds[:, 1], store.offsets[1:]).flat()
+    hit = share(int(top[targets].sum()), len(targets))
+    return finding(
+        "popularity", hit, f"the {count:,} most popular items ({TOP:.0%}) have "
+        f"{share(int(popularity[top].sum()), int(popularity.sum())):.1%} of the training events and {hit:.1%} of the "
+        "test targets", "the recipe popularity is hard to beat, and fullrank diagnose says whether a model is more",
+        note=0.5,
+    )  # fmt: skip
+
+
+def _of_requests(store: Store, table: FeatureTable) -> Iterator[Finding]:
+    """How often the item that a value of a request feature mostly came with in training is the validation target, for
+    the feature that tells most. Of many events those of users drawn by their key."""
+    starts, (ends, until) = store.offsets[:-1], store.bounds.T
+    some = np.flatnonzero(uniform_of_rows(5, store.user_keys) * store.num_events < SEEN)
+    train = Jagged(store.items, starts, ends).take(some).places()
+    targets = ends[some][until[some] > ends[some]]
+    known, asked = table.take(np.concatenate([train, targets])), store.items[targets]
+    fields = encoder_of(store.catalog.features, "request") if store.catalog.features else None
+    columns = {one.name: column for kind in ("categorical", "numeric")
+               for one, column in zip(getattr(fields, kind), getattr(known, kind).T, strict=True)}  # fmt: skip
+    told = {}
+    for name, column in columns.items():
+        value = np.unique(column, return_inverse=True)[1]
+        pairs, counts = np.unique(
+            value[: len(train)] * np.int64(store.num_items) + store.items[train], return_counts=True
+        )
+        mostly = np.full(int(value.max(initial=0)) + 1, -1)
+        order = stable_order(counts)
+        mostly[pairs[order] // store.num_items] = pairs[order] % store.num_items  # the most frequent one stays
+        told[name] = share(int((mostly[value[len(train) :]] == asked).sum()), len(asked))
+    if told:
+        first = max(told, key=lambda name: told[name])
+        yield finding(
+            "request_features", told[first],
+            f"the request feature {first!r} alone tells {told[first]:.1%} of the validation targets",
+            "it is likely known only when the item is: declare it as an event feature, or leave it out",
+            note=0.3, warning=0.6,
+        )  # fmt: skip
+
+
+@dataclass
+class Tally:
+    """Sums over the events of all users."""
+
+    bots: Bool[np.ndarray, "U"]
+    first: Int64[np.ndarray, "V"]
+    """The first training event of each item; `NEVER` where there is none."""
+    unit: str = "second"
+    """In which times are told apart."""
+    span: tuple[int, int] = (0, 0)
+    """The first and the last time."""
+    bursts: tuple[tuple[int, int, str], ...] = ()
+    """Those of `BURSTS` that mean something where times are told apart so."""
+    in_a_row: int = 0
+    """Events of the same item as the event before, of the same user."""
+    early: int = 0
+    future: int = 0
+    ties: int = 0
+    """Events at the moment of the event before, of the same user."""
+    duplicates: int = 0
+
+    @classmethod
+    def of(cls, store: Store) -> Tally:
+        sizes = np.diff(store.offsets)
+        huge = (sizes > HUGE * store.num_events) & (sizes > TIMES_MEAN * sizes.mean())
+        found = cls(huge, np.full(store.num_items, NEVER))
+        if store.times is not None:
+            ends = store.offsets[1:][sizes > 0] - 1
+            firsts, lasts = store.times[store.offsets[:-1][sizes > 0]], store.times[ends]
+            found.span = int(firsts.min()), int(lasts.max())
+            found.unit = next((name for unit, name in UNITS if not (firsts % unit).any()), "second")
+            if found.span[1] >= EARLIEST:  # a whole hour holds many by itself
+                found.bursts = BURSTS if found.unit == "second" else BURSTS[1:]
+        for block in blocks(store):
+            found._add(store, block)
+        return found
+
+    def _add(self, store: Store, block: Block) -> None:
+        items, times, begins = block.items, block.times, block.begins
+        self.in_a_row += int((~begins[1:] & (items[1:] == items[:-1])).sum())
+        if times is None:
+            return
+        self.early += int((times < EARLIEST).sum()) if self.span[0] < EARLIEST else 0
+        self.future += int((times > time.time() + DAY).sum())
+        self.ties += int(block.tied.sum())
+        self.duplicates += _duplicates(block.tied, items, store.num_items)
+        users = np.cumsum(begins, dtype=np.int32)
+        for most, seconds, _ in self.bursts:
+            fast = (users[most:] == users[:-most]) & (times[most:] - times[:-most] < seconds)
+            self.bots[np.searchsorted(store.offsets, np.flatnonzero(fast) + block.start, side="right") - 1] = True
+        rows = slice(block.users.start, block.users.stop)
+        later = Jagged(items, store.bounds[rows, 0] - block.start, store.offsets[1:][rows] - block.start).places()
+        trained = np.array(times)
+        trained[later] = NEVER
+        np.minimum.at(self.first, items, trained)
+
+
+def _duplicates(tied: Bool[np.ndarray, "n"], items: Int32[np.ndarray, "n"], width: int) -> int:
+    """How many events have the item of another one of their moment before them. `tied`: at the moment of the one before
+    it, of the same user. By a table of hashes, several times as fast as a sort."""
+    among = tied.copy()
+    among[:-1] |= tied[1:]
+    moments, among = np.cumsum(~tied, dtype=np.int32), np.flatnonzero(among)
+    keys, count = moments[among] * np.int64(width) + items[among], 0
+    while len(keys):
+        at, places = slots(keys, len(keys)), np.arange(len(keys), dtype=np.int32)
+        table = np.empty(int(at.max()) + 1, np.int32)
+        table[at] = places  # of those that share a slot the last one stays
+        stayed = table[at]
+        same = keys[stayed] == keys
+        count += int(same.sum() - (stayed == places).sum())
+        keys = keys[~same]
+    return count

@@ -1,0 +1,35 @@
+"""Findings: what counts say of prepared data, each a sentence with its number and how grave it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Grade = Literal["ok", "note", "warning"]
+"""In order; worth knowing when a recipe and a split are chosen; or likely to make a result worthless."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was counted."""
+
+    name: str
+    grade: Grade
+    value: float | None
+    """The number, a share where the sentence says nothing else; None where there is none."""
+    said: str
+    """One sentence: the number and, unless it is in order, what it means for the recipe or the split."""
+
+
+def finding(
+    name: str, value: float, fact: str, meaning: str, *, note: float = 0.0, warning: float = math.inf
+) -> Finding:
+    """A finding that is a note where its number is above `note`, and a warning where it is above `warning`."""
+    grade: Grade = "warning" if value > warning else "note" if value > note else "ok"
+    return Finding(name, grade, round(value, 6), fact if grade == "ok" else f"{fact}: {meaning}")
+
+
+def share(part: float, whole: float) -> float:
+    """Part of a whole; 0 of none."""
+    return float(part / whole) if whole else 0.0
