@@ -12,14 +12,14 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # Two test processes with one thread each: more threads on the same cores slow each other down.
 WORKERS ?= 2
 TESTS ?= tests
-CODE := $(wildcard src tests benchmarks docs examples)
+CODE := $(wildcard src tests benchmarks docs examples .ci/release/notes .ci/release/check-install)
 # Modules are compiled once for all of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q --dist worksteal
 # What `make test-all` adds: types and shapes of each call, and pairs of settings where `make test` varies one.
 THOROUGH := --jaxtyping-packages=fullrank,typechecker.checked
 
-.PHONY: help install demo test test-all check golden gpu bench docs
+.PHONY: help install demo test test-all check coverage golden gpu bench docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,12 +69,19 @@ cluster: $(STAMP)
 	@if command -v java >/dev/null; then $(BIN)/python -m pip install -q -c constraints.txt -e '.[spark]'; \
 	 else echo "no Java on this machine: the tests of Spark are skipped"; fi
 
-check: $(STAMP)  ## lint, format, types, import directions, no slow test in make test
+check: $(STAMP)  ## lint, format, types, import directions, no slow test in make test, workflows
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/python tests/arrows.py src/fullrank
 	$(BIN)/python tests/durations.py
+	$(BIN)/zizmor --offline --quiet .github
+
+coverage: $(STAMP)  ## share of lines and branches that tests run in the rooms of their own names (TESTS="tests/core tests/metrics"); no processes
+	COVERAGE_FILE=build/coverage $(PYTEST) -n $(WORKERS) --cov=fullrank --cov-branch --cov-report= \
+	  -m "not (slow or process or page or redis or cluster)" $(TESTS)
+	COVERAGE_FILE=build/coverage $(BIN)/python -m coverage report --skip-covered \
+	  --include="$$(printf '%s/*,' $(TESTS:tests%=src/fullrank%) | sed 's/,$$//')"
 
 gpu: $(STAMP)  ## kernels checked and everything timed on this machine's CUDA device (under 10 minutes); writes results/gpu
 	$(BIN)/python -m benchmarks.gpu --json --out results/gpu

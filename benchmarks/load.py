@@ -69,6 +69,7 @@ class Load:
         self.late = np.zeros(len(due))
         self.statuses: Counter[int] = Counter()
         self.idle: list[Connection] = []
+        self.opening: set[asyncio.Future[None]] = set()
         self.waiting: deque[int] = deque()
         self.open, self.done = 0, 0
         self.begun = 0.0
@@ -116,7 +117,9 @@ class Load:
             self.waiting.append(request)
             if self.open < self.most:
                 self.open += 1
-                asyncio.ensure_future(self._connect(loop, counted=True))
+                opening = asyncio.ensure_future(self._connect(loop, counted=True))
+                self.opening.add(opening)  # the loop itself holds no task
+                opening.add_done_callback(self.opening.discard)
         end = time.perf_counter() + patience
         while self.done < len(self.due) and time.perf_counter() < end:
             await asyncio.sleep(0.05)

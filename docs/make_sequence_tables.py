@@ -143,7 +143,7 @@ SEARCHES: dict[str, list[tuple[str, str]]] = {
     "transition_graph": [("shortcut/2026-11-23_2cpu_tuned_{}.json", "transition_graph")],
     "rpg": [("fair/2026-11-22_2cpu_tuned.json", "rpg"), ("fair/2026-11-22_2cpu_rpg_low_temperature.json", "")],
     "fair": [("fair/2026-11-22_2cpu_tuned.json", "fair")],
-    **dict.fromkeys(("full", "srt_1k", "srt_100"), [("scaling/2026-11-22_2cpu_srt_tuned.json", "srt_300")]),
+    **{name: [("scaling/2026-11-22_2cpu_srt_tuned.json", "srt_300")] for name in ("full", "srt_1k", "srt_100")},
 }  # fmt: skip
 """Cell -> the files of the trials on validation that its settings were chosen from, and the cell there (empty: all).
 

@@ -107,7 +107,7 @@ def imports_of(tree: ast.AST, module: str) -> Iterator[Import]:
 
 def room_of(name: str) -> str:
     """`data.sources.planted` -> `data`; `cli` -> `cli`."""
-    return name.split(".")[0]
+    return name.split(".", maxsplit=1)[0]
 
 
 def externals(root: Path, *, lazy: bool) -> dict[str, list[str]]:

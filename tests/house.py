@@ -52,8 +52,8 @@ def room(name: str) -> str:
 def circles(edges: dict[str, set[str]]) -> list[set[str]]:
     """Groups of files that reach each other by imports."""
     reach = {}
-    for start in edges:
-        seen, front = set[str](), set(edges[start])
+    for start, first in edges.items():
+        seen, front = set[str](), set(first)
         while front:
             seen |= front
             front = {t for f in front for t in edges[f]} - seen

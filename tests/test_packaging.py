@@ -2,21 +2,18 @@
 
 import importlib.metadata
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
-import urllib.request
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 import lowest
+from test_release import script
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -75,15 +72,11 @@ def test_the_lowest_versions_are_those_of_the_project() -> None:
 
 
 def test_the_workflow_runs_the_commands_of_a_person() -> None:
-    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
-    workflow = yaml.safe_load(text)
-    assert workflow["permissions"] == {"contents": "read"} and "secrets." not in text
-    assert "pull_request_target" not in text
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
     runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     assert {run.split()[1] for run in runs if run.startswith("make ")} <= targets
-    scripts = {run for run in runs if not run.startswith("make ")}
-    assert scripts == {".ci/run", ".ci/lowest"} and all((ROOT / script).is_file() for script in scripts)
+    assert {run for run in runs if not run.startswith("make ")} == {".ci/run", ".ci/lowest"}
     assert {"make check", "make docs"} <= set(runs)
     versions = workflow["jobs"]["tests"]["strategy"]["matrix"]["python"]
     said = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language")]
@@ -93,7 +86,9 @@ def test_the_workflow_runs_the_commands_of_a_person() -> None:
 @pytest.mark.slow
 def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     """What pip makes of this tree, with torch pinned to the tested one and nothing else, runs far from the tree: the
-    demo, which learns, and the example of the first day."""
+    demo, which learns, and the example of the first day. By the functions of `.ci/release/check-install`."""
+    install = script("check-install")
+    run = install.run
     run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT], tmp_path)
     (wheel,) = tmp_path.glob("fullrank-*.whl")
     with zipfile.ZipFile(wheel) as packed:
@@ -103,12 +98,9 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     assert "fullrank/py.typed" in names and any(name.endswith("page.html.j2") for name in names)
     assert any(name.endswith("LICENSE") for name in names) and not any(name.startswith("tests/") for name in names)
     assert f"Project-URL: Repository, {PROJECT['urls']['Repository']}" in told
-    run([sys.executable, "-m", "venv", tmp_path / "empty"], tmp_path)
-    python = tmp_path / "empty" / "bin" / "python"
     torch = f"torch=={importlib.metadata.version('torch')}"
-    words = ["-m", "pip", "install", "-q", *index_of_torch(torch)]
-    run([python, *words, torch, f"{wheel}[report]"], tmp_path)
-    program = python.with_name("fullrank")
+    programs = install.environment(tmp_path / "empty", f"{wheel}[report]", torch)
+    python, program = programs / "python", programs / "fullrank"
     assert run([program, "--version"], tmp_path).strip() == f"fullrank {importlib.metadata.version('fullrank')}"
     assert "sasrec" in run([program, "list", "recipes"], tmp_path)
     demo = json.loads(run([program, "demo", "--json"], tmp_path))
@@ -119,28 +111,6 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     assert "7. ship" in run([python, "first_day.py", "day"], tmp_path)
     missing = run([program, "report", "demo/none", "--out", "r.html"], tmp_path, status=2)
     assert "Traceback" not in missing
-
-
-def index_of_torch(requirement: str) -> list[str]:
-    """Where a CPU build of torch is got from, as in the Makefile: PyTorch's index where that answers."""
-    place = "https://download.pytorch.org/whl/cpu"
-    if "+cpu" not in requirement:
-        return []
-    try:
-        urllib.request.urlopen(f"{place}/torch/", timeout=3).close()
-    except OSError:
-        return []
-    return ["--extra-index-url", place]
-
-
-def run(words: list[Any], place: Path, status: int = 0) -> str:
-    """What a command prints in `place`, in an environment that knows nothing of this tree."""
-    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(
-        [str(word) for word in words], cwd=place, env=env, capture_output=True, text=True, timeout=3600
-    )
-    assert done.returncode == status, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout + (done.stderr if status else "")
 
 
 def _bare(requirement: str) -> str:

@@ -46,7 +46,7 @@ def test_the_list_of_results_is_made_of_their_commands() -> None:
 
 def test_every_file_that_the_page_names_is_there() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    cited = {name for name in re.findall(r"`(?:results/|experiments/)?([a-z_]+/[\w.-]+\.(?:json|yaml))`", text)}
+    cited = set(re.findall(r"`(?:results/|experiments/)?([a-z_]+/[\w.-]+\.(?:json|yaml))`", text))
     folders = {".json": "results", ".yaml": "experiments"}
     assert len(cited) >= 8 and [name for name in cited if not (ROOT / folders[name[-5:]] / name).exists()] == []
 

@@ -159,6 +159,6 @@ def shown(rows: list[Figures]) -> str:
     )  # fmt: skip
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
-        given = columns[:4] + ("failed",) if "failed" in row else columns
+        given = (*columns[:4], "failed") if "failed" in row else columns
         lines.append("| " + " | ".join(f"{row[c]}" for c in given) + " |")
     return "\n".join(lines)

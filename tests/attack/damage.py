@@ -62,7 +62,7 @@ def damages(file: Path, twin: Path | None) -> SearchStrategy[Damage]:
 
 
 PLACES = [Damage(*place) for place in {
-    "missing": lambda path: None, "a folder": lambda path: path.mkdir(), "a pipe": lambda path: os.mkfifo(path),
+    "missing": lambda path: None, "a folder": lambda path: path.mkdir(), "a pipe": os.mkfifo,
     "a link to itself": lambda path: path.symlink_to(path.name),
     "a link to nowhere": lambda path: path.symlink_to("nowhere"),
     "unreadable": lambda path: (path.write_bytes(b"x"), path.chmod(0)),

@@ -217,7 +217,7 @@ def _child(words: list[Any], home: str, limits: dict[str, int], act: tuple[Any, 
     for number, handle in enumerate((os.open(os.devnull, os.O_RDONLY), *(writer.fileno() for writer in writers))):
         os.dup2(handle, number)
     os.closerange(LOG + 1, 256)  # as a process of its own, whatever the limit on open files
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
     sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False, buffering=1) for n in (1, 2))
     os.chdir(home)
     tempfile.tempdir, os.environ["TMPDIR"] = None, os.path.join(home, "tmp")

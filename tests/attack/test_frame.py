@@ -127,7 +127,7 @@ def test_a_failure_is_shrunk() -> None:
     def run(value: int, folder: Path) -> Outcome:
         return Outcome("silent" if value >= 17 else "ok", f"{value}")
 
-    with pytest.raises(AssertionError, match="silent .* from 17: "):
+    with pytest.raises(AssertionError, match=r"silent .* from 17: "):
         attack("options", "train", st.integers(0, 1000), run, 50)
 
 

@@ -47,7 +47,7 @@ CODES = ["vectors={kind: file, path: vectors.parquet}", "learner=rq_kmeans", "li
          "learner.size=4"]  # fmt: skip
 ALONE = ("Predictor.recommend", "Predictor.similar", "Predictor.user_vectors", "Predictor.predict", "load", "recommend",
          "similar_items", "item_vectors", "user_vectors", "explain", "verify", "check")  # fmt: skip
-CALLS: dict[str, dict[str, Any]] = dict.fromkeys(ALONE, {}) | {
+CALLS: dict[str, dict[str, Any]] = {name: {} for name in ALONE} | {
     "Predictor.recommend to users": {
         "histories": None, "users": ["u1"], "data": "@shop", "filters": {"title": items()["title"][1]},
         "item_table": items(),
@@ -129,7 +129,7 @@ def attacked(name: str) -> list[Any]:
 
 
 def function_of(name: str) -> Any:
-    owner, dot, method = name.split(" ")[0].partition(".")
+    owner, dot, method = name.split(" ", maxsplit=1)[0].partition(".")
     if not dot:
         return getattr(fr, owner)
     if owner == "Cascade":

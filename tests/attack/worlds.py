@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -243,11 +244,9 @@ def _cut_off(*settings: str) -> Callable[[Path], object]:
         from tests.golden.record import Cut, CutOff
 
         words = [word for word in SMALL.split() if word != "--set"]
-        try:
+        with suppress(CutOff):
             fr.train("sasrec", world("shop"), path, set=[*words, "training.checkpoint_minutes=0", *settings],
                      callbacks=[Cut(2)], progress=False)  # fmt: skip
-        except CutOff:
-            pass
 
     return make
 

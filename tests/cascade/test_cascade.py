@@ -297,6 +297,6 @@ def test_the_retriever_is_told_features(both: Both, tmp_path: Path) -> None:
 
     expected = alone.recommend(users=users, features=told, data=store, k=7)
     assert candidates(told) == set(expected.select("user", "item").rows())
-    assert candidates(dict.fromkeys(users, {"device": 9})) != candidates(told)
+    assert candidates({user: {"device": 9} for user in users}) != candidates(told)
     both_lists = cascade.evaluate("test", context=context, candidates=20)
     assert both_lists.before.protocol["request_time"] == both_lists.after.protocol["request_time"] == "known"

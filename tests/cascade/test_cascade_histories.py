@@ -154,7 +154,9 @@ def test_the_evaluation_reads_event_features(rated: tuple[Cascade, pl.DataFrame]
     found = cascade.evaluate("test", candidates=20)
     assert found.facts["fields"]["history"] == ("history", "rating")
     store = cascade.retriever.store
-    assert store is not None and (known := store.event_features) is not None
+    assert store is not None
+    known = store.event_features
+    assert known is not None
     store.event_features = replace(known, categorical=np.zeros_like(known.categorical))
     other = cascade.evaluate("test", candidates=20)
     assert found.after.metrics != other.after.metrics and found.before.metrics == other.before.metrics

@@ -256,7 +256,7 @@ def test_threads_that_write_one_path_leave_it_whole(tmp_path: Path) -> None:
     place = tmp_path / "x.txt"
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: write_text(place, f"{n}" * 1000), range(10, 90)))
-    assert len(set(place.read_text()[i : i + 2] for i in range(0, 2000, 2))) == 1
+    assert len({place.read_text()[i : i + 2] for i in range(0, 2000, 2)}) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["x.txt"]
 
 

@@ -155,7 +155,7 @@ def test_equals_the_slow_twin(engine: str, tmp_path: Path, frame: pl.DataFrame, 
         elif spec.event_types is not None and "unknown event type" in message:
             assert not set(spec.event_types) <= set(frame["type"])
         else:  # global time without times, or with one part empty
-            assert spec.split.kind == "global_time" and "global_time" in message or "must begin later" in message
+            assert (spec.split.kind == "global_time" and "global_time" in message) or "must begin later" in message
         return
     assert same(store, slow_split(rows, spec), spec.columns.time is not None)
     assert store.manifest["counts"].items() <= store.manifest["filters"][-1].items()

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,8 @@ def main() -> None:
     events, impressions = fr.Store.open("events"), fr.ImpressionStore.open("impressions")
     for name, (recipe, settings) in RUNS.items():
         fr.train(recipe, impressions if recipe == "dcnv2" else events, name, set=settings, progress=False)
-    try:
+    with suppress(CutOff):
         fr.train("sasrec", events, "cut_off", set=SASREC, callbacks=[Cut(CUT)], progress=False)
-    except CutOff:
-        pass
     for run in (*RUNS, "cut_off"):
         _forget_where(Path(run))
     fr.evaluate("sasrec", data=events).save("evaluation")

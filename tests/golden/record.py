@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,10 +111,8 @@ def record(place: Path, names: Sequence[str] = tuple(FAMILIES)) -> dict[str, Any
 def resumed(place: Path, stores: tuple[Any, Any]) -> dict[str, Any]:
     """A run that was cut off inside its fourth epoch, with a checkpoint after every step, and resumed."""
     settings = [*TRAINED, *BLOCKS, "training.checkpoint_minutes=0"]
-    try:
+    with suppress(CutOff):
         fr.train("sasrec", stores[0], place / "cut", set=settings, callbacks=[Cut()], progress=False)
-    except CutOff:
-        pass
     fr.train("sasrec", stores[0], place / "cut", set=settings, resume=True, progress=False)
     return weights_and_rows(place / "cut")
 

@@ -164,7 +164,7 @@ def test_batches_cover_an_epoch_in_another_order_each_time(store: ImpressionStor
     steps, train_rows = loader.steps_per_epoch, store.split("train")
     for epoch in (0, 1):
         seen = [loader.batch(epoch * steps + k, shard).rows.tolist() for k in range(steps) for shard in (0, 1)]
-        assert sorted(sum(seen, [])) == list(train_rows)
+        assert sorted(row for rows in seen for row in rows) == list(train_rows)
     again = ImpressionLoader(store, 100, seed=3, shards=2).batch(steps + 1, 1)
     assert torch.equal(again.rows, loader.batch(steps + 1, 1).rows) and again.count is not None
     assert not torch.equal(again.rows[:10], loader.batch(1, 1).rows[:10])

@@ -113,7 +113,7 @@ def test_queries_are_of_the_chosen_events_and_know_no_type(typed: FeaturedStore,
         kept = batch.wanted[theirs.rows, theirs.positions + ahead]
         assert torch.equal(ours.targets, theirs.targets[kept]) and torch.equal(ours.rows, theirs.rows[kept])
         torch.testing.assert_close(ours.vectors, theirs.vectors[kept])
-        assert 0 < len(ours.targets) and (ours.name == "last" or len(ours.targets) < len(theirs.targets))
+        assert len(ours.targets) > 0 and (ours.name == "last" or len(ours.targets) < len(theirs.targets))
     assert some.inputs.wanted is None
     assert model.task.counts(batch) == {q.name: len(q.targets) for q in some.queries}
     last = torch.arange(batch.items.shape[1]) == batch.lengths[:, None] - 1

@@ -84,7 +84,7 @@ def id_column(schema: Schema, role: str, given: str | None) -> str:
     group = schema.group if role == "user" else None
     names = [given] if given is not None else [*([group] if group else []), *USUAL[role]]
     for name in names:
-        if name is not None and (name in fields or name == group):
+        if name in fields or name == group:
             if name in fields and not isinstance(fields[name], Categorical):
                 raise UserError(
                     f"the ranker's field {name!r} is {fields[name].kind_of()}, and an id is categorical",

@@ -136,7 +136,7 @@ def _example(output: Output, store: Store, run: Run) -> JsonObject:
     items, titles = store.catalog.external(history).to_list(), store.catalog.titles
     answers = api.recommend(run, {store.user_ids[int(one.users[0])]: items}, k=10, titles=True)
     hit = store.catalog.external([bought])[0]
-    name = {i: t for i, t in zip(store.catalog.ids, titles, strict=True)} if titles is not None else {}
+    name = dict(zip(store.catalog.ids, titles, strict=True)) if titles is not None else {}
     output.say()
     output.table(
         ("item", "title"),

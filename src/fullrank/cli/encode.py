@@ -63,8 +63,9 @@ def encode(
 
     if grow is None:
         ask_alone("fullrank.semantic_ids.spec", lambda there: there.Encode().override(*changes))
-    from fullrank.semantic_ids.encode import CACHE, grow_codes
     from fullrank.semantic_ids.encode import encode as make
+    from fullrank.semantic_ids.encode import grow_codes
+    from fullrank.semantic_ids.vectors import CACHE
 
     with output.stages() as tell:
         if grow is None:

@@ -353,7 +353,7 @@ def exchange(one: Path, other: Path) -> bool:
     """Let two files or folders change places in one step; whether the system can."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
+    except (AttributeError, OSError, TypeError):  # Windows does not take None for the program itself
         return False
     return rename(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0
 

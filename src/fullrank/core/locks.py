@@ -235,7 +235,12 @@ def _written(part: Path, alone: bool) -> bool:
         with suppress(OSError):
             return time.time() - part.stat().st_mtime < _LONGEST
         return False
-    if os.name == "nt":  # there is no harmless signal to ask whether a process lives
+    return lives(process)
+
+
+def lives(process: int) -> bool:
+    """Whether a process of this machine is there; another user's is, and on Windows each counts as being there."""
+    if os.name == "nt":  # no signal is harmless there: 0 is Ctrl-C
         return True
     try:
         os.kill(process, 0)

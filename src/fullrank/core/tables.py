@@ -55,7 +55,7 @@ class TableWriter:
             failed.callback(self._pending.abandon)
             self._part = self._pending.begin()
             if self.path.suffix != ".parquet":
-                self._file = open(self._part, "wb")  # noqa: SIM115  # closed by `__exit__`
+                self._file = open(self._part, "wb")  # closed by `__exit__`
             elif self._pending.folder is None:
                 raise OSError("it is a device or a pipe, and Parquet needs a file")
             else:

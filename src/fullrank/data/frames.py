@@ -222,7 +222,7 @@ class Chunks:
 
     def _read(self, start: int, stop: int, columns: list[str]) -> pl.DataFrame:
         some = self._lazy.slice(start, min(CHUNK, stop - start)).select(columns)
-        frame = self._source.attempt(lambda: some.collect())
+        frame = self._source.attempt(some.collect)
         assert isinstance(frame, pl.DataFrame)
         # The table is read twice; a file that grew or shrank between would give a store that fits neither.
         if len(frame) != min(CHUNK, stop - start):

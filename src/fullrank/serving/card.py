@@ -35,7 +35,8 @@ from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
 from fullrank.models.sequential.reading import attention_of, blocks_of
 from fullrank.ops.singular_values import collapse_share, entropy_rank, stable_rank
-from fullrank.run import WEIGHTS, Run, event_store_of
+from fullrank.run import Run, event_store_of
+from fullrank.run.manifest import WEIGHTS
 from fullrank.serving.explain import vectors_of
 from fullrank.serving.messages import JsonObject
 

@@ -77,7 +77,7 @@ class Service(BaseService[ServedModel]):
         else:
             check_most("events in history", len(history), self.settings.history_most)
         features = None
-        if user is not None and (model.features.readers["user"].fields or model.ranked and asked.ranker is not False):
+        if user is not None and (model.features.readers["user"].fields or (model.ranked and asked.ranker is not False)):
             features = await self._stored(self.store.user(user))
         if asked.filters:
             await _prepare_mask(model, asked.filters)

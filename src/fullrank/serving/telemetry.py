@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from fullrank import __version__
 from fullrank.core.files import scratch_folder
+from fullrank.core.locks import lives
 from fullrank.core.log import logger
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Telemetry:
 
         for file in Path(self._folder).iterdir():  # of processes that were killed
             found = _LIVE.fullmatch(file.name)
-            if found is not None and not _lives(int(found[1])):
+            if found is not None and not lives(int(found[1])):
                 mark_process_dead(int(found[1]), self._folder)
         registry = CollectorRegistry()
         MultiProcessCollector(registry, self._folder)
@@ -175,14 +176,6 @@ def log_access(scope: MutableMapping[str, Any], route: str, status: int, seconds
         "key": None if state["key"] is None else state["key"].name,
     }  # fmt: skip
     ACCESS.info(json.dumps(line))
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)  # another user's lives
-    return True
 
 
 log = logger(__name__)

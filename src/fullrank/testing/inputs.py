@@ -33,7 +33,7 @@ M = TypeVar("M", bound=nn.Module)
 
 ITEMS = 23
 STAGES = 8
-MOST_CHANGES = int(os.environ.get("FULLRANK_CHECKS", 2))
+MOST_CHANGES = int(os.environ.get("FULLRANK_CHECKS", "2"))
 """Settings that checks vary together: pairs find what one does to another, single ones are ten times as fast."""
 LENGTHS = (1, 2, 5, 9, 3)
 """Lengths of the histories of `sequences`."""

@@ -41,8 +41,8 @@ from fullrank.metrics import MetricInputs, UserValues, match
 from fullrank.metrics.names import ACCURACY, parse_metric
 from fullrank.models.sequential.blend import KNOWN, MOST_MEMBERS, Blend, BlendModel, MemberLists, said_of
 from fullrank.models.sequential.reasoning import Budget
-from fullrank.run import MEMBERS, Run, copy_run, event_store_of, member_of, require_problem, write_run, write_weights
-from fullrank.run.manifest import seal_run
+from fullrank.run import Run, copy_run, event_store_of, member_of, require_problem, write_run, write_weights
+from fullrank.run.manifest import MEMBERS, seal_run
 from fullrank.training.data_module import data_manifest, data_module_of
 from fullrank.training.log import MetricsLog
 from fullrank.training.run_folder import check_place

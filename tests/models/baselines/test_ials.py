@@ -38,8 +38,8 @@ def test_equals_one_problem_after_another(nu: float) -> None:
     for _ in range(3):
         users = solved(x, items, spec)
         items = solved(x.T, users, spec)
-        assert (now := objective(x, users, items, spec)) < last
-        last = now
+        before, last = last, objective(x, users, items, spec)
+        assert last < before
     model = fitted(spec, store(ROWS))
     np.testing.assert_allclose(model.vectors.numpy(), items, rtol=1e-3, atol=1e-5)
     asked = [*histories((1, 4, 10), seed=3), [3, 5, 3]]

@@ -16,7 +16,7 @@ ITEMS = Table().build(4, catalog())
 RANDOM = np.random.default_rng(0)
 
 
-def asked(task, batch) -> tuple:  # noqa: ANN001
+def asked(task, batch) -> tuple:
     x, inputs = task.training_inputs(ITEMS, batch)
     return task.queries(States(x), inputs, batch, Flat(ITEMS.all())), inputs
 

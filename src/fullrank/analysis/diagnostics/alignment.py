@@ -83,10 +83,10 @@ class Alignment(Diagnostic):
                     parts.append(torch.nn.functional.pad(middle, (0, width - middle.shape[-1])))
             if parts:
                 vectors[given.layer] = torch.cat(parts)
-        for one in vectors:
-            for two in vectors:
+        for one, ours in vectors.items():
+            for two, theirs in vectors.items():
                 if one < two:
-                    self.between.setdefault((one, two), []).append((vectors[one] * vectors[two]).sum(-1).abs())
+                    self.between.setdefault((one, two), []).append((ours * theirs).sum(-1).abs())
 
     def _add(self, layer: int, sigma: Float[Tensor, "b H"], cosine: Float[Tensor, "b H"]) -> None:
         self.heads.setdefault(layer, []).append(cosine)

@@ -305,7 +305,7 @@ def _short(label: str, many: int) -> str:
     """A run's letter and the beginning of its name, or its letter alone among many; other words whole."""
     if run_place(label) is None:
         return label
-    return label.split()[0] if many > NAMED else label if len(label) <= 18 else f"{label[:17]}…"
+    return label.split(maxsplit=1)[0] if many > NAMED else label if len(label) <= 18 else f"{label[:17]}…"
 
 
 def _describe(chart: Chart, series: Sequence[Series]) -> str:

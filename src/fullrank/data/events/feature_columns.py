@@ -19,7 +19,7 @@ from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data import values
-from fullrank.data.events.features import FeatureEncoder
+from fullrank.data.events.features import FeatureEncoder, Features
 from fullrank.data.features import FeatureTable
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.encoding import bag_values, require_cut
@@ -150,7 +150,7 @@ def code_types(fields: Fields) -> dict[str, str]:
 
 
 def add_columns(
-    fit: FieldFit, columns: FeatureColumns, chosen: Bool[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]
+    fit: FieldFit[Features], columns: FeatureColumns, chosen: Bool[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]
 ) -> None:
     """Add the chosen rows to the statistics of their fields. `rows` are numbers that name each row."""
     for field, codes, known in columns:

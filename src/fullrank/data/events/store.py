@@ -28,6 +28,7 @@ from fullrank.data.events.features import FeatureEncoder, encoder_of
 from fullrank.data.events.splits import repeated_share
 from fullrank.data.features import FeatureRows, FeatureTable, HistoryFeatures
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
+from fullrank.data.impressions.encoder_files import VOCABULARY
 from fullrank.data.values import IdIndex
 
 MAKE = "make one with fullrank prepare"
@@ -319,7 +320,7 @@ def _opened(folder: Path, verify: bool | None, encoder: FeatureEncoder | None = 
     if not parts.is_parts(manifest):
         counts = manifest["counts"]
         users, events = counts["users"], counts["events"]
-        shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(ARRAYS, (events,))
         shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
         widths = {} if encoder is None else feature_files.array_widths(encoder)
         shapes |= {name: (events, width) for name, width in widths.items()}
@@ -389,7 +390,7 @@ def _read_manifest(folder: Path) -> JsonObject:
     tables = {"items.parquet"} if in_parts else set(TABLES)
     arrays = set() if in_parts else {f"{name}.npy" for name in ARRAYS}
     if feature_files.KEY in manifest:
-        tables |= {feature_files.VOCABULARY, *(() if in_parts else (feature_files.LISTS,))}
+        tables |= {VOCABULARY, *(() if in_parts else (feature_files.LISTS,))}
         arrays |= set() if in_parts else set(feature_files.FILES)
     manifests.check_files(folder, manifest["files"], tables | arrays, tables)
     return manifest

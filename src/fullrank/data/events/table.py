@@ -203,7 +203,7 @@ def unit_notes(low: int, high: int, columns: Columns, numbers: bool) -> set[str]
     """A note where numbers taken as times, of which these are the first and the last, all lie within a day of 1970, as
     ranks and ratings do.
     """
-    if not (numbers and -DAY < low and high < DAY):
+    if not (numbers and low > -DAY and high < DAY):
         return set()
     return {f"times in column {columns.time!r} are {low} to {high} in seconds since 1970, all within a day of it; "
             "is it a column of times? one that only has an order will do where nothing reads times"}  # fmt: skip

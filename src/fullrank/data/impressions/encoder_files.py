@@ -34,12 +34,12 @@ _FITTED = {"standard": {"mean", "scale"}, "bucket": {"edges"}}
 """What is fitted for a transform of numbers; the others need nothing."""
 
 
-def encoder_state(encoder: FieldEncoder) -> JsonObject:
+def encoder_state(encoder: FieldEncoder[Any]) -> JsonObject:
     """Schema and fitted statistics as JSON holds them: what `restore_encoder` reads back."""
     return {"schema": encoder.schema.dump(), "fitted": encoder.fitted}
 
 
-def write_encoder(folder: Path, encoder: FieldEncoder, name: str = NAME) -> None:
+def write_encoder(folder: Path, encoder: FieldEncoder[Any], name: str = NAME) -> None:
     """What `restore_encoder` reads back: the JSON of this `name`, and the vocabulary beside it."""
     write_json(folder / name, encoder_state(encoder), indent=1)
     write_vocabulary(folder, vocabularies(encoder))
@@ -53,7 +53,7 @@ def write_vocabulary(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
     write_table(whole, folder / VOCABULARY)
 
 
-def vocabularies(encoder: FieldEncoder) -> dict[str, pl.DataFrame]:
+def vocabularies(encoder: FieldEncoder[Any]) -> dict[str, pl.DataFrame]:
     """The values of each field that has a vocabulary of its own, in the order of ids."""
     known = encoder.lookups.items()
     return {name: pl.DataFrame({"value": one.values}) for name, one in known if isinstance(one, Vocabulary)}

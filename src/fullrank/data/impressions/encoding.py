@@ -71,7 +71,7 @@ class FieldEncoder(Generic[S]):
                     )
         return found
 
-    def with_separator(self, separator: str | None) -> FieldEncoder:
+    def with_separator(self, separator: str | None) -> FieldEncoder[S]:
         """The same, which cuts the text of its bags and sequences at `separator`; None: where the schema says.
 
         Raises `UserError` where there are none.
@@ -214,7 +214,7 @@ def require_fields(source: InputTable, schema: Schema, others: Collection[str] =
 
 
 def transform(
-    encoder: FieldEncoder,
+    encoder: FieldEncoder[S],
     frame: pl.DataFrame,
     what: str,
     *,

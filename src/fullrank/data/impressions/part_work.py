@@ -232,7 +232,7 @@ class PartTasks:
         return 1
 
     @cached_property
-    def encoder(self) -> FieldEncoder:
+    def encoder(self) -> FieldEncoder[Schema]:
         """The schema as it was fitted on all."""
         tree = read_json(self.scratch / FITTED)
         return encoder_files.restore_encoder(self.work / manifests.NAME, tree)

@@ -176,7 +176,7 @@ def _schema_tree(
     plain = dict(map(read_setting, settings))
     for name, (key, _) in given.items():
         check_said_once(key, {f"{name}=": True, "the schema": key in known, "set=": key in plain})
-    changes = {key: value for key, value in given.values()}
+    changes = dict(given.values())
     if isinstance(schema, Schema) or "fields" in known:
         whole = schema if isinstance(schema, Schema) else Schema.parse({**known, **changes})
         return (Schema.parse(whole.dump() | changes) if changes else whole), list(settings)

@@ -67,7 +67,7 @@ class ImpressionStore:
     """The mapped files by name (`array_shapes`); in parts those of the parts behind each other, without offsets."""
 
     def __init__(
-        self, path: Path, manifest: JsonObject, schema: Schema, encoder: FieldEncoder,
+        self, path: Path, manifest: JsonObject, schema: Schema, encoder: FieldEncoder[Schema],
         parts: Mapping[Path, JsonObject] | None = None,
     ):  # fmt: skip
         """`parts`: the manifest of each part by its folder, of a store in parts."""

@@ -37,7 +37,7 @@ Block = dict[str, Any]
 class RowCoder:
     """Rows of a table as the arrays of a store."""
 
-    encoder: FieldEncoder
+    encoder: FieldEncoder[Schema]
     groups: pl.Series | None
     typed: bool
 
@@ -91,7 +91,7 @@ def split_times(schema: Schema, typed: bool, frame: pl.DataFrame, what: str) -> 
 class StoreFiles:
     """The arrays of a store while they are written."""
 
-    def __init__(self, folder: Path, encoder: FieldEncoder, counted: RowCounts):
+    def __init__(self, folder: Path, encoder: FieldEncoder[Schema], counted: RowCounts):
         rows = counted.rows
         wanted = array_shapes(
             int(rows.sum()),
@@ -134,7 +134,7 @@ class _Array:
 
     def __init__(self, path: Path, dtype: str, shape: tuple[int, ...], sizes: np.ndarray):
         self.dtype = np.dtype(dtype)
-        self.file = open(path, "wb")  # noqa: SIM115  # closed by `close`
+        self.file = open(path, "wb")  # closed by `close`
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self.file, header)
         width = self.dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
@@ -161,7 +161,7 @@ def write_tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def write_store_manifest(folder: Path, encoder: FieldEncoder, counts: JsonObject, facts: JsonObject) -> None:
+def write_store_manifest(folder: Path, encoder: FieldEncoder[Schema], counts: JsonObject, facts: JsonObject) -> None:
     """The manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {

@@ -223,7 +223,7 @@ class FieldEmbedding(nn.Module):
             ids = nn.functional.pad(inside_of(bag)[1], (0, 1))  # a bag may have no column
             ids = ids.gather(1, at.clamp_min(0).long())
             vectors = self._table(self.fields[place].name).rows(self.fields[place].name, ids)
-            matrix = self.projections[str(place)] if str(place) in self.projections else None
+            matrix = self.projections.get(str(place))
             vectors = vectors if matrix is None else vectors @ matrix
             found.append(torch.where((at >= 0)[..., None], vectors, 0.0))
         return torch.cat(found, 1)

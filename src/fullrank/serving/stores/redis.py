@@ -179,7 +179,7 @@ class RedisStore(HistoryStore):
         if str(info.get("redis_mode")) == "cluster" or info.get("cluster_enabled") == 1:
             raise self._wrong_address("it is a cluster, and one server is needed")
         version = str(info.get("redis_version", OLDEST_SERVER))
-        if version.split(".")[0].isdigit() and int(version.split(".")[0]) < OLDEST_SERVER:
+        if version.split(".", maxsplit=1)[0].isdigit() and int(version.split(".", maxsplit=1)[0]) < OLDEST_SERVER:
             raise self._wrong_address(f"it is version {version}, and {OLDEST_SERVER} or newer is needed")
         await self._call(lambda client: client.setnx(self._key("format"), FORMAT))
         found = (await self._call(lambda client: client.get(self._key("format")))).decode(errors="replace")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 import time
@@ -82,8 +83,7 @@ def prepare_file(path: Path) -> None:
 
 def check_room(path: Path) -> None:
     """Raise `StoreUnavailable` where the disk is full: the least write may find a place that events do not."""
-    disk = os.statvfs(path.parent)
-    if disk.f_bavail * disk.f_frsize < ROOM:
+    if shutil.disk_usage(path.parent).free < ROOM:
         raise StoreUnavailable(f"the disk of {str(path)!r} has less than {ROOM >> 10} KiB left: make room")
 
 
