@@ -444,6 +444,6 @@ def test_strict_callers_get_one_sentence(market: pl.DataFrame, tmp_path: Path) -
     fr.prepare(pl.concat([market, market]), tmp_path / "store")
     told = check(tmp_path / "store")
     assert not told.ok and {one.name for one in told.warnings} == {"in_a_row", "duplicates", "ties"}
-    with pytest.raises(UserError, match="duplicates.*correct the table") as raised:
+    with pytest.raises(UserError, match=r"duplicates.*correct the table") as raised:
         told.require_ok()
     assert raised.value.code == "data-warned-of"
