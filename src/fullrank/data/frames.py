@@ -167,7 +167,8 @@ class InputTable:
             raise UserError(
                 f"reading {self.name} needs the package {package!r}: pip install {package}", code="missing-package"
             ) from None
-        except Exception as error:  # each engine has errors of its own; the cause stays for --debug
+        # Each engine has errors of its own; polars' panic is no Exception. The cause stays for --debug.
+        except (Exception, pl.exceptions.PanicException) as error:
             if "utf" in str(error).lower() and self.separator is not None and self.path is not None:
                 _refuse_other_encoding(self.path, self.name)
             if isinstance(error, _FAILURES):
