@@ -55,10 +55,13 @@ def check_component(spec: type[Any] | Spec | Metric, *, room: str | None = None,
 
 def checks(spec: type[Any] | Spec | Metric, *, room: str | None = None) -> list[tuple[str, Callable[..., None]]]:
     """(name, check) of everything that holds in the component's room; ``check(device="cpu")`` runs one."""
-    if not _is_spec(spec):
+    if isinstance(spec, Spec):
+        base = spec
+    elif isinstance(spec, type) and issubclass(spec, Spec):
+        base = example(spec)
+    else:
         found = checks_of(DIAGNOSTICS if isinstance(spec, type) else METRICS)
         return [(name_of(check), _on_device(check, spec)) for check in found]
-    base = spec if isinstance(spec, Spec) else example(spec)
     found = (*checks_of("settings"), *checks_of(room or room_of(type(base))))
     return [(name_of(check), _on_device(check, base)) for check in found]
 
@@ -94,10 +97,6 @@ def room_of(spec: type[Spec]) -> str:
 def _module(room: str) -> Any:
     """Imported when its room is checked: a check of one room needs no other."""
     return importlib.import_module(f"{__name__}.{room.rpartition('.')[2]}")
-
-
-def _is_spec(component: Any) -> bool:
-    return isinstance(component, Spec) or (isinstance(component, type) and issubclass(component, Spec))
 
 
 def _on_device(check: Check, spec: Any) -> Callable[..., None]:
