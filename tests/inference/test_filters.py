@@ -170,11 +170,13 @@ def test_parts_of_a_batch_keep_their_own_filters(seed: int, rows: list[int]) -> 
     assert torch.equal(whole.only(some, U).refuses(every[some]), refused[some])
 
 
-def test_a_block_is_hidden_in_a_copy() -> None:
+@pytest.mark.parametrize("kinds", ["m", "b", "a", "eb", "ea", "em"])
+def test_a_block_is_hidden_in_a_copy(kinds: str) -> None:
     """Scores may be the model's own, or one row in memory that serves several users."""
-    one = case(7, kinds="m")
+    one = case(7, kinds=kinds)
     filters = one.filters.of_batch(None)
     assert filters is not None
+    assert filters.refuses(torch.arange(V).expand(U, -1))[:, 20:50].any()
     for scores in (torch.arange(float(V)).expand(U, -1), torch.randn(U, V)):
         before = scores.clone()
         hidden, undo = filters.hide(scores[:, 20:50], 20)
