@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.inference.column_filters import canonical_filter, column_kinds, refused_by
+from fullrank.core.errors import UserError
+from fullrank.inference.column_filters import canonical_filter, check_filters, column_kinds, refused_by
 from fullrank.serving.item_documents import cell, changed, type_of
 from refusals import refused
 
@@ -87,6 +88,25 @@ def test_what_cannot_be_asked(code: str, filters: dict) -> None:
 
 
 @pytest.mark.parametrize(
+    ("filters", "rule"),
+    [
+        ({"brand": None}, "no filter lets items without a value through"),
+        ({"brand": 1}, "this column holds text"),
+        ({"brand": {"min": 1}}, "ranges are of numbers, and this column holds text"),
+        ({"price": {"min": "1"}}, "min and max are finite numbers"),
+        ({"price": {"least": 1}}, "a range has min, max, or both"),
+        ({"price": {"min": 2, "max": 1}}, "min is above max"),
+        ({"price": list(range(1001))}, "at most 1,000 values are allowed, not 1,001"),
+        ({"day": "2024-01-01"}, "prepare the store with it as one of these"),
+    ],
+)
+def test_what_is_allowed_is_said(filters: dict, rule: str) -> None:
+    (name,) = filters
+    with pytest.raises(UserError, match=rf"{name}.*{rule}"):
+        refused_by(COLUMNS, filters)
+
+
+@pytest.mark.parametrize(
     "dtype", [pl.Int8, pl.UInt8, pl.UInt32, pl.Int64, pl.UInt64, pl.Float32, pl.Float64, pl.Decimal(30, 2)]
 )
 def test_numbers_of_every_type_and_size(dtype) -> None:
@@ -104,6 +124,13 @@ def test_numbers_of_every_type_and_size(dtype) -> None:
     for bound in wanted:
         assert passed({"min": bound}) == [one for one in held if one is not None and one >= bound]
         assert passed({"max": bound}) == [one for one in held if one is not None and one <= bound]
+
+
+def test_filters_are_a_mapping_of_names() -> None:
+    assert check_filters({"price": 1}) == {"price": 1} and check_filters({}) == {}
+    for wrong in ([1], "price", {1: 2}, None):
+        with refused("not-filters", "a mapping of columns", '"genre": ["Comedy"]'):
+            check_filters(wrong)
 
 
 def test_a_name_that_is_nearly_right() -> None:
