@@ -131,6 +131,9 @@ def test_filters_are_a_mapping_of_names() -> None:
     for wrong in ([1], "price", {1: 2}, None):
         with refused("not-filters", "a mapping of columns", '"genre": ["Comedy"]'):
             check_filters(wrong)
+    with pytest.raises(UserError) as told:
+        check_filters(list(range(1000)))
+    assert len(str(told.value)) < 250, "what was given is cut"
 
 
 def test_a_name_that_is_nearly_right() -> None:
@@ -141,6 +144,7 @@ def test_a_name_that_is_nearly_right() -> None:
 def test_equal_filters_are_equal() -> None:
     assert canonical_filter(["a", "b", "a"]) == canonical_filter(["b", "a"]) != canonical_filter(["b"])
     assert canonical_filter({"min": 1, "max": 2}) == canonical_filter({"max": 2, "min": 1})
+    assert canonical_filter({1: 2, "min": 3}) == canonical_filter({"min": 3, 1: 2}), "of one that will be refused, too"
     assert canonical_filter([1, True]) == canonical_filter([True, 1]) != canonical_filter([1])
 
 
