@@ -1,5 +1,7 @@
 """Filters that say what cannot be asked, and values that a column cannot hold."""
 
+import datetime
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fullrank.core.errors import UserError
-from fullrank.inference.column_filters import canonical_filter, check_filters, column_kinds, refused_by
+from fullrank.inference.column_filters import canonical_filter, check_filters, column_kinds, filters_key, refused_by
 from fullrank.serving.item_documents import cell, changed, type_of
 from refusals import refused
 
@@ -134,6 +136,7 @@ def test_filters_are_a_mapping_of_names() -> None:
     with pytest.raises(UserError) as told:
         check_filters(list(range(1000)))
     assert len(str(told.value)) < 250, "what was given is cut"
+    assert told.value.public, "a caller of the service may read it"
 
 
 def test_a_name_that_is_nearly_right() -> None:
@@ -142,6 +145,8 @@ def test_a_name_that_is_nearly_right() -> None:
 
 
 def test_equal_filters_are_equal() -> None:
+    day = {"day": datetime.date(2024, 1, 1)}  # refused later, by the column
+    assert filters_key(day) == filters_key(dict(day)) != filters_key({"day": datetime.date(2024, 1, 2)})
     assert canonical_filter(["a", "b", "a"]) == canonical_filter(["b", "a"]) != canonical_filter(["b"])
     assert canonical_filter({"min": 1, "max": 2}) == canonical_filter({"max": 2, "min": 1})
     assert canonical_filter({1: 2, "min": 3}) == canonical_filter({"min": 3, 1: 2}), "of one that will be refused, too"
