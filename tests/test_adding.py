@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -10,17 +11,28 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 import fullrank as fr
 from folders import distribution
 from fullrank.analysis import diagnostics as room
 from fullrank.analysis.diagnostics import find_sections
+from fullrank.core.registry import component
+from fullrank.metrics.names import ACCURACY
+from fullrank.testing import check_component, checks, checks_of, name_of
 from markets import planted_store
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "adding.md").read_text(encoding="utf-8")
-ATTENTION, _, REST = PAGE.partition("\n## A diagnostic\n")
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
+ATTENTION, _, REST = PAGE.partition("\n## A package of each kind\n")
+KINDS, _, REST = REST.partition("\n## A diagnostic\n")
 DIAGNOSTIC = REST.partition("\n## ")[0]
+PACKAGES = dict(part.split("\n", 1) for part in KINDS.split("\n### ")[1:])
+"""Heading -> text of each package, and of how all of them are used."""
+USE = PACKAGES.pop("All of them in use")
+RECIPE = "A recipe"
 
 
 def blocks(language: str, text: str) -> list[str]:
@@ -110,6 +122,70 @@ def test_the_pages_diagnostic_has_rows_and_a_figure(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_the_pages_diagnostic_passes_the_checks(tmp_path: Path) -> None:
     python(install(tmp_path / "site", DIAGNOSTIC), "-c", blocks("python", DIAGNOSTIC)[1])
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The packages of the page, installed for this process."""
+    site = tmp_path / "site"
+    for text in PACKAGES.values():
+        install(site, text)
+    monkeypatch.syspath_prepend(str(site))
+    return site
+
+
+def brought(text: str) -> Any:
+    """What the entry point of a package names."""
+    ((group, points),) = tomllib.loads(blocks("toml", text)[0])["project"]["entry-points"].items()
+    (name,) = points
+    return ACCURACY[name] if group == "fullrank.metrics.accuracy" else component(name, group.removeprefix("fullrank."))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PACKAGES if kind != RECIPE])
+def test_a_part_of_the_page_passes_the_checks_that_the_page_lists(kind: str, site: Path) -> None:
+    part = brought(PACKAGES[kind])
+    check_component(part)
+    common = {name_of(check) for check in checks_of("settings")} if kind != "A metric" else set()
+    assert common <= set(re.findall(r"`(\w+)`", KINDS.partition("\n### ")[0]))
+    listed = re.findall(r"`(\w+)`", PACKAGES[kind].rpartition("\nChecks: ")[2])
+    assert {name for name, _ in checks(part)} - common <= set(listed), "the page lists each check"
+
+
+@pytest.mark.slow
+def test_the_parts_of_the_page_train_together(site: Path, market: Path, tmp_path: Path) -> None:
+    mine, evaluated, recipe, ranker = (shlex.split(line) for line in blocks("bash", USE)[0].splitlines())
+    small = ["model.dim=16", "training.max_epochs=2", "training.batch_size=512"]
+    run = fr.train(mine[2], market, tmp_path / "run", set=[*settings_of(mine), *small], progress=False)
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert all({"train/unpopular", "validation/rbp@10"} <= row.keys() for row in rows), "it adds, and it chooses"
+    found = fr.evaluate(run, "test", set=settings_of(evaluated)).metrics
+    assert 0 < found["rbp@10"] < found["ndcg@10"]
+    wanted = fr.train(recipe[2], market, tmp_path / "recipe", set=["training.max_epochs=1"], progress=False)
+    assert wanted.spec.recipe == "gsasrec" and wanted.spec.model.dump()["loss"]["kind"] == "gbce"
+    draw = np.random.default_rng(0)
+    user, item = draw.integers(12, size=900), draw.integers(20, size=900)
+    clicks = pl.DataFrame({"label": ((user + item) % 2).astype(int), "user": user, "item": item})
+    store = fr.prepare_impressions(clicks, tmp_path / "clicks", schema={"fields": ["user", "item"], "split": "random"})
+    few = [*settings_of(ranker), "training.max_epochs=3"]
+    crossed = fr.train(ranker[2], store, tmp_path / "ranker", set=few, progress=False)
+    assert "ranker.strength" in crossed.tensors() and np.isfinite(fr.evaluate(crossed, "test").metrics["auc"])
+
+
+def settings_of(words: list[str]) -> list[str]:
+    """What stands behind each --set of a command line."""
+    return [value for option, value in zip(words, words[1:], strict=False) if option == "--set"]
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_what_the_page_prints_is_typed(tmp_path: Path) -> None:
+    """By the settings of this repository, all packages at once: mypy reads fullrank first, from its cache if it can."""
+    for text in (ATTENTION, *PACKAGES.values(), DIAGNOSTIC):
+        install(tmp_path, text)
+    files = [str(file) for file in sorted(tmp_path.glob("my_*/*.py"))]
+    assert len(files) == 2 * (len(PACKAGES) + 2), "a package and its file each"
+    done = subprocess.run([sys.executable, "-m", "mypy", *files], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
 class _Mine(room.Section):

@@ -28,7 +28,7 @@ from fullrank.sweeps.sweep import Grid
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OWN_KINDS = {"elu_linear"}
+OWN_KINDS = {"elu_linear", "fading", "pairwise", "unpopular", "fwfm", "gsasrec", "rbp"}
 """Kinds that docs/adding.md makes."""
 
 

@@ -14,6 +14,7 @@ import yaml
 
 import lowest
 from test_release import script
+from tests.fuzz.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -81,6 +82,18 @@ def test_the_workflow_runs_the_commands_of_a_person() -> None:
     versions = workflow["jobs"]["tests"]["strategy"]["matrix"]["python"]
     said = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language")]
     assert versions == said and min(versions) == PROJECT["requires-python"].removeprefix(">=")
+
+
+def test_the_weekly_jobs_call_scripts_that_are_there() -> None:
+    text = (ROOT / ".github" / "workflows" / "scheduled.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"} and "secrets." not in text
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in steps if "uses" in step), "pinned by commit"
+    assert all(os.access(ROOT / step["run"], os.X_OK) for step in steps if step.get("run", "").startswith(".ci/"))
+    assert {".ci/mutation", ".ci/fuzz"} <= {step.get("run") for step in steps}
+    assert (names := (ROOT / ".ci" / "fuzz").read_text().partition("for target in ")[2].partition(";")[0].split())
+    assert sorted(names) == sorted(TARGETS), "each reader has its minutes"
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         (tmp_path / "their_parts.py").write_text(text)
         distribution(tmp_path, "their-parts", {f"fullrank.{group}": {name: "their_parts:Window"}})
         monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setattr(registry, "_points", inspect.unwrap(registry._points))  # without a cache of the laws
+        monkeypatch.setattr(registry, "points", inspect.unwrap(registry.points))  # without a cache of the laws
         monkeypatch.delitem(sys.modules, "their_parts", raising=False)
 
     return install

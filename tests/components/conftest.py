@@ -11,5 +11,5 @@ from fullrank.core import registry
 @pytest.fixture(scope="module", autouse=True)
 def _look_up_once() -> Iterator:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "_points", cache(registry._points))
+        patch.setattr(registry, "points", cache(registry.points))
         yield

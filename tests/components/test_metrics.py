@@ -1,14 +1,18 @@
 """Laws of every metric: bounded, and the same number whatever the user batch, the item block and the rank count."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import Kept, Whole
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
-from fullrank.metrics.names import ACCURACY, DEFAULT, PER_LIST, parse_metric
+from fullrank.metrics import Metric, MetricInputs, lists
+from fullrank.metrics.names import ACCURACY, DEFAULT, EXPOSURE, PER_LIST, parse_metric
+from fullrank.testing import check_component
 
 KS = (1, 2, 7, 20)
 UNIT = {*ACCURACY, *PER_LIST, "fair"}
@@ -64,3 +68,35 @@ def test_unchanged_by_rank_count(store, spec, world) -> None:
 def test_every_default_metric_is_under_these_laws() -> None:
     found = run(Kept.random(5, 30), Evaluation(ks=KS))
     assert {parse_metric(n).base for n in found.metrics} == {parse_metric(f"{base}@1").base for base in DEFAULT}
+
+
+@pytest.mark.parametrize("name", [*ACCURACY, *EXPOSURE])
+def test_every_metric_passes_the_checks_of_metrics(name: str) -> None:
+    check_component((ACCURACY if name in ACCURACY else EXPOSURE)[name])
+
+
+def of_both(table: MetricInputs, k: int) -> np.ndarray:
+    """Planted: in relation to the mean of all users."""
+    return lists.recall(table, k) - lists.recall(table, k).mean()
+
+
+FAULTS: dict[str, Callable[[MetricInputs, int], np.ndarray]] = {
+    "values": lambda table, k: lists.recall(table, k).mean(keepdims=True),
+    "users_alone": of_both,
+    "first_places": lambda table, k: lists.recall(table, k + 1),
+    "reads_lists": lambda table, k: np.full(len(table.hits), 1 / k),
+}
+"""Check -> what it catches."""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_caught_by_its_check(name: str) -> None:
+    fault: Metric = FAULTS[name]
+    with pytest.raises(AssertionError, match=f"check '{name}'"):
+        check_component(fault)
+
+
+@pytest.mark.parametrize(("value", "said"), [(np.nan, "gives"), (1, "float64")])
+def test_what_is_no_finite_float_is_caught(value: float, said: str) -> None:
+    with pytest.raises(AssertionError, match=f"check 'values'.*{said}"):
+        check_component(lambda table, k: np.full(len(table.hits), value))

@@ -13,6 +13,8 @@ import pytest
 from folders import python
 from fullrank.core.errors import UserError
 from fullrank.core.parquet import read_parquet
+from fullrank.data.frames import InputTable
+from refusals import refused
 from tests.golden.make import FOLDERS
 from tests.seals import reseal
 
@@ -137,3 +139,13 @@ def test_a_damaged_footer_is_refused(tmp_path: Path) -> None:
         path.write_bytes(text)
         with pytest.raises(UserError):
             read_parquet(path, "the table")
+
+
+def test_a_users_table_may_be_wide_and_empty_and_is_refused_for_a_page_alone(tmp_path: Path) -> None:
+    path = tmp_path / "events.parquet"
+    empty = {f"c{n}": np.zeros(ROWS) for n in range(30)}  # 240 MB in some KB
+    pq.write_table(pa.table({"user_id": np.arange(ROWS) % 7, **empty}), path, compression="zstd")
+    assert InputTable(path, "events").read(["user_id"]).height == ROWS
+    pq.write_table(pa.table({"user_id": np.zeros(60 * ROWS, np.int64)}), path, compression="zstd", row_group_size=10**9)
+    with refused("file-oversized", "events", "60,000,000 rows"):
+        InputTable(path, "events")

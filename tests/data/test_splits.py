@@ -87,6 +87,7 @@ def test_global_time_by_hand(tmp_path: Path, first: object) -> None:
         "targets": 4, "repeated_targets": 0,
     }  # fmt: skip
     assert split["test"]["users_without_history"] == 1
+    assert split["train"] == {"events": 2, "users": 2}, "nobody counts there who has no event before the first moment"
     assert Prepare.parse(spec.dump()) == spec and Prepare.from_text(spec.to_yaml()) == spec
 
 
@@ -122,7 +123,7 @@ def test_rolling_windows_need_times_and_events_before_them(tmp_path: Path) -> No
     with refused("empty-split", "fold 0", "30 days", "split.days"):
         prepare(GLOBAL, tmp_path / "s", spec=Prepare().override("split=rolling_time"))
     for kind in ("rolling_time", "global_time"):
-        with refused("split-needs-times", "columns.time"):
+        with refused("split-needs-times", kind, "columns.time", "use leave_one_out"):
             spec = Prepare().override(f"split={kind}", "columns.time=null")
             prepare(GLOBAL.drop("timestamp"), tmp_path / "s", spec=spec)
 
@@ -150,6 +151,13 @@ def test_mistakes_in_a_split_are_sentences() -> None:
     with refused("unknown-setting", "validation_form", "validation_from"):
         Prepare.parse({"split": {"kind": "global_time", "validation_form": 0.5}})
     assert Prepare().override("split=global_time", "split.test_from=2014-05-01").split.test_from == "2014-05-01"
+
+
+def test_windows_may_be_short_and_lie_in_the_past_alone() -> None:
+    assert splits.RollingTime(days=0.5, fold=10_000).days == 0.5
+    for wrong in ({"fold": -1}, {"fold": 10_001}, {"days": 0}, {"days": 36_501}):
+        with refused("invalid-setting", *wrong):
+            splits.RollingTime.parse({"kind": "rolling_time", **wrong})
 
 
 def test_a_store_without_targets_says_so(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fakes import Whole
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import Batching
-from fullrank.inference.filters import Filters
+from fullrank.inference.filters import Filters, _places, seen_policy
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.recommend import most_popular, rank, rank_requests
 from fullrank.inference.requests import RequestBatch
@@ -22,6 +22,7 @@ from fullrank.inference.search import Decoding
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.reasoning import Budget
 from fullrank.serving.vector_index import IndexSettings, VectorIndex
+from refusals import refused
 from thinker import Thinker
 from tiny import catalog, coded_catalog, shaken
 
@@ -45,9 +46,9 @@ class Case:
                 shown[list(self.filters.excluded)[user]] = False
             if self.filters.allowed is not None:
                 shown &= np.isin(np.arange(V), list(self.filters.allowed)[user])
-            for rows, refused in (*self.filters.masks, (range(U), self.filters.barred)):
-                if user in rows and refused is not None:
-                    shown &= ~refused
+            for rows, hidden in (*self.filters.masks, (range(U), self.filters.barred)):
+                if user in rows and hidden is not None:
+                    shown &= ~hidden
             found.append(set(np.flatnonzero(shown).tolist()))
         return found
 
@@ -170,14 +171,33 @@ def test_parts_of_a_batch_keep_their_own_filters(seed: int, rows: list[int]) -> 
     assert torch.equal(whole.only(some, U).refuses(every[some]), refused[some])
 
 
-def test_a_block_is_hidden_in_a_copy() -> None:
+@pytest.mark.parametrize("kinds", ["m", "b", "a", "eb", "ea", "em"])
+def test_a_block_is_hidden_in_a_copy(kinds: str) -> None:
     """Scores may be the model's own, or one row in memory that serves several users."""
-    one = case(7, kinds="m")
+    one = case(7, kinds=kinds)
     filters = one.filters.of_batch(None)
     assert filters is not None
+    assert filters.refuses(torch.arange(V).expand(U, -1))[:, 20:50].any()
     for scores in (torch.arange(float(V)).expand(U, -1), torch.randn(U, V)):
         before = scores.clone()
         hidden, undo = filters.hide(scores[:, 20:50], 20)
         assert undo is None and torch.equal(scores, before)
         refused = filters.refuses(torch.arange(V).expand(U, -1))[:, 20:50]
         assert torch.equal(hidden, before[:, 20:50].masked_fill(refused, -torch.inf))
+
+
+def test_every_part_of_a_batch_filter_is_on_its_device() -> None:
+    one = case(3)
+    found = one.filters.of_batch(one.histories.items, "meta")
+    assert found is not None and found.allowed is not None and found.barred is not None and found.masks
+    tensors = [found.barred, *(tensor for mask in found.masks for tensor in mask)]
+    tensors += [part for pairs in (found.hidden, found.allowed) for part in (pairs.rows, pairs.items)]
+    tensors.append(_places(torch.tensor([2, 0], device="meta"), 4))  # of `only`
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+def test_an_unknown_seen_policy_is_told_the_two_that_there_are() -> None:
+    assert (seen_policy("keep"), seen_policy("exclude")) == ("keep", "exclude")
+    for wrong in ("exclud", None, 3):
+        with refused("unknown-seen-policy", "exclude", "keep"):
+            seen_policy(wrong)  # type: ignore[arg-type]

@@ -67,3 +67,9 @@ def test_reliability() -> None:
     assert ece(reliability_curve(p**2, y, 10)) > 0.1
     ties = reliability_curve(np.repeat([0.1, 0.5], [90, 10]), np.zeros(100), 10)
     assert [(one.rows, round(one.probability, 3)) for one in ties] == [(90, 0.1), (10, 0.5)]
+
+
+def test_bins_of_single_precision_are_averaged_in_double() -> None:
+    p = np.array([0.1, 0.3, 0.7], np.float32)
+    (one,) = reliability_curve(p, np.array([0, 1, 1], np.float32), 1)
+    assert one.probability == p.astype(float).mean() != float(p.mean())

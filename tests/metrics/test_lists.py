@@ -170,6 +170,18 @@ def test_lift_equals_plain_loops(case: tuple, data: st.DataObject, k: int, chunk
     assert found.tolist() == pytest.approx(wanted)
 
 
+def test_each_row_of_exposures_is_a_set_of_lists_of_its_own() -> None:
+    rows = np.array([[3, 0, 1], [0, 0, 8], [2, 2, 2]])
+    assert gini(rows).tolist() == pytest.approx([loop_gini(row) for row in rows.tolist()])
+    assert coverage(rows).tolist() == pytest.approx([2 / 3, 1 / 3, 1])
+
+
+@pytest.mark.parametrize("lacks", ["ids", "popularity"])
+def test_what_reads_full_lists_says_so_where_there_are_places_alone(lacks: str) -> None:
+    with pytest.raises(AssertionError, match="full lists"):
+        arp(replace(exposed([[0, 1]], [3, 4]), **{lacks: None}), 2)
+
+
 def test_unpopular_items_by_hand() -> None:
     """Ties of popularity go to the smaller id; the share is taken as written, not as its binary fraction."""
     assert np.flatnonzero(niche(np.array([5, 1, 1, 1, 9]), 0.4)).tolist() == [1, 2]

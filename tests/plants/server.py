@@ -5,6 +5,7 @@ Each run is a fork of this process, which has imported what is slow to import of
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -21,12 +22,16 @@ settings.register_profile("first", phases=[Phase.explicit, Phase.generate], repo
 settings.load_profile("first")
 
 
-def exit_code(root: str, said: str, words: list[str]) -> int:
-    """Run pytest with these words in a child, in the folder `root`; what it prints goes into the file `said`."""
+def exit_code(root: str, said: str, words: list[str], seconds: int = 0) -> int:
+    """Run pytest with these words in a child, in the folder `root`; what it prints goes into the file `said`.
+
+    A child that takes longer than so many `seconds` (0: any time) is ended, with a code below 0.
+    """
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 70
+    signal.alarm(seconds)
     try:
         with open(said, "wb") as file:
             os.dup2(file.fileno(), 1)

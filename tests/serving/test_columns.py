@@ -1,12 +1,15 @@
 """Filters that say what cannot be asked, and values that a column cannot hold."""
 
+import datetime
+
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.inference.column_filters import canonical_filter, column_kinds, refused_by
+from fullrank.core.errors import UserError
+from fullrank.inference.column_filters import canonical_filter, check_filters, column_kinds, filters_key, refused_by
 from fullrank.serving.item_documents import cell, changed, type_of
 from refusals import refused
 
@@ -87,6 +90,25 @@ def test_what_cannot_be_asked(code: str, filters: dict) -> None:
 
 
 @pytest.mark.parametrize(
+    ("filters", "rule"),
+    [
+        ({"brand": None}, "no filter lets items without a value through"),
+        ({"brand": 1}, "this column holds text"),
+        ({"brand": {"min": 1}}, "ranges are of numbers, and this column holds text"),
+        ({"price": {"min": "1"}}, "min and max are finite numbers"),
+        ({"price": {"least": 1}}, "a range has min, max, or both"),
+        ({"price": {"min": 2, "max": 1}}, "min is above max"),
+        ({"price": list(range(1001))}, "at most 1,000 values are allowed, not 1,001"),
+        ({"day": "2024-01-01"}, "prepare the store with it as one of these"),
+    ],
+)
+def test_what_is_allowed_is_said(filters: dict, rule: str) -> None:
+    (name,) = filters
+    with pytest.raises(UserError, match=rf"{name}.*{rule}"):
+        refused_by(COLUMNS, filters)
+
+
+@pytest.mark.parametrize(
     "dtype", [pl.Int8, pl.UInt8, pl.UInt32, pl.Int64, pl.UInt64, pl.Float32, pl.Float64, pl.Decimal(30, 2)]
 )
 def test_numbers_of_every_type_and_size(dtype) -> None:
@@ -106,14 +128,28 @@ def test_numbers_of_every_type_and_size(dtype) -> None:
         assert passed({"max": bound}) == [one for one in held if one is not None and one <= bound]
 
 
+def test_filters_are_a_mapping_of_names() -> None:
+    assert check_filters({"price": 1}) == {"price": 1} and check_filters({}) == {}
+    for wrong in ([1], "price", {1: 2}, None):
+        with refused("not-filters", "a mapping of columns", '"genre": ["Comedy"]'):
+            check_filters(wrong)
+    with pytest.raises(UserError) as told:
+        check_filters(list(range(1000)))
+    assert len(str(told.value)) < 250, "what was given is cut"
+    assert told.value.public, "a caller of the service may read it"
+
+
 def test_a_name_that_is_nearly_right() -> None:
     with refused("unknown-column", "in_stok", "did you mean 'in_stock'", "brand"):
         refused_by(COLUMNS, {"in_stok": True})
 
 
 def test_equal_filters_are_equal() -> None:
+    day = {"day": datetime.date(2024, 1, 1)}  # refused later, by the column
+    assert filters_key(day) == filters_key(dict(day)) != filters_key({"day": datetime.date(2024, 1, 2)})
     assert canonical_filter(["a", "b", "a"]) == canonical_filter(["b", "a"]) != canonical_filter(["b"])
     assert canonical_filter({"min": 1, "max": 2}) == canonical_filter({"max": 2, "min": 1})
+    assert canonical_filter({1: 2, "min": 3}) == canonical_filter({"min": 3, 1: 2}), "of one that will be refused, too"
     assert canonical_filter([1, True]) == canonical_filter([True, 1]) != canonical_filter([1])
 
 

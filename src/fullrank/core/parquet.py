@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -29,8 +30,8 @@ MOST_FOOTER = 8 * 2**20
 """Bytes of a footer: some ten thousand columns and groups of rows."""
 PAGE = 64 * 2**10
 """Bytes that a page counts at least, which bounds how many are looked at."""
-MOST_HEADER = 2**20
-"""Bytes of a page's header, which may hold the least and the greatest text of the page."""
+HEADER, MOST_HEADER = 2**12, 2**20
+"""Bytes of a page's header, and of one that holds long texts, the least and the greatest of the page."""
 _TEXT, _END = 6, b"PAR1"
 BROKEN = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 """What polars raises for a file that it cannot read."""
@@ -67,8 +68,9 @@ def unreadable(name: str, error: BaseException) -> UserError:
     )
 
 
-def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str) -> None:
-    """Raise `UserError` for other rows than expected, and for what takes too much memory for its `size`."""
+def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str, *, whole: bool = True) -> None:
+    """Raise `UserError` for other rows than expected, and for what takes too much memory for its `size`: all of it
+    (`whole`), or a single page or group of rows."""
     file.seek(max(size - 8, 0))
     length, end = int.from_bytes(file.read(4), "little"), file.read(4)
     if end != _END or not 0 < length <= min(MOST_FOOTER, size - 8):
@@ -81,23 +83,47 @@ def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str) -
     for group in footer[4]:
         for chunk in group[1]:
             width = 16 if chunk[3][1] == _TEXT else 8
-            needed += group[3] * width
+            needed = needed * whole + group[3] * width
             at = min(place for place in (chunk[3].get(11), chunk[3][9]) if place)
             stop = at + chunk[3][7]
             while at < stop and needed <= most:
-                file.seek(at)
-                header, read = _struct(file.read(min(MOST_HEADER, stop - at)), 0)
+                header, read = _header(file, at, stop)
                 values = (header.get(5) or header.get(7) or header.get(8) or {1: 0})[1]
                 if min(header[2], header[3], values) < 0:
-                    raise ValueError("a page has a negative size")
-                needed += max(PAGE, header[2]) + values * width
+                    raise unreadable(name, ValueError("a page has a negative size"))
+                needed = needed * whole + max(PAGE, header[2]) + values * width
                 at += read + header[3]
             if group[3] < 0 or needed > most:
                 raise UserError(
-                    f"{name} has {size:,} bytes and would take more than {most:,} of memory ({footer[3]:,} rows): no "
-                    "file of this library does; take another copy of the folder",
+                    f"{name} has {size:,} bytes and would take more than {most:,} of memory ({footer[3]:,} rows): it "
+                    "is damaged, or made to fill memory; take another copy",
                     code="file-oversized",
                 )
+
+
+def refuse_oversized(path: Path, name: str) -> None:
+    """Raise `UserError` for a user's file with a page out of all proportion, or of a negative size.
+
+    The engine would end the process where it cannot get the memory. What cannot be followed here is left to it: files
+    of any writer come here, also wide ones of which most columns are empty.
+    """
+    try:
+        refuse_special(path)
+        with open(path, "rb") as file:
+            _refuse_oversized(file, path.stat().st_size, None, name, whole=False)
+    except UserError:
+        raise
+    except (OSError, IndexError, KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        return
+
+
+def _header(file: IO[bytes], at: int, stop: int) -> tuple[dict[int, Any], int]:
+    """The header of a page there, and its length; most are short, so that a large file is not read twice."""
+    for most in (HEADER, MOST_HEADER):
+        file.seek(at)
+        with suppress(IndexError):
+            return _struct(file.read(min(most, stop - at)), 0)
+    raise IndexError("a page's header has no end")
 
 
 def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:

@@ -93,7 +93,7 @@ class Room:
 def kinds(room: str) -> list[str]:
     """Every kind of a room, ours and those of installed third parties, without importing any of them."""
     own = list(declared(room))
-    return own + [point.name for point in _points(room) if point.name not in own]
+    return own + [point.name for point in points(room) if point.name not in own]
 
 
 def find(kind: str, *rooms: str) -> type[Spec]:
@@ -107,15 +107,15 @@ def component(kind: str, *rooms: str) -> Any:
     for room in rooms:
         if kind in kinds(room):
             own = declared(room).get(kind)
-            points = [point for point in _points(room) if point.name == kind]
-            if len(points) + (own is not None) > 1:
-                values = ", ".join(point.value for point in points)
+            named = [point for point in points(room) if point.name == kind]
+            if len(named) + (own is not None) > 1:
+                values = ", ".join(point.value for point in named)
                 raise UserError(
                     f"{kind!r} is declared twice in fullrank.{room}: rename the entry point of {values}",
                     code="declared-twice",
                 )
             if own is None:
-                return _checked(points[0].load(), kind, room)
+                return _checked(named[0].load(), kind, room)
             return getattr(load(own), defined_names(own)[kind])
     allowed = [k for room in rooms for k in kinds(room)]
     name = rooms[0].split(".")[-1]
@@ -228,7 +228,8 @@ def source(module: str) -> ast.Module:
     return ast.parse(source_file(module).read_text(encoding="utf-8"))
 
 
-def _points(room: str) -> list[importlib.metadata.EntryPoint]:
+def points(room: str) -> list[importlib.metadata.EntryPoint]:
+    """What installed packages bring to a room, or to another group of entry points of ours (`fullrank.metrics`)."""
     return list(_of_room(room, tuple(sys.path)))
 
 

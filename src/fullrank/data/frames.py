@@ -29,7 +29,7 @@ import polars as pl
 
 from fullrank.core.checks import check_once, check_that
 from fullrank.core.errors import UserError, brief, no_effect, no_such, reason_line
-from fullrank.core.parquet import BROKEN, UnlikeFiles, unlike_files, unreadable
+from fullrank.core.parquet import BROKEN, UnlikeFiles, refuse_oversized, unlike_files, unreadable
 from fullrank.core.readers import read_json_text
 from fullrank.core.tables import check_suffix
 from fullrank.data import values
@@ -167,7 +167,8 @@ class InputTable:
             raise UserError(
                 f"reading {self.name} needs the package {package!r}: pip install {package}", code="missing-package"
             ) from None
-        except Exception as error:  # each engine has errors of its own; the cause stays for --debug
+        # Each engine has errors of its own; polars' panic is no Exception. The cause stays for --debug.
+        except (Exception, pl.exceptions.PanicException) as error:
             if "utf" in str(error).lower() and self.separator is not None and self.path is not None:
                 _refuse_other_encoding(self.path, self.name)
             if isinstance(error, _FAILURES):
@@ -332,6 +333,8 @@ def _found_separator(path: Path, header: str) -> str:
 
 def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
     if path.is_dir():
+        for file in path.rglob("*.parquet"):
+            refuse_oversized(file, f"{name}: {file.name}")
         literal = glob.escape(str(path))  # `a[b]` would be read as `ab`
         return pl.scan_parquet(path if literal == str(path) else f"{literal}/**/*.parquet", hive_partitioning=True)
     if not path.exists():
@@ -347,6 +350,7 @@ def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
         raise UserError(f"{name} is empty", code="empty-file")
     try:
         if suffix in (".parquet", ".pq"):
+            refuse_oversized(path, name)
             return pl.scan_parquet(path, glob=False)
         if _is_json(path):
             return pl.scan_ndjson(glob.escape(str(path)), infer_schema_length=None)

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fullrank.core.constraints import MOST_LIST
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.registry import points
 from fullrank.metrics import Metric, MetricInputs, UserValues, lists
 
-ACCURACY: dict[str, Metric] = {
+
+class Metrics(Mapping[str, Metric]):
+    """Metrics by name: ours, and the functions of installed packages, from a group of entry points."""
+
+    def __init__(self, group: str, own: dict[str, Metric]):
+        self.group, self.own = group, own
+
+    def __getitem__(self, name: str) -> Metric:
+        others = {} if name in self.own else {point.name: point for point in points(self.group)}
+        metric: Metric = others[name].load() if name in others else self.own[name]
+        return metric
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self.own, *(point.name for point in points(self.group))]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+_ACCURACY: dict[str, Metric] = {
     "ndcg": lists.ndcg,
     "recall": lists.recall,
     "hit": lists.hit,
@@ -20,14 +40,16 @@ ACCURACY: dict[str, Metric] = {
     "precision": lists.precision,
     "f1": lists.f1,
 }
-"""Larger is better; computed from places alone."""
-EXPOSURE: dict[str, Metric] = {
+_EXPOSURE: dict[str, Metric] = {
     "arp": lists.arp,
     "lift": lists.lift,
     "novelty": lists.novelty,
     "repeat": lists.repeat,
     "ild": lists.ild,
 }
+ACCURACY = Metrics("metrics.accuracy", _ACCURACY)
+"""Larger is better; computed from places alone."""
+EXPOSURE = Metrics("metrics.exposure", _EXPOSURE)
 """Per user, from full lists and popularity (`fair` belongs here too, but takes its alpha)."""
 PER_LIST = {"gini": lists.gini, "coverage": lists.coverage}
 """One number for all lists together, from the exposure of every item."""
@@ -71,7 +93,7 @@ class Name:
         """One value per user."""
         if self.alpha is not None:
             return lists.fair(table, self.k, self.alpha)
-        return (ACCURACY | EXPOSURE)[self.base](table, self.k)
+        return (ACCURACY if self.base in ACCURACY else EXPOSURE)[self.base](table, self.k)
 
 
 def parse_metric(text: str) -> Name:

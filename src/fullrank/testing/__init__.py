@@ -25,6 +25,7 @@ import torch
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
+from fullrank.metrics import Metric
 from fullrank.testing.inputs import Check, Device, example
 
 ROOMS = (
@@ -32,16 +33,17 @@ ROOMS = (
     "regularizers", "baselines", "rankers", "rankers.sequences",
 )  # fmt: skip
 """Rooms with checks, which are in the module of this package with the last part of the room's name."""
-DIAGNOSTICS = "diagnostics"
-"""The one room whose components are no Specs: they have no settings."""
+DIAGNOSTICS, METRICS = "diagnostics", "metrics"
+"""The rooms whose components are no Specs, for they have no settings: classes, and functions."""
 
 
-def check_component(spec: type[Any] | Spec, *, room: str | None = None, device: Device = "cpu") -> None:
+def check_component(spec: type[Any] | Spec | Metric, *, room: str | None = None, device: Device = "cpu") -> None:
     """Run every check of a component's room. AssertionError with the name of the check and what was seen.
 
     A class is checked from its defaults; where these do not suffice to build it, give an instance. A class that is no
-    Spec is a diagnostic (`fullrank.analysis.diagnostics`). The room of a Spec follows from its entry point or its base
-    class; name it where there is neither. Raises `UserError` for a room without checks.
+    Spec is a diagnostic (`fullrank.analysis.diagnostics`), a function a metric of lists (`fullrank.metrics`). The room
+    of a Spec follows from its entry point or its base class; name it where there is neither. Raises `UserError` for a
+    room without checks.
     """
     for name, check in checks(spec, room=room):
         try:
@@ -51,19 +53,23 @@ def check_component(spec: type[Any] | Spec, *, room: str | None = None, device: 
             raise AssertionError(f"{who}, check {name!r}: {error}") from error
 
 
-def checks(spec: type[Any] | Spec, *, room: str | None = None) -> list[tuple[str, Callable[..., None]]]:
+def checks(spec: type[Any] | Spec | Metric, *, room: str | None = None) -> list[tuple[str, Callable[..., None]]]:
     """(name, check) of everything that holds in the component's room; ``check(device="cpu")`` runs one."""
-    if not _is_spec(spec):
-        return [(name_of(check), _on_device(check, spec)) for check in checks_of(DIAGNOSTICS)]
-    base = spec if isinstance(spec, Spec) else example(spec)
+    if isinstance(spec, Spec):
+        base = spec
+    elif isinstance(spec, type) and issubclass(spec, Spec):
+        base = example(spec)
+    else:
+        found = checks_of(DIAGNOSTICS if isinstance(spec, type) else METRICS)
+        return [(name_of(check), _on_device(check, spec)) for check in found]
     found = (*checks_of("settings"), *checks_of(room or room_of(type(base))))
     return [(name_of(check), _on_device(check, base)) for check in found]
 
 
 def checks_of(room: str) -> tuple[Check, ...]:
-    """The checks of a room, those of `diagnostics`, or those of the `settings` of every Spec."""
-    if room not in (*ROOMS, "settings", DIAGNOSTICS):
-        raise unknown("room", room, (*ROOMS, DIAGNOSTICS))
+    """The checks of a room, those of `diagnostics` or `metrics`, or those of the `settings` of every Spec."""
+    if room not in (*ROOMS, "settings", DIAGNOSTICS, METRICS):
+        raise unknown("room", room, (*ROOMS, DIAGNOSTICS, METRICS))
     return _module(room).CHECKS
 
 
@@ -91,10 +97,6 @@ def room_of(spec: type[Spec]) -> str:
 def _module(room: str) -> Any:
     """Imported when its room is checked: a check of one room needs no other."""
     return importlib.import_module(f"{__name__}.{room.rpartition('.')[2]}")
-
-
-def _is_spec(component: Any) -> bool:
-    return isinstance(component, Spec) or issubclass(component, Spec)
 
 
 def _on_device(check: Check, spec: Any) -> Callable[..., None]:
