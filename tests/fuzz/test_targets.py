@@ -14,7 +14,7 @@ FOUND = sorted((Path(__file__).parent / "found").glob("*/*"))
 def test_seeds_are_read_and_damages_refused(name: str, tmp_path: Path) -> None:
     target, draw = TARGETS[name], random.Random(0)
     seeds = target.seeds()
-    assert any([target(seed, tmp_path) for seed in seeds]), "no whole file is read"
+    assert any(target(seed, tmp_path) for seed in seeds), "no whole file is read"
     refused = 0
     for seed in seeds:
         at = draw.randrange(1, len(seed))
