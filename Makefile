@@ -19,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q --di
 # What `make test-all` adds: types and shapes of each call, and pairs of settings where `make test` varies one.
 THOROUGH := --jaxtyping-packages=fullrank,typechecker.checked
 
-.PHONY: help install demo test test-all check coverage golden gpu bench docs
+.PHONY: help install demo test test-all check coverage golden gpu bench docs notebooks readme
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,3 +105,9 @@ docs: $(STAMP)  ## the documentation as HTML in docs/_build/html; a warning is a
 	$(BIN)/python docs/make_check_table.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+notebooks: $(STAMP)  ## docs/notebooks executed anew, with what they show (under 4 minutes on 2 cores)
+	$(BIN)/python docs/run_notebooks.py
+
+readme:  ## README.md and getting started, each command in order from clean clones of the last commit (10 to 20 minutes)
+	$(PYTHON) tests/readme_commands.py

@@ -1,9 +1,15 @@
-"""Sphinx settings: Markdown pages, the furo theme. `make docs` builds them and fails on a warning."""
+"""Sphinx settings: Markdown pages and notebooks in the furo theme, which brings search, light and dark.
+
+`make docs` builds them and fails on a warning. `llms.txt` lists the pages for programs that read them."""
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from importlib import metadata
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 project = "fullrank"
@@ -11,17 +17,22 @@ author = "The fullrank authors"
 copyright = f"2026, {author}"
 release = metadata.version("fullrank")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
-myst_enable_extensions = ["dollarmath", "deflist"]
+sys.path.insert(0, str(Path(__file__).parent))
+extensions = ["myst_nb", "sphinx.ext.autodoc", "llms_txt"]
+nb_execution_mode = "off"  # they show what `make notebooks` left in them
+nb_output_stderr = "remove"
+myst_enable_extensions = ["dollarmath", "deflist", "substitution"]
+myst_substitutions = {"release": release}
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"fullrank {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r".*")]  # types of other packages have no page here
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 autodoc_default_options = {"exclude-members": "model_config, model_post_init, kind", "inherited-members": False}
 
 
@@ -45,11 +56,36 @@ def settings_in_short(
     return f"({', '.join(said)})", None
 
 
-def _default(field: Any) -> str:
-    value = field.get_default(call_default_factory=True)
+def defaults_in_short(app: Any, thing: Any, bound: bool) -> None:
+    """A default that is a tree of settings, by its name: `spec=Prepare()`."""
+    if isinstance(thing, FunctionType):
+        signature = inspect.signature(thing)
+        shown = [
+            one.replace(default=Shown(in_short(one.default))) if hasattr(one.default, "model_fields") else one
+            for one in signature.parameters.values()
+        ]
+        thing.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+
+
+class Shown:
+    """What stands for a default."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def in_short(value: Any) -> str:
     return f"{type(value).__name__}()" if hasattr(value, "model_fields") else repr(value)
 
 
+def _default(field: Any) -> str:
+    return in_short(field.get_default(call_default_factory=True))
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-before-process-signature", defaults_in_short)
     app.connect("autodoc-process-signature", settings_in_short)
     app.connect("autodoc-process-docstring", as_restructured_text)

@@ -1,5 +1,6 @@
 """The documentation says what is: files, links, commands with their options, settings, and code that compiles."""
 
+import pkgutil
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import typer.main
 import yaml
 
 import fullrank
+import fullrank.recipes
 from docs import make_benchmark_table, make_check_table, make_map, make_recipe_table
 from fullrank.cli import build
 from fullrank.core.errors import UserError
@@ -179,6 +181,15 @@ def test_the_reference_has_every_public_name() -> None:
     for name in named:
         written = ".. autoclass" if isinstance(getattr(fullrank, name), type) else ".. autofunction"
         assert f"{written}:: fullrank.{name}\n" in text, f"{name} is written as the other of a class and a function"
+
+
+def test_every_module_of_the_pages_is_in_the_reference() -> None:
+    """What a page imports, a notebook too, and every file of recipes stands in docs/modules.md."""
+    text = text_of("docs/modules.md")
+    pages = [*PAGES, *(ROOT / "docs" / "notebooks").glob("*.ipynb")]
+    imported = {name for page in pages for name in re.findall(r"\bfrom (fullrank\.[\w.]+) import", text_of(page))}
+    recipes = {f"fullrank.recipes.{module.name}" for module in pkgutil.iter_modules(fullrank.recipes.__path__)}
+    assert len(imported) >= 12 and {name for name in imported | recipes if name not in text} == set()
 
 
 def test_the_table_of_processors_is_that_of_the_results() -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Cells = tuple[tuple[Any, ...], ...]
+SVG, SVG_LINKS = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+"""The names of what a document of its own is made of."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,10 @@ class Panel:
     svg: str
     alt: str
     """What it shows, for who cannot see it."""
+
+    def _repr_svg_(self) -> str:
+        """A document of its own, which notebooks show."""
+        return self.svg.replace("<svg ", f'<svg xmlns="{SVG}" xmlns:xlink="{SVG_LINKS}" width="460" ', 1)
 
 
 @dataclass(frozen=True)
