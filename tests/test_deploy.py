@@ -123,6 +123,7 @@ def test_whatever_is_fetched_is_pinned() -> None:
     assert "syntax=" not in _text("deploy/Dockerfile"), "the frontend is an image too"
     used = [line for file in WORKFLOW.parent.glob("*.yml") for line in re.findall(r"uses: *(.*)", file.read_text())]
     assert len(used) >= 10
+    used = [line for line in used if not line.startswith("$/")]  # a workflow of this repository, at its own commit
     for line in used:
         assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line), line
     assert len({line.partition("@")[0] for line in used}) == len(set(used)), "one action, one commit"
