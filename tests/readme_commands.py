@@ -84,7 +84,7 @@ class Reader:
             self.shown = step.text
             return
         if not self.brought and (self.folder / ".venv" / "bin" / "fullrank").exists():
-            self.bash(f"python - <<'END'\n{BRING}\nEND")
+            self.bash(f".venv/bin/python - <<'END'\n{BRING}\nEND")
             self.brought = True
         if step.language == "python":
             self.said.append(step.text)  # the interpreter of a reader knows what was said before; here it is said again
