@@ -86,18 +86,23 @@ def faults(root: Path) -> list[str]:
         *_lightning(imports),
         *_heavy(root.name, imports),
     ]
-    for name, file in modules(root).items():
-        text = file.read_text(encoding="utf-8")
-        tree = ast.parse(text if re.search("pickl|load|save|joblib|shelve|marshal|dill", text) else "")
-        found += [f"{name}:{line}: {what}: no pickle is read or written" for what, line in _pickling(tree)]
+    for name, (text, tree) in read(root).items():
+        if re.search("pickl|load|save|joblib|shelve|marshal|dill", text):
+            found += [f"{name}:{line}: {what}: no pickle is read or written" for what, line in _pickling(tree)]
     return found
+
+
+@cache
+def read(root: Path) -> dict[str, tuple[str, ast.Module]]:
+    """The text and the tree of each module of the package at `root`; read once in a process."""
+    texts = {name: file.read_text(encoding="utf-8") for name, file in modules(root).items()}
+    return {name: (text, ast.parse(text)) for name, text in texts.items()}
 
 
 @cache
 def imports_below(root: Path) -> Imports:
     """Every import of the package at `root`, by module; read once in a process."""
-    files = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in modules(root).items()}
-    return {name: list(imports_of(tree, f"{root.name}.{name}")) for name, tree in files.items()}
+    return {name: list(imports_of(tree, f"{root.name}.{name}")) for name, (_, tree) in read(root).items()}
 
 
 def imports_of(tree: ast.AST, module: str) -> Iterator[Import]:

@@ -155,7 +155,7 @@ def _leak(store: Store, times: Flat) -> float:
         np.sort(Jagged(times, *places).flat())
         for places in ((store.offsets[:-1], store.bounds[:, 0]), (store.bounds[:, 1], store.offsets[1:]))
     )
-    before = np.searchsorted(train, test, side="right").sum()
+    before = int(np.searchsorted(train, test, side="right").sum())
     return 1 - share(before, len(train) * len(test)) if len(test) else 0.0
 
 

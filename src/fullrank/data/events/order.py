@@ -141,7 +141,7 @@ def _first_of_moment(store: Store, low: Ints, high: Ints) -> Ints:
     return low
 
 
-def _counts(pairs: Ints, wanted: Ints) -> Ints:
+def _counts(pairs: Int[np.ndarray, "p"], wanted: Ints) -> Ints:
     """How often each of the `wanted` stands among the pairs."""
     size = 4 * len(wanted)
     there = np.zeros(1 << (2 + size.bit_length()), bool)

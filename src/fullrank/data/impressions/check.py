@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float32, Int, Int64, UInt64
+from jaxtyping import Float, Int, Int64, UInt64
 
+from fullrank.core.parted import Flat
 from fullrank.core.random import bits_of_rows, finalise
 from fullrank.data.findings import Finding, finding, share
 from fullrank.data.impressions.schema import PARTS
@@ -157,7 +158,7 @@ def _of_times(store: ImpressionStore) -> Finding:
     )  # fmt: skip
 
 
-def _blocks(array: np.ndarray, rows: range) -> Iterator[np.ndarray]:
+def _blocks(array: Flat, rows: range) -> Iterator[np.ndarray]:
     for start in range(rows.start, rows.stop, BLOCK):
         yield np.asarray(array[start : min(start + BLOCK, rows.stop)])
 
@@ -170,7 +171,7 @@ class Tally:
     groups: Int64[np.ndarray, "3 G 2"]
     cells: dict[str, Int64[np.ndarray, "3 ids 2"]]
     """Of each id of each field; of numbers in buckets those of this module, the last one for what is missing."""
-    edges: list[Float32[np.ndarray, "edges"]]
+    edges: list[Float[np.ndarray, "_"]]
     """Of the buckets of each numeric field."""
     hashes: list[UInt64[np.ndarray, "n"]] = field(default_factory=list)
 
