@@ -602,7 +602,8 @@ def predict(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Any:
-    """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
+    """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`. Fields
+    that it lacks are columns of the table `users`.
 
     See `Predictor.predict`. The store that the run was trained on is not needed, but by runs of format 1 (`data`, where
     it was moved); a `data` that is another store is a `UserError`.

@@ -14,7 +14,7 @@ import polars as pl
 from fullrank.core.checks import check_type
 from fullrank.core.errors import UserError, unknown
 from fullrank.data.impressions.joined import KeyedTable
-from fullrank.data.impressions.schema import Categorical, Schema, SequenceOf
+from fullrank.data.impressions.schema import AnyField, Categorical, Schema, SequenceOf
 
 USUAL = {"user": ("user", "user_id"), "item": ("item", "item_id")}
 """Names of the id columns where none is given."""
@@ -107,9 +107,13 @@ def asked_fields(
     return tuple(
         field.name
         for field in schema.fields
-        if field.name not in (user, item, *of_items)
-        and not (isinstance(field, SequenceOf) and (field.shares in (item, *of_items) or field.name in events))
+        if field.name not in (user, item, *of_items) and not _of_history(field, (item, *of_items), events)
     )
+
+
+def _of_history(field: AnyField, of_items: Collection[str], events: Collection[str]) -> bool:
+    """Whether the request's own history fills a field: a sequence of what is read of items, or of an event feature."""
+    return isinstance(field, SequenceOf) and (field.shares in of_items or field.name in events)
 
 
 def plan_fields(
@@ -148,7 +152,7 @@ def plan_fields(
             places["context"].append(name)
         elif name == user or name in of_users:
             places["users"].append(name)
-        elif isinstance(field, SequenceOf) and (field.shares in read_of_items or name in events):
+        elif _of_history(field, read_of_items, events):
             places["history"].append(name)
         else:
             lost.append(name)

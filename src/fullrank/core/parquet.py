@@ -83,7 +83,7 @@ def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str, *
     for group in footer[4]:
         for chunk in group[1]:
             width = 16 if chunk[3][1] == _TEXT else 8
-            needed = needed * whole + group[3] * width
+            needed = (needed if whole else 0) + group[3] * width
             at = min(place for place in (chunk[3].get(11), chunk[3][9]) if place)
             stop = at + chunk[3][7]
             while at < stop and needed <= most:
@@ -91,7 +91,7 @@ def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str, *
                 values = (header.get(5) or header.get(7) or header.get(8) or {1: 0})[1]
                 if min(header[2], header[3], values) < 0:
                     raise unreadable(name, ValueError("a page has a negative size"))
-                needed = needed * whole + max(PAGE, header[2]) + values * width
+                needed = (needed if whole else 0) + max(PAGE, header[2]) + values * width
                 at += read + header[3]
             if group[3] < 0 or needed > most:
                 raise UserError(

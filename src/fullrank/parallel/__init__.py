@@ -42,6 +42,10 @@ class Runner(ABC):
 
     device: str = "auto"
     """Where models run."""
+    jobs: int | None = None
+    """Tasks at a time, where it is known before."""
+    threads: int | None = None
+    """Threads of torch in each; None: as many as there are."""
     remote: bool = False
     """Whether tasks run on other machines, whose devices are not known here."""
     placed: Path | None = None

@@ -12,6 +12,7 @@ decision is written before it is acted on, so that a call that was killed goes o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -239,7 +240,7 @@ class Race:
 
     def share(self, count: int) -> float:
         """Seconds of each of `count` runs that share the time, as many beside each other as the engine runs."""
-        return self.left / -(-count // (getattr(self.engine, "jobs", None) or 1))
+        return self.left / math.ceil(count / (self.engine.jobs or 1))
 
     def run(self, tell: Tell) -> list[Row]:
         """The rows of all runs that ended, the best first."""
@@ -278,9 +279,7 @@ class Race:
         costs: dict[str, JobCost] = {}
         if self.left < LEAST_RACED:
             return {}
-        price = Attempt(
-            partial(measure_costs, store=self.store, device=self.device), getattr(self.engine, "threads", None)
-        )
+        price = Attempt(partial(measure_costs, store=self.store, device=self.device), self.engine.threads)
         for name, (recipe, settings) in known.items():
             try:
                 job = self._job(f"{name}-first", recipe, settings, epochs=1)
