@@ -200,4 +200,4 @@ def test_an_unknown_seen_policy_is_told_the_two_that_there_are() -> None:
     assert (seen_policy("keep"), seen_policy("exclude")) == ("keep", "exclude")
     for wrong in ("exclud", None, 3):
         with refused("unknown-seen-policy", "exclude", "keep"):
-            seen_policy(wrong)  # type: ignore[arg-type]
+            seen_policy(wrong)

@@ -169,12 +169,12 @@ class _Pairs:
         return keys[place] == wanted
 
 
-def seen_policy(policy: str) -> SeenPolicy:
+def seen_policy(policy: object) -> SeenPolicy:
     """The policy, or a `UserError` that names the allowed ones."""
     for allowed in get_args(SeenPolicy):
-        if isinstance(policy, str) and policy == allowed:
+        if policy == allowed:
             return allowed
-    raise unknown("seen policy", policy, get_args(SeenPolicy))
+    raise unknown("seen policy", str(policy), get_args(SeenPolicy))
 
 
 def _places(users: Int[Tensor, "b"], of: int) -> Int[Tensor, "B"]:
