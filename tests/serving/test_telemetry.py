@@ -127,7 +127,7 @@ def test_the_access_log_names_no_key_no_user_and_no_body(tmp_path: Path, caplog:
 
 
 def test_what_a_request_costs() -> None:
-    """Far above what was measured (docs/guide/serving_safety.md): this machine may be busy."""
+    """Far above what was measured (docs/guide/serving_operations.md): this machine may be busy."""
     told, times = Telemetry(), 2000
     begun = time.perf_counter()
     for _ in range(times):
