@@ -27,8 +27,8 @@ import fullrank as fr
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
 from fullrank.experiment import find_experiment
 from fullrank.serving.messages import RecommendRequest
-from fullrank.serving.model import ServedModel, given_history
-from fullrank.serving.requests import Ask
+from fullrank.serving.model import ServedModel, request_history
+from fullrank.serving.requests import Query
 from fullrank.serving.settings import ServeSettings
 from fullrank.training.data_module import RetrievalData
 from fullrank.training.optim import make_optimizer
@@ -92,8 +92,8 @@ def request_of(store: fr.Store, user: int, told: bool) -> RecommendRequest:
     return RecommendRequest.model_validate({"history": history, "k": K, **asked})
 
 
-def read(model: ServedModel, request: RecommendRequest) -> Ask:
-    return model.read(request, given_history(request) or [])
+def read(model: ServedModel, request: RecommendRequest) -> Query:
+    return model.read(request, request_history(request) or [])
 
 
 def step_of(store: fr.Store, settings: list[str]) -> Callable[[int], None]:

@@ -86,6 +86,6 @@ def test_the_store_of_an_evaluation_has_the_features(store: fr.Store, tmp_path: 
     parts, whole = fr.evaluate(run, parts=3), fr.evaluate(run)
     assert parts.protocol == whole.protocol and parts.metrics["ndcg@10"] == pytest.approx(whole.metrics["ndcg@10"])
     served = ServedModel.open(run.path, ServeSettings.parse({"run": str(run.path)}), {})
-    assert "rating" in served.read(RecommendRequest(history=[1]), [(1, 10.0, None)]).told.lacking
+    assert "rating" in served.read(RecommendRequest(history=[1]), [(1, 10.0, None)]).features.missing
     assert fr.diagnose(run).rows
     fr.explain(run)

@@ -33,7 +33,7 @@ from fullrank.serving import fast, fast_search
 from fullrank.serving.fast import FastEncoder
 from fullrank.serving.fast_search import Searched, barring, cut, searched_items
 from fullrank.serving.messages import RecommendRequest
-from fullrank.serving.model import ServedModel, given_history
+from fullrank.serving.model import ServedModel, request_history
 from fullrank.serving.searching import Finder
 from fullrank.serving.settings import ServeSettings
 from fullrank.testing.inputs import reachable
@@ -314,7 +314,7 @@ def opened(shop: Shop, documents: dict | None = None, **settings) -> ServedModel
 
 def answers(model: ServedModel, requests: list = REQUESTS) -> list:
     asked = map(RecommendRequest.model_validate, requests)
-    return model.answer([model.read(request, given_history(request) or []) for request in asked])
+    return model.answer([model.read(request, request_history(request) or []) for request in asked])
 
 
 def lists(model: ServedModel) -> list:

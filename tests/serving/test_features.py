@@ -18,12 +18,12 @@ from fullrank.run import Run, write_copy
 from fullrank.serving.card import sample_histories
 from fullrank.serving.client import Client
 from fullrank.serving.messages import EventsRequest, RecommendRequest, UserRequest
-from fullrank.serving.model import ServedModel, given_history
+from fullrank.serving.model import ServedModel, request_history
 from fullrank.serving.rows import RowMistakes
 from fullrank.serving.searching import MEASURED, _users
 from fullrank.serving.service import Service
 from fullrank.serving.settings import ServeSettings
-from fullrank.serving.version_checks import Canary, asked_all
+from fullrank.serving.version_checks import Canary, ask_all
 from refusals import refused
 from serving.running import items_of, running, scores_of
 from serving.served import here
@@ -116,10 +116,10 @@ def test_an_added_item_has_no_age_and_is_answered(run: Run) -> None:
     served.put(served.changed({"1000": {"id": 1000, "like": [1]}}))
     history = [{"item": 1000, "time": float(SHOP_BEGAN)}, {"item": 3, "time": float(SHOP_BEGAN + 9)}]
     asked = RecommendRequest.model_validate({"history": history, "k": 34, "seen": "keep"})
-    (answer,) = served.answer([served.read(asked, given_history(asked) or [])])
+    (answer,) = served.answer([served.read(asked, request_history(asked) or [])])
     finder = replace(served.state.finder, fast=None)
     by_the_run = ServedModel(run, replace(served.state, finder=finder), served.settings)
-    (own,) = by_the_run.answer([by_the_run.read(asked, given_history(asked) or [])])
+    (own,) = by_the_run.answer([by_the_run.read(asked, request_history(asked) or [])])
     assert len(answer.ids) == served.items.size and answer.ids[0] == own.ids[0]
     one, two = (dict(zip(found.ids, found.scores, strict=True)) for found in (answer, own))
     np.testing.assert_allclose([one[item] for item in two], list(two.values()), rtol=1e-4, atol=1e-5)
@@ -255,10 +255,10 @@ def test_canaries_read_what_their_events_say(run: Run) -> None:
     events = ({"rating": 5, "device": "phone"}, {"rating": 1, "device": "desk"})
     asked = {"country": "is", "device": "phone", "rating": 2}
     canary = Canary((1, 2), (1e9, 1e9 + 60), 3, events, asked, 1e9 + 120)
-    (answer,) = asked_all(model, [canary], 5, here)
+    (answer,) = ask_all(model, [canary], 5, here)
     request = RecommendRequest(
         history=[{"item": 1, "time": 1e9, "features": events[0]}, {"item": 2, "time": 1e9 + 60, "features": events[1]}],
         k=5, features={"country": "is", "device": "phone"}, time=1e9 + 120,
     )  # fmt: skip
-    found = model.answer([model.read(request, given_history(request) or [])])[0]
+    found = model.answer([model.read(request, request_history(request) or [])])[0]
     assert list(answer.items) == [model.items.ids[one] for one in found.ids] and not answer.faults

@@ -16,7 +16,7 @@ from fullrank.core.errors import UserError
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access
 from fullrank.serving.messages import EventsRequest, RecommendRequest
-from fullrank.serving.problems import INSIDE, NOT_VALID, STATUS, ProblemDetails, install, problem_of, without_places
+from fullrank.serving.problems import INSIDE, NOT_VALID, STATUS, ProblemDetails, install, problem_of, without_paths
 
 
 def told(form: type, tree: object) -> ProblemDetails:
@@ -153,8 +153,8 @@ def test_an_app_that_it_is_installed_in(method: str, path: str, body: bytes, sta
         ("no item 'a/b', 3/4 or and/or", "no item 'a/b', 3/4 or and/or"),
     ],
 )
-def test_without_places(text: str, told: str) -> None:
-    assert without_places(text) == told
+def test_without_paths(text: str, told: str) -> None:
+    assert without_paths(text) == told
 
 
 NAMES = re.compile(r"path|folder|file|place|\bout\b|where|\bhome\b|\broot\b|_dir\b")

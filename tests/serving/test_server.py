@@ -26,7 +26,7 @@ import pytest
 from fullrank.cli import main
 from fullrank.core.errors import UserError
 from fullrank.serving.client import Client
-from fullrank.serving.server import build_app, tell_failure, told_failure
+from fullrank.serving.server import build_app, failure_report, report_failure
 from fullrank.serving.settings import ServeSettings
 from serving.conftest import Shop
 from serving.running import items_of, until
@@ -74,9 +74,9 @@ def test_whatever_is_refused_leaves_no_file_and_no_promise(
 
 
 def test_the_parent_of_several_processes_hears_why() -> None:
-    with told_failure() as failure:
+    with failure_report() as failure:
         assert failure().code == "not-started"
-        tell_failure(UserError("the run is gone", code="no-version"))
+        report_failure(UserError("the run is gone", code="no-version"))
         assert (str(failure()), failure().code) == ("the run is gone", "no-version")
 
 

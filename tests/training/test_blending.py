@@ -17,7 +17,7 @@ from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.spec import Evaluation
 from fullrank.models.sequential.blend import Blend, BlendModel, Member, MemberLists, best_sums
 from fullrank.serving.messages import RecommendRequest
-from fullrank.serving.model import ServedModel, given_history
+from fullrank.serving.model import ServedModel, request_history
 from fullrank.serving.settings import ServeSettings
 from fullrank.training.blending import Table, chosen, nested_metric, tried
 from fullrank.verification import verify
@@ -135,7 +135,7 @@ def test_it_is_served_as_it_recommends(market: SimpleNamespace) -> None:
     assert served.state.finder.described()["members"]["sasrec"]["quick"]
     hidden = [{"history": one, "k": 5, "exclude": market.ids[9:10]} for one in market.histories]
     asked = [RecommendRequest.model_validate(one) for one in hidden]
-    answers = served.answer([served.read(one, given_history(one) or []) for one in asked])
+    answers = served.answer([served.read(one, request_history(one) or []) for one in asked])
     wanted = fr.recommend(market.blend, market.histories, k=5, exclude=market.ids[9:10], device="cpu")
     for user, answer in enumerate(answers):
         own = wanted.filter(pl.col("user") == user)
@@ -146,7 +146,7 @@ def test_it_is_served_as_it_recommends(market: SimpleNamespace) -> None:
     retired = served.changed({str(one): {"id": one, "retired": True} for one in wanted["item"][:1].to_list()})
     served.put(retired)
     assert wanted["item"][0] not in retired.items.catalog.external(
-        served.answer([served.read(asked[0], given_history(asked[0]) or [])])[0].ids
+        served.answer([served.read(asked[0], request_history(asked[0]) or [])])[0].ids
     )
 
 

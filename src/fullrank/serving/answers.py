@@ -1,13 +1,16 @@
-"""Answer log: what was recommended to whom, as Parquet files for later evaluation (`fullrank evaluate-log`).
+"""Answer log: the lists that users got, as Parquet files for later evaluation (`fullrank
+evaluate-log`).
 
-A row per answer goes into a buffer, which costs the event loop an append; a thread of its own writes the buffer as a
-part, a Parquet file that is whole or absent, every `rows` answers or `seconds` seconds and when the log is closed. A
-killed process loses what it had not written yet: at most the answers of the last `seconds`. Where the disk is slower
-than the answers, or full, the buffer is bounded: what does not fit is dropped and counted.
+A row per answer goes into a buffer, which costs the event loop an append; a thread of its own
+writes the buffer as a part, a Parquet file that is whole or absent, every `rows` answers or
+`seconds` seconds and when the log is closed. A killed process loses the answers that it had not
+written yet: at most those of the last `seconds`. Where the disk is slower than the answers, or
+full, the buffer is bounded: answers that do not fit are dropped and counted.
 
-Forgetting a user leaves a marker in the folder (the hash of the user and the time) before parts are rewritten. Every
-writer looks for markers before it writes a part and again behind it, so a row of the user that another process still
-had in its buffer does not stay either: that process sees the marker, or the one who forgets sees its part.
+Forgetting a user leaves a marker in the folder (the hash of the user and the time) before parts are
+rewritten. Every writer looks for markers before it writes a part and again behind it, so a row of
+the user that another process still had in its buffer does not stay either: that process sees the
+marker, or the one who forgets sees its part.
 """
 
 from __future__ import annotations
@@ -38,16 +41,26 @@ from fullrank.data.manifest import require_no_store
 log = logger(__name__)
 
 SCHEMA: dict[str, Any] = {
-    "time": pl.Float64, "request_id": pl.String, "user": pl.String, "version": pl.String, "source": pl.String,
-    "k": pl.Int32, "items": pl.List(pl.String), "scores": pl.List(pl.Float32), "history": pl.Int32,
-    "filtered": pl.Boolean, "ranked": pl.Boolean,
-}  # fmt: skip
+    "time": pl.Float64,
+    "request_id": pl.String,
+    "user": pl.String,
+    "version": pl.String,
+    "source": pl.String,
+    "k": pl.Int32,
+    "items": pl.List(pl.String),
+    "scores": pl.List(pl.Float32),
+    "history": pl.Int32,
+    "filtered": pl.Boolean,
+    "ranked": pl.Boolean,
+}
 """Columns of a part."""
 MOST_PLACES = 2_000_000
-"""Items of answers that a buffer holds, with `ROW` more for each answer: about 150 MB of Python numbers."""
+"""Items of answers that a buffer holds, with `ROW` more for each answer: about 150 MB of Python
+numbers."""
 ROW = 16
 STEP = 64
-"""Answers that are turned into columns at once: what holds the interpreter stays below a millisecond or two."""
+"""Answers that are turned into columns at once: what holds the interpreter stays below a
+millisecond or two."""
 MARKER_DAYS = 1.0
 """How long the marker of a forgotten user stays; no buffer keeps answers longer."""
 CLEAN_EVERY = 3600.0
@@ -83,7 +96,8 @@ class LoggedAnswer(NamedTuple):
 
 
 class AnswerLog:
-    """The log of one process; several processes and hosts may share its folder. Safe from many threads."""
+    """The log of one process; several processes and hosts may share its folder. Safe from many
+    threads."""
 
     def __init__(
         self,
@@ -94,7 +108,8 @@ class AnswerLog:
         seconds: float = 30,
         most_places: int = MOST_PLACES,
     ):
-        """`days`: parts older than that are removed. Raises `UserError` where the folder cannot be made."""
+        """`days`: parts older than that are removed. Raises `UserError` where the folder cannot be
+        made."""
         self.folder = check_path("the answer log", folder)
         require_no_store(self.folder, "answer log")
         self.days, self.rows, self.seconds, self.most_places = days, rows, seconds, most_places
@@ -106,7 +121,7 @@ class AnswerLog:
         self._writing = threading.Lock()  # one part after the other
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._told = 0.0
+        self._drops_logged = 0
         self._cleaned = 0.0
         make_folder(self.folder, "answer log")
 
@@ -130,7 +145,8 @@ class AnswerLog:
         return len(self._buffer)
 
     def add(self, answers: Iterable[LoggedAnswer]) -> None:
-        """Take note of some answers. Never waits for the disk; what the buffer has no room for is dropped, counted."""
+        """Put answers into the buffer, without waiting for the disk; those that it has no room for
+        are counted as dropped."""
         with self._state:
             for answer in answers:
                 places = len(answer.items) + ROW
@@ -143,17 +159,17 @@ class AnswerLog:
                 self._state.notify_all()
 
     def flush(self) -> None:
-        """Write what the buffer holds, now and in this thread. Raises `UserError` where the disk refuses."""
+        """Write what the buffer holds, now and in this thread. Raises `UserError` where the disk
+        refuses."""
         with self._writing:
             with self._state:
                 taken, self._buffer = self._buffer, []
             try:
-                kept = self._kept(taken)
-                if kept:
-                    path = self.folder / _part_name(kept[-1].time)
-                    write_table(_frame(kept), path)
-                    self.written += len(kept)
-                    self._forget_marked([path], since=kept[0].time)
+                if answers := self._unforgotten(taken):
+                    path = self.folder / _part_name(answers[-1].time)
+                    write_table(_frame(answers), path)
+                    self.written += len(answers)
+                    self._forget_marked([path], since=answers[0].time)
             except UserError:
                 with self._state:  # what is new stands behind it
                     self._buffer = taken + self._buffer
@@ -162,11 +178,13 @@ class AnswerLog:
                 self._places -= sum(len(answer.items) + ROW for answer in taken)
 
     def forget(self, user: str) -> int:
-        """Remove the answers given to a user so far, in the buffer and on the disk; how many there were.
+        """Remove the answers given to a user so far, in the buffer and on the disk; how many there
+        were.
 
-        Answers of the user in the buffers of other processes are removed before or right after these are written (and
-        are not counted). Takes the time of reading one column of all parts: call it in a thread. Raises `UserError`
-        where a part cannot be rewritten or another process holds the lock too long; repeating it is safe.
+        Answers of the user in the buffers of other processes are removed before or right after
+        these are written (and are not counted). Takes the time of reading one column of all parts:
+        call it in a thread. Raises `UserError` where a part cannot be rewritten or another process
+        holds the lock too long; repeating it is safe.
         """
         user, now = str(user), time.time()
         write_json(self.folder / f"forgotten-{_hash(user)}.json", {"time": now})
@@ -182,7 +200,8 @@ class AnswerLog:
         return [self.folder / name for name in sorted(os.listdir(self.folder)) if _PART.fullmatch(name)]
 
     def clean(self) -> int:
-        """Remove parts beyond `days` and markers that no buffer can need; how many parts were removed."""
+        """Remove parts beyond `days` and markers that no buffer can need; how many parts were
+        removed."""
         self._cleaned, removed = time.time(), 0
         oldest = _beginning(self._cleaned - self.days * 86400)
         for path in self.parts():
@@ -195,7 +214,8 @@ class AnswerLog:
         return removed
 
     def close(self) -> None:
-        """Write what is left, and end the thread. What cannot be written then is lost, counted and logged."""
+        """Write what is left, and end the thread. What cannot be written then is lost, counted and
+        logged."""
         with self._state:
             self._closing = True
             self._state.notify_all()
@@ -220,7 +240,7 @@ class AnswerLog:
                     self._state.wait_for(lambda: self._closing, timeout=min(self.seconds, 5.0))
             if time.time() - self._cleaned > CLEAN_EVERY:
                 self._attempt(self.clean)
-            self._tell_drops()
+            self._log_drops()
 
     def _is_full(self) -> bool:
         return len(self._buffer) >= self.rows or (4 * self._places >= self.most_places and bool(self._buffer))
@@ -234,17 +254,17 @@ class AnswerLog:
         return True
 
     def _take_up(self) -> None:
-        """Finish what a process that was killed while it forgot a user left undone, and remove old parts."""
+        """Forget the users that a killed process left half forgotten, and remove old parts."""
         self.clean()
         self._forget_marked(self.parts(), since=0.0)
 
-    def _tell_drops(self) -> None:
-        if self.dropped > self._told:
+    def _log_drops(self) -> None:
+        if self.dropped > self._drops_logged:
             log.warning(f"the answer log {str(self.folder)!r} has dropped {self.dropped:,} answers: the disk is slower")
-            self._told = self.dropped
+            self._drops_logged = self.dropped
 
-    def _kept(self, taken: list[LoggedAnswer]) -> list[LoggedAnswer]:
-        """Those of some answers that are neither of a forgotten user nor too old to know."""
+    def _unforgotten(self, taken: list[LoggedAnswer]) -> list[LoggedAnswer]:
+        """The answers that are neither of a forgotten user nor too old to know."""
         oldest = time.time() - MARKER_DAYS * 86400
         late = sum(answer.time < oldest for answer in taken)
         if late:
@@ -256,16 +276,16 @@ class AnswerLog:
     def _markers(self) -> Iterator[tuple[Path, str, float]]:
         """(file, hash of the user, time until which answers are forgotten) of every marker."""
         for name in os.listdir(self.folder):
-            if found := _MARKER.fullmatch(name):
+            if match := _MARKER.fullmatch(name):
                 try:
                     at = read_json(self.folder / name).get("time")
                 except UserError:  # removed meanwhile
                     continue
                 if isinstance(at, int | float):
-                    yield self.folder / name, found[1], float(at)
+                    yield self.folder / name, match[1], float(at)
 
     def _marked(self, users: Iterable[str], since: float = 0.0) -> dict[str, float]:
-        """Of these users those with a marker, and its time; nobody is looked at where there is none."""
+        """The users with a marker -> its time; no user is looked at where there is none."""
         until = {name: at for _, name, at in self._markers() if at >= since}
         return {user: until[key] for user in users if (key := _hash(user)) in until} if until else {}
 
@@ -274,7 +294,8 @@ class AnswerLog:
         self._rewrite(self._marked((user for path in parts for user in _users(path)), since), parts)
 
     def _rewrite(self, until: dict[str, float], parts: list[Path]) -> int:
-        """Parts without the answers given to these users up to a time each; how many answers that were."""
+        """Rewrite parts without the answers given to these users up to a time each; gives how many
+        answers those were."""
         if not until:
             return 0
         removed = 0
@@ -289,12 +310,12 @@ class AnswerLog:
                 except FileNotFoundError:  # by now too old
                     continue
                 past = frame.join(limit, on="user", how="left", maintain_order="left")
-                kept = past.filter(pl.col("until").is_null() | (pl.col("time") > pl.col("until"))).drop("until")
-                removed += len(frame) - len(kept)
-                if kept.is_empty():
+                rest = past.filter(pl.col("until").is_null() | (pl.col("time") > pl.col("until"))).drop("until")
+                removed += len(frame) - len(rest)
+                if rest.is_empty():
                     path.unlink(missing_ok=True)
-                elif len(kept) < len(frame):
-                    write_table(kept, path)
+                elif len(rest) < len(frame):
+                    write_table(rest, path)
         return removed
 
 
@@ -313,14 +334,14 @@ def _frame(answers: list[LoggedAnswer]) -> pl.DataFrame:
         columns = list(zip(*answers[first : first + STEP], strict=True))
         columns[6] = tuple([str(item) for item in items] for items in columns[6])
         columns[7] = tuple([float(score) for score in scores] for scores in columns[7])
-        made = zip(SCHEMA.items(), columns, strict=True)
-        frames.append(pl.DataFrame([pl.Series(name, values, dtype=dtype) for (name, dtype), values in made]))
+        pairs = zip(SCHEMA.items(), columns, strict=True)
+        frames.append(pl.DataFrame([pl.Series(name, values, dtype=dtype) for (name, dtype), values in pairs]))
         time.sleep(0)
     return pl.concat(frames)
 
 
 def _beginning(at: float) -> str:
-    """How the name of a part of that time begins."""
+    """The beginning of the name of a part of that time."""
     return datetime.fromtimestamp(at, UTC).strftime("answers-%Y%m%dT%H%M%S%f")
 
 

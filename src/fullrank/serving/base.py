@@ -1,8 +1,9 @@
-"""BaseService: what one process holds whichever family of models it serves, and how it opens, follows and closes.
+"""BaseService: one process of a service of any family of models: how it opens, follows changes and
+closes.
 
-Settings, store, versions, the batcher with its model thread, and the metrics. Everything here runs on the event loop;
-models answer on the batcher's thread, new versions are made on threads beside both. `Service` recommends,
-`PredictService` gives click probabilities.
+Settings, store, versions, the batcher with its model thread, and the metrics. Everything here runs
+on the event loop; models answer on the batcher's thread, new versions are made on threads beside
+both. `Service` recommends, `PredictService` gives click probabilities.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fullrank.core.registry import Problem
 from fullrank.run import Run
 from fullrank.serving.batcher import Batcher
 from fullrank.serving.messages import JsonObject
-from fullrank.serving.problems import without_places
+from fullrank.serving.problems import without_paths
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Document, StoreUnavailable, open_history_store
 from fullrank.serving.telemetry import Telemetry, Tracing
@@ -31,9 +32,9 @@ from fullrank.serving.versions import Versions, Watched
 
 log = logger(__name__)
 POLL = 0.25
-"""Seconds between two looks at what other processes wrote."""
+"""Seconds between two looks at the changes of other processes."""
 AGAIN = 5.0
-"""Seconds until what could not be followed is tried again."""
+"""Seconds until a change that could not be followed is tried again."""
 NO_SPAN = nullcontext()
 M = TypeVar("M")
 """A version that is open; it has a `name`."""
@@ -46,7 +47,8 @@ class BaseService(ABC, Generic[M]):
     """Which family of models it serves."""
 
     def __init__(self, settings: ServeSettings, telemetry: Telemetry | None = None, tracing: Tracing | None = None):
-        """Raises `UserError` for an address of a store that is none, and for a setting without effect here."""
+        """Raises `UserError` for an address of a store that is none, and for a setting without
+        effect here."""
         settings.require_effect(self.problem)
         self.settings = settings
         self.store = open_history_store(settings.store, keep=settings.history_most)
@@ -77,7 +79,8 @@ class BaseService(ABC, Generic[M]):
     async def open(self) -> None:
         """Open the store and the versions. Raises `UserError` where one of them cannot be.
 
-        A file that the store would make is made once there is something to answer with: what is refused leaves none.
+        A file that the store would make is made once there is something to answer with: what is
+        refused leaves none.
         """
         self.batcher.start()
         new = self.store.file is not None and not self.store.file.exists()
@@ -89,7 +92,7 @@ class BaseService(ABC, Generic[M]):
         await self.versions.begin(documents)
         if new:
             await self.store.open()
-            await self._take_in()  # what a process that began at the same time wrote
+            await self._take_in()  # documents of a process that began at the same time
         self._opened()
         await self.versions.start(self.store)
         self._tasks.append(asyncio.create_task(self._follow()))
@@ -119,25 +122,23 @@ class BaseService(ABC, Generic[M]):
     async def readiness(self) -> tuple[JsonObject, int]:
         """Whether requests can be answered, and the HTTP status.
 
-        A store that is away is told and leaves the status 200: what a request brings is still answered, and taking
-        every process out of the balancer would not bring the store back.
+        A store that is away is told and leaves the status 200: what a request brings is still
+        answered, and taking every process out of the balancer would not bring the store back.
         """
         if not self.ready:
             return {"status": "starting"}, 503
-        problems = [] if self.versions.detail is None else [without_places(self.versions.detail)]
+        problems = [] if self.versions.detail is None else [without_paths(self.versions.detail)]
         try:
             await asyncio.wait_for(self.store.ping(), 2)
         except (UserError, TimeoutError):
             problems.append("the store cannot be reached, or takes no events")
         if self.batcher.waiting >= self.settings.queue:
             problems.append("the queue is full")
-        return {
-            "status": "degraded" if problems else "ok", "problems": problems, "version": self.versions.state.first,
-            **self._served(),
-        }, 200  # fmt: skip
+        status, version = "degraded" if problems else "ok", self.versions.state.first
+        return {"status": status, "problems": problems, "version": version, **self._served()}, 200
 
     async def metrics(self) -> tuple[bytes, str]:
-        """What Prometheus reads, and its content type."""
+        """The metrics for Prometheus, and their content type."""
         self.telemetry.queue.set(self.batcher.waiting)
         self._count()
         return await asyncio.to_thread(self.telemetry.rendered)
@@ -149,7 +150,7 @@ class BaseService(ABC, Generic[M]):
             self._cards[model] = asyncio.create_task(asyncio.to_thread(self._card, model))
         return {**await asyncio.shield(self._cards[model]), **self._changing_card(model)}
 
-    # -- what the families differ in; where one has nothing to do, it leaves the method out
+    # -- differences of the families; where one has nothing to do, it leaves the method out
 
     @abstractmethod
     async def check(self) -> JsonObject:
@@ -167,21 +168,21 @@ class BaseService(ABC, Generic[M]):
         """Bring a version up to date, on the event loop, before it answers."""
 
     def _keep(self, documents: Sequence[Document]) -> None:
-        """Keep what the store says since `_sequence`."""
-        self._sequence = max([self._sequence, *(one.sequence for one in documents)])
+        """Keep the store's `documents` since `_sequence`."""
+        self._sequence = max([self._sequence, *(document.sequence for document in documents)])
 
     async def _take_in(self) -> None:
-        """Take in what other processes wrote."""
+        """Take in the changes of other processes."""
         documents = await self.store.documents(self._sequence)
         for document in documents:
             self.versions.follow(document)
         self._keep(documents)
 
     def _opened(self) -> None:
-        """Open what is written beside answers, and say what the store promises."""
+        """Open the log that is written beside answers, and log the promise of the store."""
 
     async def _flush(self) -> None:
-        """Write what was kept back, at the end."""
+        """Write what waits in buffers, at the end."""
 
     def _answering(self, user: str | None, version: str | None) -> M:
         """The version that is named, else the one that the user's share of the split says."""
@@ -189,7 +190,7 @@ class BaseService(ABC, Generic[M]):
 
     @abstractmethod
     def _served(self) -> JsonObject:
-        """What readyz says of the model."""
+        """Facts of the model for readyz."""
 
     def _count(self) -> None:
         """Set the gauges that are only read when metrics are."""
@@ -199,13 +200,13 @@ class BaseService(ABC, Generic[M]):
         """The card, on a thread."""
 
     def _changing_card(self, model: M) -> JsonObject:
-        """What of a card changes while the version serves."""
+        """The part of a card that changes while the version serves."""
         return {}
 
     # -- inside
 
     async def _follow(self) -> None:
-        """Follow what other processes wrote."""
+        """Follow the changes of other processes."""
         away = False
         while True:
             await asyncio.sleep(POLL)
@@ -238,8 +239,9 @@ class BaseService(ABC, Generic[M]):
 
 
 def family_of(settings: ServeSettings) -> Problem:
-    """Which family the run is of; where it cannot be opened, the first of the watched folder that can."""
-    watched = [] if settings.watch is None else [one.path for one in list_versions(Path(settings.watch)).values()]
+    watched = (
+        [] if settings.watch is None else [version.path for version in list_versions(Path(settings.watch)).values()]
+    )
     for run in (Path(settings.run), *watched):
         with suppress(UserError):
             return Run.open(run).spec.problem

@@ -1,8 +1,9 @@
-"""Batcher: one model thread that answers whatever queued while the last batch ran.
+"""Batcher: one model thread that answers the requests which queued while its last batch ran.
 
-No timed window: under light load a request goes alone and at once, under load batches grow by themselves. The queue is
-bounded: what does not fit is refused at once (`Overloaded`), and what waited too long is given up (`Late`), so a burst
-costs some requests and not all of them their latency.
+No timed window: under light load a request goes alone and at once, under load batches grow by
+themselves. The queue is bounded: what does not fit is refused at once (`Overloaded`), and what
+waited too long is given up (`Late`), so a burst costs some requests and not all of them their
+latency.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from fullrank.core.log import logger
 from fullrank.serving.stores import settle
 
 log = logger(__name__)
+Answering = Callable[[Sequence[Any]], Sequence[Any]]
+"""A function from the requests of one group to their answers, on the model thread."""
 
 
 class Overloaded(UserError):
@@ -38,7 +41,7 @@ class Late(UserError):
 
 
 def stopping() -> UserError:
-    """The error for what is asked of a service that ends."""
+    """The error for a request to a service that ends."""
     return UserError("the service is being stopped; try again when it is back", code="service-stopping", public=True)
 
 
@@ -46,11 +49,10 @@ def stopping() -> UserError:
 class Queued:
     """A request in the queue."""
 
-    answer: Callable[[Sequence[Any]], Sequence[Any]]
-    """What answers requests of its group, on the model thread."""
+    answer: Answering
     group: Hashable
     """Requests of one group go through the model together."""
-    ask: Any
+    request: Any
     future: asyncio.Future[Any]
     since: float
 
@@ -66,7 +68,8 @@ class Batcher:
         timeout: float = 2.0,
         observe: Callable[[int, float, float], None] = lambda size, waited, took: None,
     ):
-        """`observe` is told the size of each batch, the seconds that its oldest waited, and those that it took."""
+        """`observe` is told the size of each batch, the seconds that its oldest waited, and those
+        that it took."""
         self.most, self.queue, self.timeout, self._observe = most, queue, timeout, observe
         self.waiting = 0
         """Requests that have no answer yet."""
@@ -89,30 +92,27 @@ class Batcher:
             await asyncio.to_thread(self._thread.join, 30)
             self._thread = None
 
-    def submit(
-        self, answer: Callable[[Sequence[Any]], Sequence[Any]], ask: Any, group: Hashable = None
-    ) -> asyncio.Future[Any]:
+    def submit(self, answer: Answering, request: Any, group: Hashable = None) -> asyncio.Future[Any]:
         """A future of the answer. Raises `Overloaded` where the queue is full."""
         if self.waiting >= self.queue and not self._closed:
             raise Overloaded(self.waiting)
-        return self._put(answer, group, ask, time.perf_counter())
+        return self._put(answer, group, request, time.perf_counter())
 
     async def call(self, work: Callable[[], Any]) -> Any:
-        """Run something else on the model thread, between two batches: what must not meet a forward pass.
+        """Run other work on the model thread, between two batches, so that it meets no forward
+        pass.
 
         The bound of the queue and the deadline are for requests, and this is none.
         """
-        return await self._put(lambda asks: [work() for _ in asks], object(), None, inf)
+        return await self._put(lambda requests: [work() for _ in requests], object(), None, inf)
 
-    def _put(
-        self, answer: Callable[[Sequence[Any]], Sequence[Any]], group: Hashable, ask: Any, since: float
-    ) -> asyncio.Future[Any]:
-        if self._closed:  # what came behind the last batch would wait for ever
+    def _put(self, answer: Answering, group: Hashable, request: Any, since: float) -> asyncio.Future[Any]:
+        if self._closed:  # a request behind the last batch would wait for ever
             raise stopping()
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         self.waiting += 1
-        self._jobs.put(Queued(answer, group, ask, future, since))
+        self._jobs.put(Queued(answer, group, request, future, since))
         return future
 
     def _run(self) -> None:
@@ -120,7 +120,7 @@ class Batcher:
             self._answer(jobs)
 
     def _take(self) -> list[Queued] | None:
-        """What queued, at most `most`; None once the queue is closed."""
+        """The queued requests, at most `most`; None once the queue is closed."""
         first = self._jobs.get()
         if first is None:
             return None
@@ -128,7 +128,7 @@ class Batcher:
         while len(jobs) < self.most and not self._jobs.empty():  # this thread alone takes, so none is gone
             job = self._jobs.get()
             if job is None:
-                self._jobs.put(None)  # behind what was submitted before the close
+                self._jobs.put(None)  # behind the requests that were submitted before the close
                 break
             jobs.append(job)
         return jobs
@@ -145,8 +145,8 @@ class Batcher:
                 done.append((job.future, Late(self.timeout)))
             else:
                 groups.setdefault(job.group, []).append(job)
-        for some in groups.values():
-            done += zip((job.future for job in some), answers_of(some), strict=True)
+        for group in groups.values():
+            done += zip((job.future for job in group), answers_of(group), strict=True)
         took = time.perf_counter() - started
         assert self._loop is not None
         try:
@@ -159,22 +159,23 @@ class Batcher:
             log.exception("a batch could not be counted")
 
     def _deliver(self, done: list[tuple[asyncio.Future[Any], Any]]) -> None:
-        """On the event loop."""
+        """Give each request its answer, on the event loop."""
         self.waiting -= len(done)
         for future, answer in done:
             settle(future, answer)
 
 
 def answers_of(jobs: list[Queued]) -> list[Any]:
-    """The answers of one group. Where the batch fails, each request is tried alone, so one cannot spoil the others."""
+    """The answers of one group. Where the batch fails, each request is tried alone, so one cannot
+    spoil the others."""
     try:
-        found = list(jobs[0].answer([job.ask for job in jobs]))
-        if len(found) != len(jobs):
-            raise RuntimeError(f"{len(found)} answers for {len(jobs)} requests")
-        return found
-    except Exception as error:  # told to whoever asked; the thread has to live on
+        answers = list(jobs[0].answer([job.request for job in jobs]))
+        if len(answers) != len(jobs):
+            raise RuntimeError(f"{len(answers)} answers for {len(jobs)} requests")
+        return answers
+    except Exception as error:  # the request is answered by it; the thread has to live on
         if len(jobs) == 1:
             if not isinstance(error, UserError):
                 log.exception("a request failed")
             return [error]
-        return [one for job in jobs for one in answers_of([job])]
+        return [answer for job in jobs for answer in answers_of([job])]

@@ -1,8 +1,9 @@
-"""The card of a model that serves: what it is and was trained on, what it may be asked, whether its item vectors
-collapsed, and which items it shows.
+"""The card of a model that serves: its kind and data, the fields of its requests, whether its item
+vectors collapsed, and which items it shows.
 
-Figures are those of the diagnostics, on samples: at most `VECTORS` item vectors and a few hundred histories, so that a
-card costs a second or two at any size of catalogue. Each comes with a sentence that reads it.
+Figures are those of the diagnostics, on samples: at most `VECTORS` item vectors and a few hundred
+histories, so that a card costs a second or two at any size of catalogue. Each comes with a sentence
+that reads it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from fullrank.serving.explain import vectors_of
 from fullrank.serving.messages import JsonObject
 
 BANDS = ("head", "middle", "tail")
-"""Names of `popularity_bands`: each holds a third of the training events, the most popular items first."""
+"""Names of `popularity_bands`: each holds a third of the training events, the most popular items
+first."""
 VECTORS = 1 << 16
 """Most item vectors whose spectrum is computed."""
 POINTS = 64
@@ -53,7 +55,7 @@ SCORES = 1 << 26
 PLACES = 10
 """Places of each of these lists."""
 UNITS = {"retrieval": ("users", "items", "events"), "ranking": ("impressions", "fields")}
-"""Problem -> what the data of its runs is counted in."""
+"""Problem -> units of the data of its runs."""
 FEW = 50
 """Most values that a column of categories lists; with more it is text."""
 
@@ -66,42 +68,44 @@ def model_card(
     ranker: Run | None = None,
     reads: Reads | None = None,
 ) -> JsonObject:
-    """The card as JSON, figures included: what `GET /v1/model` answers. Call it once a version, off the model thread.
+    """The card as JSON, figures included, that `GET /v1/model` answers. Call it once a version, off
+    the model thread.
 
-    `predictor` is as it serves, items that were added included. `histories` (item numbers of its catalogue) are what
-    lists are made for; without them those of `evaluation.json` in the run's folder are read, where it has one. `reads`
-    are the features that model and ranker read; None is the model's.
+    `predictor` is as it serves, items that were added included. `histories` (item numbers of its
+    catalogue) are what lists are made for; without them those of `evaluation.json` in the run's
+    folder are read, where it has one. `reads` are the features that model and ranker read; None is
+    the model's.
     """
     model, spec = predictor.model, run.spec
     architecture, reasoner = getattr(spec, "model", None), model.reasoner
-    width = getattr(architecture, "dim", None)
+    reasoning = of_ranker = None
+    if reasoner is not None:
+        reasoning = {"steps": reasoner.steps, "most_steps": 2 * reasoner.steps, "streams": reasoner.streams}
+    if ranker is not None:
+        of_ranker = {"recipe": ranker.spec.recipe, "parameters": ranker.manifest.get("parameters")}
     return {
         **run_facts(run),
         "items": predictor.catalog.size,
-        "dim": width,
+        "dim": getattr(architecture, "dim", None),
         "layers": len(blocks_of(model)) or getattr(getattr(architecture, "encoder", None), "layers", None),
         "max_length": model.max_length,
         "reads_times": model.reads_times,
-        "reasoning": None if reasoner is None else {
-            "steps": reasoner.steps, "most_steps": 2 * reasoner.steps, "streams": reasoner.streams
-        },
+        "reasoning": reasoning,
         "explains": {
             "attention": any(attention_of(block) is not None for block in blocks_of(model)),
             "because": callable(getattr(predictor.index, "all", None)),
         },
         "has_ranker": ranker is not None,
-        "ranker": None if ranker is None else {
-            "recipe": ranker.spec.recipe, "parameters": ranker.manifest.get("parameters")
-        },
+        "ranker": of_ranker,
         "columns": columns(predictor.catalog),
         "collapse": collapse(vectors_of(predictor), predictor.catalog.popularity),
         "fairness": fairness(run, predictor, histories),
         **_features(reads or predictor.reads),
-    }  # fmt: skip
+    }
 
 
 def run_facts(run: Run) -> JsonObject:
-    """What a card says of any run."""
+    """Facts of any run for its card."""
     architecture, data = getattr(run.spec, "model", None), run.manifest.get("data", {})
     return {
         "version": run.path.resolve().name,
@@ -113,18 +117,20 @@ def run_facts(run: Run) -> JsonObject:
             "fingerprint": data.get("split_fingerprint"),
             **{unit: data.get(unit) for unit in UNITS[run.spec.problem]},
         },
-        "trained": _trained(run),
+        "trained": _trained_at(run),
         "validation": _validation(run),
     }
 
 
 def columns(catalog: Catalog) -> list[JsonObject]:
-    """The columns that a request may filter by: name, kind (bool, category, number, text), values or bounds."""
-    return [found for name in catalog.columns if (found := _column(catalog.frame[name])) is not None]
+    """The columns that a request may filter by: name, kind (bool, category, number, text), values
+    or bounds."""
+    return [facts for name in catalog.columns if (facts := _column(catalog.frame[name])) is not None]
 
 
 def collapse(vectors: Float[Tensor, "V D"] | None, popularity: Int[np.ndarray, "V"]) -> JsonObject:
-    """How many directions the item vectors use: ranks, falling singular values over the first, and a reading.
+    """How many directions the item vectors use: ranks, falling singular values over the first, and
+    a reading.
 
     Of more than `VECTORS` items, that many evenly spaced ones are read.
     """
@@ -153,13 +159,14 @@ def collapse(vectors: Float[Tensor, "V D"] | None, popularity: Int[np.ndarray, "
 
 
 def fairness(run: Run, predictor: Predictor, histories: Histories | None = None) -> JsonObject:
-    """Which share of the shown places goes to each band of popularity, beside its share of events and of items."""
+    """The share of the shown places that goes to each band of popularity, beside its share of
+    events and of items."""
     popularity = predictor.catalog.popularity
     shown, source = None, "sample"
     if histories is not None and (histories.lengths > 0).any():
         most = max(min(HISTORIES, SCORES // max(predictor.catalog.size, 1)), 16)
-        (some,) = np.nonzero(histories.lengths)
-        request = RequestBatch(None, histories.take(some[:most]))
+        (rows,) = np.nonzero(histories.lengths)
+        request = RequestBatch(None, histories.take(rows[:most]))
         shown = predictor.lists(request, ListOptions(k=PLACES)).ids
     elif (run.path / "evaluation.json").is_file():
         shown, source = _evaluated_lists(run), "evaluation"
@@ -188,7 +195,8 @@ def fairness(run: Run, predictor: Predictor, histories: Histories | None = None)
 
 
 def sample_histories(run: Run, count: int = HISTORIES) -> Histories | None:
-    """Test histories of the store that a run was trained on, drawn at random; None where the store is not there."""
+    """Test histories of the store that a run was trained on, drawn at random; None where the store
+    is not there."""
     try:
         users = event_store_of(run).eval_set("test").histories
     except UserError:
@@ -210,29 +218,29 @@ def _evaluated_lists(run: Run) -> Int[np.ndarray, "U k"] | None:
 def _read_collapse(used: float, width: int, first: float, likeness: float | None) -> str:
     share = used / width
     if share >= 0.6:
-        found = "the vectors are spread over most of their directions, and nothing collapsed"
+        reading = "the vectors are spread over most of their directions, and nothing collapsed"
     elif share >= 0.25:
-        found = "part of the width lies idle"
+        reading = "part of the width lies idle"
     else:
-        found = "most of the width lies idle, which is what collapse looks like"
+        reading = "most of the width lies idle, which is what collapse looks like"
     popular = likeness is not None and abs(likeness) >= 0.5
     along = f"; the strongest one carries {first:.0%} of the energy" + (" and follows popularity" if popular else "")
-    return f"They count as {used:.0f} of {width} directions: {found}{along}."
+    return f"They count as {used:.0f} of {width} directions: {reading}{along}."
 
 
 def _read_fairness(bands: list[JsonObject], different: int, places: int) -> str:
     head, tail = bands[0], bands[-1]
     if head["shown"] > 1.25 * head["events"]:
-        found = "popular items are shown more often than people choose them"
+        reading = "popular items are shown more often than people choose them"
     elif head["shown"] < 0.8 * head["events"]:
-        found = "popular items are shown less often than people choose them"
+        reading = "popular items are shown less often than people choose them"
     else:
-        found = "popular items are shown about as often as people choose them"
+        reading = "popular items are shown about as often as people choose them"
     rest = f"the tail gets {tail['shown']:.0%} of the places and has {tail['events']:.0%} of the events"
-    return f"{found[0].upper()}{found[1:]}; {rest}. {different:,} different items stand in {places:,} places."
+    return f"{reading[0].upper()}{reading[1:]}; {rest}. {different:,} different items stand in {places:,} places."
 
 
-def _trained(run: Run) -> str | None:
+def _trained_at(run: Run) -> str | None:
     """When the weights were written, as their file says (a copied folder may have a later time)."""
     try:
         return datetime.fromtimestamp((run.path / WEIGHTS).stat().st_mtime, UTC).isoformat(timespec="seconds")
@@ -253,49 +261,53 @@ def _validation(run: Run) -> JsonObject | None:
     return {"metric": metric, "value": round(float(best[f"validation/{metric}"]), 5), "epoch": best.get("epoch")}
 
 
-def described(field: AnyField, encoder: FieldEncoder) -> JsonObject:
-    """A field for a form: name, `kind`, the values of a category that has few, and what separates those of a text."""
-    found = {"name": field.name, "kind": field.kind}
+def field_facts(field: AnyField, encoder: FieldEncoder) -> JsonObject:
+    """A field for a form: name, `kind`, the values of a category that has few, and what separates
+    those of a text."""
+    facts = {"name": field.name, "kind": field.kind}
     if isinstance(field, BagOf | SequenceOf) and field.separator is not None:
-        found["separator"] = field.separator
+        facts["separator"] = field.separator
     if isinstance(field, Categorical):
         known = encoder.lookup(field)
         if isinstance(known, Vocabulary) and len(known.values) <= FEW:
-            return found | {"values": sorted(known.values.to_list())}
-    return found
+            return facts | {"values": sorted(known.values.to_list())}
+    return facts
 
 
 def _features(reads: Reads) -> JsonObject:
-    """The features that are read, by role, for forms; those that are made of times have the kind `time`."""
-    fields = {one.name: described(one, reads.encoder) for one in reads.fields(*ROLES) if reads.encoder is not None}
-    told = {
+    """The features that are read, by role, for forms; those that are made of times have the kind
+    `time`."""
+    encoder = reads.encoder
+    fields = {} if encoder is None else {field.name: field_facts(field, encoder) for field in reads.fields(*ROLES)}
+    by_role = {
         role: [fields.get(name) or {"name": name, "kind": "time"} for name in names]
         for role, names in reads.names.items()
     }
-    return {"features": told} if told else {}
+    return {"features": by_role} if by_role else {}
 
 
 def _column(column: pl.Series) -> JsonObject | None:
     """One column of the items; None for a type that nobody can filter by."""
-    (kind, listed), found = kind_of(column.dtype), {"name": column.name}
+    (kind, listed), facts = kind_of(column.dtype), {"name": column.name}
     if kind is None or isinstance(column.dtype, pl.Array):  # such are the library's own: vectors, codes
         return None
     if kind == "flag" and not listed:
-        return found | {"kind": "bool"}
+        return facts | {"kind": "bool"}
     if kind == "number" and not listed:
         known = column.cast(pl.Float64).drop_nulls()
         known = known.filter(known.is_finite())
         bounds: Mapping[str, Any] = {"min": known.min(), "max": known.max()} if len(known) else {}
-        return found | {"kind": "number", **bounds}
+        return facts | {"kind": "number", **bounds}
     column = column.drop_nulls().explode() if listed else column
     values = column.cast(pl.String).drop_nulls().unique()
     if len(values) > FEW or column.name == "title":
-        return found | {"kind": "text"}
-    return found | {"kind": "category", "values": values.sort().to_list()}
+        return facts | {"kind": "text"}
+    return facts | {"kind": "category", "values": values.sort().to_list()}
 
 
 def _rank_correlation(values: Float[np.ndarray, "n"], popularity: Int[np.ndarray, "n"]) -> float | None:
-    """Spearman's; None where one of them is constant. The sign of a singular vector is free."""
+    """Spearman's correlation; None where one of them is constant. The sign of a singular vector is
+    free."""
     frame = pl.DataFrame({"value": values, "events": popularity})
-    found = frame.select(pl.corr("value", "events", method="spearman").fill_nan(None)).item()
-    return None if found is None else float(found)
+    correlation = frame.select(pl.corr("value", "events", method="spearman").fill_nan(None)).item()
+    return None if correlation is None else float(correlation)

@@ -35,7 +35,8 @@ class Client:
         self._pool = urllib3.PoolManager(timeout=timeout, retries=urllib3.Retry(2, redirect=0, backoff_factor=0.2))
 
     def recommend(self, **request: Any) -> dict[str, Any]:
-        """The answer to one request, as `POST /v1/recommend` takes it: user=, history=, k=, exclude=, ..."""
+        """The answer to one request, as `POST /v1/recommend` takes it: user=, history=, k=,
+        exclude=, ..."""
         return self.call("POST", "/v1/recommend", request)
 
     def recommend_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -51,7 +52,8 @@ class Client:
         return self.call("GET", f"/v1/items/{quote(str(item), safe='')}/similar?k={int(k)}")
 
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Store events: user, item, and event_id or time, so that sending them again stores them once."""
+        """Store events: user, item, and event_id or time, so that sending them again stores them
+        once."""
         return self.call("POST", "/v1/events", {"events": list(events)})
 
     def put_items(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -71,10 +73,11 @@ class Client:
         return self.call("DELETE", f"/v1/users/{quote(str(user), safe='')}")
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Any route. Raises `UserError` with the service's own sentence where it refuses, and where it is not there."""
+        """Any route. Raises `UserError` with the service's own sentence where it refuses, and where
+        it is not there."""
         try:
             data = None if body is None else json.dumps(body)
-            found = self._pool.request(method, self.url + path, body=data, headers=self._headers)
+            response = self._pool.request(method, self.url + path, body=data, headers=self._headers)
         except urllib3.exceptions.HTTPError as error:
             reason = str(getattr(error, "reason", error)).rpartition(": ")[2]
             raise UserError(
@@ -82,16 +85,16 @@ class Client:
                 code="service-unreachable",
             ) from None
         try:
-            tree = read_json_text(found.data)
+            tree = read_json_text(response.data)
         except UserError:
             raise UserError(
-                f"{self.url}{path} answered with status {found.status} and no JSON; is it a fullrank service?",
+                f"{self.url}{path} answered with status {response.status} and no JSON; is it a fullrank service?",
                 code="not-a-service",
             ) from None
-        if found.status >= 400:
+        if response.status >= 400:
             said = tree if isinstance(tree, dict) else {}
             raise UserError(
-                f"the service refused ({found.status}): {said.get('detail', 'it says no reason')}",
+                f"the service refused ({response.status}): {said.get('detail', 'it says no reason')}",
                 code=str(said.get("code", "service-refused")),
             )
         return tree

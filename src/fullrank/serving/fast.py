@@ -1,16 +1,19 @@
-"""Quick inference for a service: lists of 1 to 64 short histories on the CPU, each batch one call of TorchScript.
+"""Quick inference for a service: lists of 1 to 64 short histories on the CPU, each batch one call
+of TorchScript.
 
 From numpy arrays to numpy arrays: histories -> states -> scores of all items, filters, the k best
-(`serving/fast_search.py`). It computes what `model.answer` and `exact.top_k` do, to about 1e-6, in their order. It is a
-copy of the weights as they were when it was made. `fullrank evaluate` and `recommend` do not use it.
+(`serving/fast_search.py`). It computes what `model.answer` and `exact.top_k` do, to about 1e-6, in
+their order. It is a copy of the weights as they were when it was made. `fullrank evaluate` and
+`recommend` do not use it.
 
-The encoder is packed: the events of a few histories lie behind each other, without padding. It differs from the model's
-own forward pass in what is left out, not in what is computed: no padding; the last layer computes the last event of
-each history alone, all that a list is made of; products by oneDNN over weights that are laid out for it once.
-TorchScript runs all of it as one call: it holds no lock of Python meanwhile, so that an event loop in another thread
-goes on. Features beside the items are added to their vectors before that call (`serving/packed_features.py`); where
-they are fused otherwise, the model's own code reads them. N events of all B histories; how signatures look is said in
-`serving/packed_attention.py`.
+The encoder is packed: the events of a few histories lie behind each other, without padding. It
+differs from the model's own forward pass in what is left out, not in what is computed: no padding;
+the last layer computes the last event of each history alone, all that a list is made of; products
+by oneDNN over weights that are laid out for it once. TorchScript runs all of it as one call: it
+holds no lock of Python meanwhile, so that an event loop in another thread goes on. Features beside
+the items are added to their vectors before that call (`serving/packed_features.py`); where they are
+fused otherwise, the model's own code reads them. N events of all B histories;
+`serving/packed_attention.py` says why signatures look as they do.
 
 No `from __future__ import annotations` here: TorchScript reads the annotations of what it compiles.
 """
@@ -43,8 +46,8 @@ from fullrank.models.sequential.objectives.tasks.next_item import NextItemTask
 from fullrank.serving.fast_search import (
     NONE,
     Best,
-    Found,
     Hidden,
+    ScoredLists,
     Searched,
     barring,
     compiled,
@@ -54,7 +57,7 @@ from fullrank.serving.fast_search import (
 )
 from fullrank.serving.packed_attention import CHUNK, Chunk, Dense, Layout, Mixer
 from fullrank.serving.packed_features import PackedFeatures
-from fullrank.serving.requests import jagged
+from fullrank.serving.requests import Rows, jagged
 
 
 @no_type_check
@@ -68,19 +71,19 @@ class PackedBlock(nn.Module):
         assert isinstance(block.attention, SoftmaxAttention | HSTUAttention)
         self.final, self.pre, self.mixer = final, block.pre, Mixer(block.attention, final, max_length)
         self.norm: nn.Module = block.attention_norm
-        made = block.feed_forward
-        self.feeds, self.gate = made is not None, isinstance(made, SwiGLU)
+        feed_forward = block.feed_forward
+        self.feeds, self.gate = feed_forward is not None, isinstance(feed_forward, SwiGLU)
         self.opened: nn.Module = nn.Identity()
         self.up: nn.Module = nn.Identity()
         self.down: nn.Module = nn.Identity()
         self.fed_norm: nn.Module = nn.Identity()
-        if isinstance(made, SwiGLU):
-            self.opened = Dense(made.gate.weight, made.gate.bias, "silu")
-            self.up = Dense(made.up.weight, made.up.bias)
-        elif isinstance(made, MLP):
-            self.up = Dense(made.up.weight, made.up.bias, made.activation.__name__)
-        if isinstance(made, SwiGLU | MLP):
-            self.down, self.fed_norm = Dense(made.down.weight, made.down.bias), block.feed_forward_norm
+        if isinstance(feed_forward, SwiGLU):
+            self.opened = Dense(feed_forward.gate.weight, feed_forward.gate.bias, "silu")
+            self.up = Dense(feed_forward.up.weight, feed_forward.up.bias)
+        elif isinstance(feed_forward, MLP):
+            self.up = Dense(feed_forward.up.weight, feed_forward.up.bias, feed_forward.activation.__name__)
+        if isinstance(feed_forward, SwiGLU | MLP):
+            self.down, self.fed_norm = Dense(feed_forward.down.weight, feed_forward.down.bias), block.feed_forward_norm
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         mixed = self.mixer(self.norm(x) if self.pre else x, layout)
@@ -113,7 +116,8 @@ class PackedTransformer(nn.Module):
         self.scale, self.norm_input, self.norm_output = encoder.scale, encoder.norm_input, encoder.norm_output
 
     def forward(self, x: Tensor, lengths: list[int], times: Tensor) -> Tensor:
-        """[N, D] vectors of the events of histories of these lengths, [N] times (or none) -> [B, D]."""
+        """[N, D] vectors of the events of histories of these lengths, [N] times (or none) -> [B,
+        D]."""
         layout = self.layout(lengths, times)
         if self.positioned:
             at = layout.to_come if self.from_end else layout.places
@@ -126,11 +130,14 @@ class PackedTransformer(nn.Module):
         return self.norm_output(x)
 
     def layout(self, lengths: list[int], times: Tensor) -> Layout:
-        """Where events stand, and the chunks that they are mixed in."""
-        given = torch.tensor(lengths)
-        ends = given.cumsum(0)
-        starts, last = ends - given, ends - 1
-        row = torch.arange(len(lengths)).repeat_interleave(given)
+        """Positions of the events, and the chunks that they are mixed in: as many whole histories,
+        from row `first` on, as have `chunk` events together. Events low .. high-1 are theirs; what
+        stands outside of an event's own history, or behind it where attention is causal, is hidden
+        by -inf."""
+        counts = torch.tensor(lengths)
+        ends = counts.cumsum(0)
+        starts, last = ends - counts, ends - 1
+        row = torch.arange(len(lengths)).repeat_interleave(counts)
         numbers, begun, closed = torch.arange(len(row)), starts.index_select(0, row), last.index_select(0, row)
         chunks: list[Chunk] = []
         low, first, high, hide = 0, 0, 0, -float("inf")
@@ -149,29 +156,34 @@ class PackedTransformer(nn.Module):
                 among = torch.zeros(outside.shape).masked_fill_(outside, hide)
             chunks.append(Chunk(low, high, first, end, among, behind))
             low, first = high, end
-        asked = times.index_select(0, torch.minimum(numbers + 1, closed)) if self.timed else times
-        return Layout(numbers - begun, closed - numbers, last, asked, times, chunks)
+        query_times = times.index_select(0, torch.minimum(numbers + 1, closed)) if self.timed else times
+        return Layout(numbers - begun, closed - numbers, last, query_times, times, chunks)
 
 
 @no_type_check
 class PackedGRU(nn.Module):
-    """States of the last events: torch's own recurrence over packed rows."""
+    """States of the last events: torch's own recurrence over packed rows.
+
+    `torch.gru` takes events step by step, at each step those of the histories that are still going
+    on, the longest first. So the events of histories behind each other are sorted by (position,
+    rank of the history by length).
+    """
 
     def __init__(self, encoder: GRUEncoder):
         super().__init__()
-        self.weights = [one.detach().clone() for one in encoder.gru.parameters()]
+        self.weights = [parameter.detach().clone() for parameter in encoder.gru.parameters()]
         self.layers, self.hidden = encoder.gru.num_layers, encoder.gru.hidden_size
         self.back = encoder.back
 
     def forward(self, x: Tensor, lengths: list[int], times: Tensor) -> Tensor:
         """[N, D] vectors of the events of histories of these lengths -> [B, D]."""
-        given = torch.tensor(lengths)
-        order = given.argsort(descending=True)
+        counts = torch.tensor(lengths)
+        order = counts.argsort(descending=True)
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(lengths))
-        begun = (given.cumsum(0) - given).repeat_interleave(given)
+        begun = (counts.cumsum(0) - counts).repeat_interleave(counts)
         places = torch.arange(len(begun)) - begun
-        by_step = (places * len(lengths) + rank.repeat_interleave(given)).argsort()
+        by_step = (places * len(lengths) + rank.repeat_interleave(counts)).argsort()
         start = torch.zeros(self.layers, len(lengths), self.hidden)
         _, state = torch.gru(
             x.index_select(0, by_step),
@@ -205,7 +217,8 @@ def pack_encoder(encoder: nn.Module) -> nn.Module | None:
 COVER = np.zeros(1, np.int64)
 """In place of an item's number, for a place whose vector is not an item's."""
 Events = tuple[Tensor, Tensor, list[int], Tensor]
-"""Vectors; which of them the events of some histories have, behind each other; how many each has; their times."""
+"""Vectors; the rows of them that the events of histories have, behind each other; the histories'
+lengths; times."""
 
 
 @no_type_check  # nor a checker of shapes, which wraps functions while tests run
@@ -221,7 +234,8 @@ class Ranking(nn.Module):
 
     @torch.jit.export
     def states(self, vectors: Tensor, items: Tensor, lengths: list[int], times: Tensor) -> Tensor:
-        """[V, D] vectors of all items, [N] items of histories of these lengths, [N] times (or none) -> [B, D]."""
+        """[V, D] vectors of all items, [N] items of histories of these lengths, [N] times (or none)
+        -> [B, D]."""
         x = vectors.index_select(0, items)
         if self.covers:
             x.index_copy_(0, torch.tensor(lengths).cumsum(0) - 1, self.cover.expand(len(lengths), -1))
@@ -238,7 +252,7 @@ class Ranking(nn.Module):
         k: int,
         hidden: Hidden,
     ) -> tuple[Tensor, Tensor, int, Tensor]:
-        """What `Best` gives of the states."""
+        """Lists for the states of histories, as `Best` gives them."""
         y = self.states(vectors, items, lengths, times)
         if self.cosine:
             y = F.normalize(y, dim=-1, eps=1e-12)
@@ -250,39 +264,41 @@ class FastEncoder:
     """A trained recommender, compiled for few histories at a time. Many threads may share one."""
 
     def __init__(self, model: RecommenderModel, ranking: Any):
-        """Use `of`."""
+        """For `of`, which compiles `ranking`."""
         self._ranking, self._timed, self._cosine = ranking, model.reads_times, model.cosine
         self._covers, self._roles = isinstance(model.task, ClozeTask), model.reads_features
         self._beside: Any = None
         self._packed: PackedFeatures | None = None
         self._read_beside(model.task)
         self._reads = model.max_length - self._covers
-        """How many of a history's last events are read."""
-        self._put(model.items.all().detach().clone())
+        """Most last events of a history that are read."""
+        self._set_vectors(model.items.all().detach().clone())
 
     def _read_beside(self, task: Any) -> None:
         """Read features as this task does; without padding where they are but added."""
         if self._roles is not None:
-            own = deepcopy(cast(HistoryTask, task))
-            self._beside = own.beside
-            self._packed = None if self._covers or own.features is None else PackedFeatures.of(own.features)
+            reader = deepcopy(cast(HistoryTask, task))
+            self._beside = reader.beside
+            self._packed = None if self._covers or reader.features is None else PackedFeatures.of(reader.features)
 
-    def _put(self, vectors: Float[Tensor, "V D"]) -> None:
+    def _set_vectors(self, vectors: Float[Tensor, "V D"]) -> None:
         self._vectors = vectors.contiguous()
         self.searched = searched_items(unit(self._vectors) if self._cosine else self._vectors)
 
     @staticmethod
     def of(model: Any) -> "FastEncoder | None":
-        """The model as it is now; None for one of another kind than is known here, which has its own `answer`.
+        """The model as it is now; None for one of another kind than is known here, which has its
+        own `answer`.
 
-        Known are models on the CPU in 32 bits that search item vectors (of items of any kind) with a transformer of
-        softmax or HSTU attention, or a GRU. Compiling takes about a second. Raises `UserError` for NaN weights.
+        Known are models on the CPU in 32 bits that search item vectors (of items of any kind) with
+        a transformer of softmax or HSTU attention, or a GRU. Compiling takes about a second. Raises
+        `UserError` for NaN weights.
         """
         if type(model) is not RecommenderModel or type(model.task) not in (NextItemTask, LastItemTask, ClozeTask):
             return None
         if model.items.reads_apart:  # one table of vectors serves both ends here
             return None
-        if any(one.device.type != "cpu" or one.dtype != torch.float32 for one in model.parameters()):
+        if any(parameter.device.type != "cpu" or parameter.dtype != torch.float32 for parameter in model.parameters()):
             return None
         encoder = pack_encoder(model.encoder)
         if encoder is None:
@@ -290,9 +306,9 @@ class FastEncoder:
         cover = model.task.cover if isinstance(model.task, ClozeTask) else None
         ranking = compiled(Ranking(encoder, cover, model.cosine, model.temperature).eval())
         with torch.inference_mode():
-            made = FastEncoder(model, ranking)
-            made._warm_up()
-        return made
+            fast = FastEncoder(model, ranking)
+            fast._warm_up()
+        return fast
 
     @torch.inference_mode()
     def with_items(
@@ -301,53 +317,55 @@ class FastEncoder:
         barred: Bool[np.ndarray, "V"] | None = None,
         task: Any = None,
     ) -> "FastEncoder":
-        """The same encoder over other items: `vectors` as `model.items.all()` gives them, then those of new items.
+        """The encoder over other items: `vectors` as `model.items.all()` gives them, then
+        those of new items.
 
-        `task` is that of the model with these items, which features are read by (an item's age is made of its first
-        event). `barred` are items that nobody is shown; they cost nothing at a request. It shares what is compiled, and
-        without `vectors` the table too.
+        `task` is that of the model with these items, which features are read by (an item's age is
+        made of its first event). `barred` are items that nobody is shown; they cost nothing at a
+        request. It shares what is compiled, and without `vectors` the table too.
         """
-        made = copy(self)
+        other = copy(self)
         if vectors is not None:
-            made._put(vectors)
+            other._set_vectors(vectors)
         if task is not None:
-            made._read_beside(task)
-        made.searched = barring(made.searched, barred)
-        return made
+            other._read_beside(task)
+        other.searched = barring(other.searched, barred)
+        return other
 
     @torch.inference_mode()
     def states_of(
         self,
-        histories: Sequence[Int[np.ndarray, "_"]],
-        times: Sequence[Int[np.ndarray, "_"]] | None = None,
+        histories: Rows,
+        times: Rows | None = None,
         features: HistoryFeatures | None = None,
     ) -> Float[Tensor, "B D"]:
-        """Readouts (`model.task.readout`) of histories of one array of item numbers each, oldest first, as
-        `model.searched` takes them. None is empty, a model that reads times gets them, and one that reads features
-        those beside all events."""
+        """Readouts (`model.task.readout`) of histories of one array of item numbers each, oldest
+        first, as `model.searched` takes them. None is empty, a model that reads times gets them,
+        and one that reads features those beside all events."""
         return self._ranking.states(*self._reader(histories, times, features)(slice(None)))
 
     @torch.inference_mode()
     def lists_of(
         self,
-        histories: Sequence[Int[np.ndarray, "_"]],
+        histories: Rows,
         k: int,
         *,
-        times: Sequence[Int[np.ndarray, "_"]] | None = None,
-        hidden: Sequence[Int[np.ndarray, "_"]] | None = None,
+        times: Rows | None = None,
+        hidden: Rows | None = None,
         refused: Sequence[Bool[np.ndarray, "V"] | None] | None = None,
         features: HistoryFeatures | None = None,
     ) -> tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"]]:
-        """Scores and item numbers of the k best items of each history, best first; empty places are -inf and -1.
+        """Scores and item numbers of the k best items of each history, best first; empty places are
+        -inf and -1.
 
-        `hidden` are items that each row is not shown (its whole history, where seen items are excluded, and what its
-        request excludes; None: nothing is hidden), `refused` a mask of items that it is not shown, or None. Raises
-        `UserError` for a NaN score.
+        `hidden` are items that each row is not shown (its whole history, where seen items are
+        excluded, and what its request excludes; None: nothing is hidden), `refused` a mask of items
+        that it is not shown, or None. Raises `UserError` for a NaN score.
         """
 
         read = self._reader(histories, times, features)
 
-        def part(rows: slice, hidden: Hidden) -> Found:
+        def part(rows: slice, hidden: Hidden) -> ScoredLists:
             vectors, *events = read(rows)
             return self._ranking(vectors, self.searched, *events, k, hidden)
 
@@ -355,18 +373,18 @@ class FastEncoder:
 
     def _reader(
         self,
-        histories: Sequence[np.ndarray],
-        times: Sequence[np.ndarray] | None,
+        histories: Rows,
+        times: Rows | None,
         features: HistoryFeatures | None,
     ) -> Callable[[slice], Events]:
-        """What the encoder reads of some of the rows."""
+        """The encoder's inputs, as a function of a slice of the rows."""
         if self._beside is None:
             return lambda rows: self._items_of(histories[rows], None if times is None else times[rows])
         moments = np.concatenate(times) if self._timed and times is not None else None
         whole = Histories(jagged(histories), moments, features=features)
         return lambda rows: self._vectors_of(whole.take(rows))
 
-    def _items_of(self, histories: Sequence[np.ndarray], times: Sequence[np.ndarray] | None) -> Events:
+    def _items_of(self, histories: Rows, times: Rows | None) -> Events:
         """The last events of all histories behind each other."""
         items, moments = [row[-self._reads :] for row in histories], NONE
         lengths = [len(row) for row in items]
@@ -379,7 +397,8 @@ class FastEncoder:
         return self._vectors, end_to_end(items), lengths, moments
 
     def _vectors_of(self, histories: Histories) -> Events:
-        """The same with features: a vector for each place, made of rows that are padded where it is not but a sum."""
+        """The last events with features, a vector for each place; rows are padded where it is more
+        than a sum."""
         assert self._beside is not None and self._roles is not None
         items, moments = histories.items.last(self._reads), histories.times
         if self._packed is not None:
@@ -400,7 +419,8 @@ class FastEncoder:
         return vectors, torch.arange(len(vectors)), inputs.lengths.tolist(), known
 
     def _warm_up(self) -> None:
-        """TorchScript settles its plan in the first calls, of few rows and of many."""
+        """Answer a few times, of few rows and of many: TorchScript settles its plan in the first
+        calls."""
         for rows in (1, 1, 1, 8, 8, 8):
             row = np.zeros(min(9, self._reads), np.int64)
             self.lists_of([row] * rows, 1, times=[row] * rows, hidden=[row] * rows)

@@ -1,16 +1,20 @@
-"""ItemGrowth: first vectors of items that come while a version serves, and the model and predictor that know them.
+"""ItemGrowth: first vectors of items that come while a version serves, and the model and predictor
+that know them.
 
-Where an item that the run does not have gets its vector from:
+Sources of the vector of an item that the run does not have:
 
-- `like`: the mean of the vectors of the items that it is said to be like (a run's own, or others that were added).
-- `features`: what the run's own item module makes of its columns or text, for items made of those. A part of an item's
-  own starts where `like` says, else at the mean of all items, as in `fr.grow_catalog`.
-- `title`: the mean of the vectors of the items with the most similar titles (`titles.py`), the more similar ones more.
+- `like`: the mean of the vectors of the items that it is said to be like (a run's own, or others
+  that were added).
+- `features`: the vector that the run's own item module makes of its columns or text, for items made
+  of those. A part of an item's own starts where `like` says, else at the mean of all items, as in
+  `fr.grow_catalog`.
+- `title`: the mean of the vectors of the items with the most similar titles (`titles.py`), the more
+  similar ones more.
 - `none`: a model that counts has counted nothing of it. It is in the catalogue, and ranked last.
 
-Items made of semantic ids, and items made of text that come without any, take the codes or the text of the one item
-that their neighbours' mean is nearest to: the two then have the same vector. Nothing is trained, and items of the run
-keep their numbers, their vectors and their scores.
+Items made of semantic ids, and items made of text that come without any, take the codes or the text
+of the one item that their neighbours' mean is nearest to: the two then have the same vector.
+Nothing is trained, and items of the run keep their numbers, their vectors and their scores.
 """
 
 from __future__ import annotations
@@ -64,7 +68,7 @@ Near = tuple[tuple[int, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the vector of a new item comes from; two that are equal give equal vectors."""
+    """The source of a new item's vector; two that are equal give equal vectors."""
 
     item: int | str
     rule: Rule
@@ -73,9 +77,9 @@ class Origin:
     weights: tuple[float, ...] = ()
     """Their shares, which add up to 1."""
     read: tuple[tuple[str, Any], ...] = ()
-    """What the item module reads of the item itself."""
+    """Columns of the item that the item module reads, with their values."""
     copied: int | None = None
-    """The item of the run whose codes or text it has."""
+    """The item of the run whose codes or text it takes."""
 
 
 class ItemGrowth:
@@ -99,17 +103,18 @@ class ItemGrowth:
 
     @cached_property
     def own_columns(self) -> frozenset[str]:
-        """Columns of the item table that the library filled in for its own use (codes, tokens, vectors)."""
-        of_text = [one.kept for one in self.items.fields] if isinstance(self.items, Text) else []
-        own = [CODES, SIZES, TOKENISER, TOKENISER_SIZE, VECTORS, AUGMENTED, COUNTS, STARTS, *of_text]
-        return frozenset(own) & set(self.catalog.columns)
+        """Columns of the item table that the library filled in for its own use (codes, tokens,
+        vectors)."""
+        of_text = [field.kept for field in self.items.fields] if isinstance(self.items, Text) else []
+        columns = [CODES, SIZES, TOKENISER, TOKENISER_SIZE, VECTORS, AUGMENTED, COUNTS, STARTS, *of_text]
+        return frozenset(columns) & set(self.catalog.columns)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """The columns that the run's items are made of."""
         if isinstance(self.items, Features):
             return (*self.items.categorical, *self.items.numeric)
-        return tuple(dict.fromkeys(one.column for one in self.items.fields)) if isinstance(self.items, Text) else ()
+        return tuple(dict.fromkeys(field.column for field in self.items.fields)) if isinstance(self.items, Text) else ()
 
     @cached_property
     def search(self) -> TitleSearch:
@@ -119,7 +124,8 @@ class ItemGrowth:
 
     @cached_property
     def similar(self) -> SimilarTitles | None:
-        """The same for likeness, indexed when the first new item asks; None where they have none."""
+        """The titles by likeness, indexed for the first new item with a title alone; None where
+        there are none."""
         return None if self.titles is None else SimilarTitles(self.titles)
 
     def warm(self) -> None:
@@ -128,22 +134,23 @@ class ItemGrowth:
             with self._lock:
                 _ = self.similar
 
-    def origins(self, newcomers: Mapping[Any, Newcomer], kept: Mapping[Any, Origin]) -> dict[Any, Origin | UserError]:
-        """For each item (by its id) where its vector comes from, or what is wrong with it.
+    def origins(self, newcomers: Mapping[Any, Newcomer], known: Mapping[Any, Origin]) -> dict[Any, Origin | UserError]:
+        """Item id -> the source of its vector, or the error for it.
 
-        `kept` are those of items of which nothing else is said now than when they were found.
+        `known` are the sources of items whose documents are as they were.
         """
-        found: dict[Any, Origin | UserError] = dict(kept)
+        outcomes: dict[Any, Origin | UserError] = dict(known)
         for start in newcomers:
             # depth first, without recursion: an item may be like one that is like another
             waiting = [start]
             while waiting:
-                one = newcomers[waiting[-1]]
-                others = [] if one.id in found else [a for a in one.like if a in newcomers and a not in found]
-                circle = [a for a in others if a in waiting]
+                newcomer = newcomers[waiting[-1]]
+                like = () if newcomer.id in outcomes else newcomer.like
+                others = [other for other in like if other in newcomers and other not in outcomes]
+                circle = [other for other in others if other in waiting]
                 if circle:
                     for other in waiting[waiting.index(circle[0]) :]:
-                        found[other] = UserError(
+                        outcomes[other] = UserError(
                             f"item {other!r} is like {circle[0]!r}, which is like it in turn: name items that were "
                             "there before",
                             code="like-cycle",
@@ -152,83 +159,86 @@ class ItemGrowth:
                 elif others:
                     waiting.append(others[0])
                     continue
-                elif one.id not in found:
+                elif newcomer.id not in outcomes:
                     try:
-                        found[one.id] = self._origin(one, found)
+                        outcomes[newcomer.id] = self._origin(newcomer, outcomes)
                     except UserError as error:
-                        found[one.id] = error
+                        outcomes[newcomer.id] = error
                 waiting.pop()
-        return found
+        return outcomes
 
     def grown(self, origins: tuple[Origin, ...]) -> Predictor:
-        """A predictor that knows the run's items and, behind them, these; the run's own one where there are none."""
+        """A predictor that knows the run's items and, behind them, these; the run's own one where
+        there are none."""
         if not origins:
             return self.predictor
         old, catalog = self.predictor, self._catalog(origins)
         index = old.index  # outside the lock: it may have to be made
         with self._lock:
             model = grown_model(
-                self.spec, old.model, catalog,
+                self.spec,
+                old.model,
+                catalog,
                 lambda name, table: self._tables.behind(name, table, origins, lambda at: _means(origins[at:], table)),
-            )  # fmt: skip
+            )
             index = self._index(model, index, origins)
         if hasattr(old.model, "encoder"):
             model.encoder = old.model.encoder  # the same weights: what was compiled of the one serves the other
+        budget, decoding = old.budget, old.decoding
         return Predictor(
-            model, catalog, device=old.device, budget=old.budget, decoding=old.decoding, name=old.name,
-            index=index,
-        )  # fmt: skip
+            model, catalog, device=old.device, budget=budget, decoding=decoding, name=old.name, index=index
+        )
 
-    def _origin(self, one: Newcomer, found: Mapping[Any, Origin | UserError]) -> Origin:
+    def _origin(self, newcomer: Newcomer, outcomes: Mapping[Any, Origin | UserError]) -> Origin:
         if isinstance(self.spec, Blend):
             raise UserError(
-                f"item {one.id!r} is new, and a blend takes in none: put it to the service of a member, or blend runs "
-                "that know it",
+                f"item {newcomer.id!r} is new, and a blend takes in none: put it to the service of a member, or blend "
+                "runs that know it",
                 code="blend-takes-no-items",
                 public=True,
             )
         if not isinstance(self.items, ItemsSpec):
-            return Origin(one.id, "none")
-        read = self._read(one)
+            return Origin(newcomer.id, "none")
+        read = self._read(newcomer)
         if isinstance(self.items, Text) and read:
-            return Origin(one.id, "features", read=read)
+            return Origin(newcomer.id, "features", read=read)
         if isinstance(self.items, Features) and (read or not self.items.ids):
             if not read:
                 raise UserError(
-                    f"item {one.id!r}: this model's items are made of {', '.join(map(repr, self.reads))}, and features "
-                    "gives none of them",
+                    f"item {newcomer.id!r}: this model's items are made of {', '.join(map(repr, self.reads))}, and "
+                    "features gives none of them",
                     code="no-item-features",
                     public=True,
                 )
-            near = _like(one, found, self.numbers) if one.like and self.items.ids else ((), ())
-            return Origin(one.id, "features", *near, read=read)
-        rule: Rule = "like" if one.like else "title"
-        near = _like(one, found, self.numbers) if one.like else self._similar(one)
+            near = _like(newcomer, outcomes, self.numbers) if newcomer.like and self.items.ids else ((), ())
+            return Origin(newcomer.id, "features", *near, read=read)
+        rule: Rule = "like" if newcomer.like else "title"
+        near = _like(newcomer, outcomes, self.numbers) if newcomer.like else self._similar(newcomer)
         if isinstance(self.items, Semantic | Text | UniSRec):
-            return Origin(one.id, rule, *near, copied=self._nearest(*near))
-        return Origin(one.id, rule, *near)
+            return Origin(newcomer.id, rule, *near, copied=self._nearest(*near))
+        return Origin(newcomer.id, rule, *near)
 
-    def _read(self, one: Newcomer) -> tuple[tuple[str, Any], ...]:
-        """What the item module reads of this item; empty where nothing is known."""
-        cells = {name: one.cells.get(name) for name in self.reads}
+    def _read(self, newcomer: Newcomer) -> tuple[tuple[str, Any], ...]:
+        """The columns that the item module reads of this item; empty where none is known."""
+        cells = {name: newcomer.cells.get(name) for name in self.reads}
         if "title" in cells and cells["title"] is None:
-            cells["title"] = one.title
-        if isinstance(self.items, Text) and one.text:
+            cells["title"] = newcomer.title
+        if isinstance(self.items, Text) and newcomer.text:
             first = self.reads[0]
-            given = cells[first]
+            before = cells[first]
             listed = isinstance(self.catalog.frame[first].dtype, pl.List | pl.Array)
-            cells[first] = [*(given or []), one.text] if listed else f"{given or ''} {one.text}".strip()
+            cells[first] = [*(before or []), newcomer.text] if listed else f"{before or ''} {newcomer.text}".strip()
         known = {name: value for name, value in cells.items() if value is not None and value != []}
         return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in known.items())
 
-    def _similar(self, one: Newcomer) -> Near:
-        text = " ".join(part for part in (one.title, one.text) if part)
+    def _similar(self, newcomer: Newcomer) -> Near:
+        text = " ".join(part for part in (newcomer.title, newcomer.text) if part)
         with self._lock:
             titles = self.similar if text else None
         if not text or titles is None:
             lacks = "it has no title" if not text else "the run's items have no titles to compare with"
             raise UserError(
-                f"item {one.id!r} is new and has nothing to make a vector of, since {lacks}: "
+                f"item {newcomer.id!r} is new and has nothing to make a vector of, since {lacks}: "
                 f"{'give a title, or ' if not text else ''}name items that it is like (like)",
                 code="nothing-to-start-from",
                 public=True,
@@ -236,8 +246,8 @@ class ItemGrowth:
         near = self._texts.get(text, partial(_neighbours, titles, text))
         if not near[0]:
             raise UserError(
-                f"item {one.id!r}: no title of the catalogue is like {brief(text, 80)}; name items that it is like "
-                "(like)",
+                f"item {newcomer.id!r}: no title of the catalogue is like {brief(text, 80)}; name items that it is "
+                "like (like)",
                 code="no-similar-title",
                 public=True,
             )
@@ -252,7 +262,8 @@ class ItemGrowth:
         return neighbours[int(F.cosine_similarity(vectors, mean[None], dim=1).argmax())]
 
     def _index(self, model: Any, old: Any, origins: tuple[Origin, ...]) -> Any:
-        """The vectors that answers search: those of the run's items as they were, and behind them those of new ones."""
+        """The vectors that answers search: those of the run's items as they were, and behind them
+        those of new ones."""
         if not isinstance(old, ItemIndex):
             return None
         if model.task.generates or (isinstance(model.items, ItemTable) and not model.cosine):
@@ -274,26 +285,26 @@ class ItemGrowth:
         old = self.catalog
         cells = {
             name: pl.Series(
-                name, [dict(one.read).get(name) for one in origins], dtype=old.frame.schema[name], strict=True
+                name, [dict(origin.read).get(name) for origin in origins], dtype=old.frame.schema[name], strict=True
             )
             for name in self.reads
         }
-        ids = pl.Series("item_id", [one.item for one in origins], dtype=old.ids.dtype)
+        ids = pl.Series("item_id", [origin.item for origin in origins], dtype=old.ids.dtype)
         grown = old.extended(pl.DataFrame({"item_id": ids, **cells}))
         if isinstance(self.items, Text):
-            if any(one.copied is None for one in origins):  # it refuses new items that all have no text
+            if any(origin.copied is None for origin in origins):  # it refuses new items that all have no text
                 grown = self.items.add_new_columns(grown, old.size)
-            copied = [*(one.kept for one in self.items.fields), TOKENISER_SIZE]
+            copied = [*(field.kept for field in self.items.fields), TOKENISER_SIZE]
         else:
             copied = [CODES, SIZES] if isinstance(self.items, Semantic) else []
             if isinstance(self.items, UniSRec):  # no sentence encoder is loaded while it serves
                 copied = [name for name in (VECTORS, AUGMENTED) if name in grown.frame.columns]
-        place = np.arange(grown.size)
-        source = np.array([-1 if one.copied is None else one.copied for one in origins])
-        place[old.size :][source >= 0] = source[source >= 0]
+        rows = np.arange(grown.size)
+        source = np.array([-1 if origin.copied is None else origin.copied for origin in origins])
+        rows[old.size :][source >= 0] = source[source >= 0]
         if not (source >= 0).any():
             return grown
-        return grown.with_columns({name: grown.frame[name].gather(place) for name in copied})
+        return grown.with_columns({name: grown.frame[name].gather(rows) for name in copied})
 
 
 def _neighbours(titles: SimilarTitles, text: str) -> Near:
@@ -302,12 +313,13 @@ def _neighbours(titles: SimilarTitles, text: str) -> Near:
     return tuple(items.tolist()), tuple((alike / max(alike.sum(), 1e-12)).tolist())
 
 
-def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], numbers: ItemNumbers) -> Near:
-    """The run's items that it is like, with their shares; an item that was added stands for its own neighbours."""
+def _like(newcomer: Newcomer, outcomes: Mapping[Any, Origin | UserError], numbers: ItemNumbers) -> Near:
+    """The run's items that an item is like, with their shares; one that was added stands for its
+    own neighbours."""
     shares: dict[int, float] = {}
-    for other in one.like:
+    for other in newcomer.like:
         number = numbers.get(other)
-        origin = found.get(other)
+        origin = outcomes.get(other)
         near: Near
         if number >= 0:
             near = ((number,), (1.0,))
@@ -316,17 +328,17 @@ def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], numbers: ItemN
         else:
             reason = "is not known" if origin is None else "has no vector that others could start from"
             raise UserError(
-                f"item {one.id!r}: like names {brief(other, 80)}, which {reason}: name items of the catalogue",
+                f"item {newcomer.id!r}: like names {brief(other, 80)}, which {reason}: name items of the catalogue",
                 code="unknown-item",
                 public=True,
             )
         for item, weight in zip(*near, strict=True):
-            shares[item] = shares.get(item, 0.0) + weight / len(one.like)
+            shares[item] = shares.get(item, 0.0) + weight / len(newcomer.like)
     return tuple(shares), tuple(shares.values())
 
 
 def _widened(catalog: Catalog) -> Catalog:
-    """With whole ids of 64 bits: a new item's may be larger than those of the run."""
+    """A catalogue with whole ids of 64 bits: a new item's may be larger than those of the run."""
     if catalog.ids.dtype in (pl.String, pl.Int64, pl.UInt64):
         return catalog
     return Catalog(catalog.frame.with_columns(pl.col("item_id").cast(pl.Int64)), catalog.features)
@@ -335,8 +347,9 @@ def _widened(catalog: Catalog) -> Catalog:
 class GrowingTables:
     """Tables of the V items of a run with room behind them.
 
-    Items that come later are written behind the others, in the same memory, where no older table looks: a million items
-    are copied when the first new one comes, and not for each. Not safe from several threads at once.
+    Items that come later are written behind the others, in the same memory, where no older table
+    looks: a million items are copied when the first new one comes, and not for each. Not safe from
+    several threads at once.
     """
 
     def __init__(self, base: int):
@@ -350,7 +363,8 @@ class GrowingTables:
         origins: tuple[Origin, ...],
         make: Callable[[int], Float[Tensor, "n *D"]],
     ) -> Float[Tensor, "W *D"]:
-        """A table, and behind it what `make` gives for the items from one on (0 is the first new one)."""
+        """A table, and behind it the rows that `make` gives for new items from a number on (0 is
+        the first)."""
         whole, before = self._filled.get(name, (None, ()))
         if whole is None or origins[: len(before)] != before or len(whole) < self.base + len(origins):
             whole, before = table.new_empty(self.base + 2 * len(origins) + SPARE, *table.shape[1:]), ()
@@ -364,14 +378,14 @@ class GrowingTables:
 
 def _means(origins: Sequence[Origin], table: Float[Tensor, "V *D"]) -> Float[Tensor, "n *D"]:
     """Weighted means of the neighbours' rows of a learned table, of all rows where there are none."""
-    rows = torch.tensor([row for row, one in enumerate(origins) for _ in one.neighbours], dtype=torch.long)
-    items = torch.tensor([item for one in origins for item in one.neighbours], dtype=torch.long)
-    weights = torch.tensor([weight for one in origins for weight in one.weights], dtype=torch.float64)
+    rows = torch.tensor([row for row, origin in enumerate(origins) for _ in origin.neighbours], dtype=torch.long)
+    items = torch.tensor([item for origin in origins for item in origin.neighbours], dtype=torch.long)
+    weights = torch.tensor([weight for origin in origins for weight in origin.weights], dtype=torch.float64)
     parts = table.flatten(1)[items.to(table.device)] if table.ndim > 1 else table[items.to(table.device), None]
-    found = torch.zeros(len(origins), parts.shape[1], dtype=torch.float64).index_add_(
+    means = torch.zeros(len(origins), parts.shape[1], dtype=torch.float64).index_add_(
         0, rows, parts.double().cpu() * weights[:, None]
     )
-    alone = torch.tensor([not one.neighbours for one in origins])
+    alone = torch.tensor([not origin.neighbours for origin in origins])
     if bool(alone.any()):
-        found[alone] = table.double().mean(0).cpu().flatten()
-    return found.to(table).view(len(origins), *table.shape[1:])
+        means[alone] = table.double().mean(0).cpu().flatten()
+    return means.to(table).view(len(origins), *table.shape[1:])

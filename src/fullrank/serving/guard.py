@@ -1,12 +1,15 @@
-"""Guard: the ASGI middleware that every request passes, in one layer since each layer costs on the hot path.
+"""Guard: the ASGI middleware that every request passes, in one layer since each layer costs on the
+hot path.
 
-In this order: request id, host and origin, key and scope, rate, requests in flight, size of the body; then the app;
-then the headers of the response, the metrics and the access log. What goes wrong becomes a problem (RFC 9457).
+In this order: request id, host and origin, key and scope, rate, requests in flight, size of the
+body; then the app; then the headers of the response, the metrics and the access log. An exception
+becomes a problem (RFC 9457).
 
-An id in an address is one part of a path, percent-encoded, so that every id that can be stored can be named. A server
-is given a path decoded, in which the slash of `ann%2Fhistory` parts as `ann/history` does. So `routed_path` keeps that
-slash apart, and routes declare an id as `{user:id}` (`routes.py`). A plain slash inside an id is taken too, unless what
-follows it is the name of a route below the id.
+An id in an address is one part of a path, percent-encoded, so that every id that can be stored can
+be named. A server is given a path decoded, in which the slash of `ann%2Fhistory` parts as
+`ann/history` does. So `routed_path` keeps that slash apart, and routes declare an id as `{user:id}`
+(`routes.py`). A plain slash inside an id is taken too, unless what follows it is the name of a
+route below the id.
 """
 
 from __future__ import annotations
@@ -53,21 +56,24 @@ IN_FLIGHT = 10_000
 CLIENT_GONE = 499
 """Status in metrics and log of a request whose client left before the answer."""
 UNMATCHED = "unmatched"
-"""Route in metrics and log of a request that none of the app's routes took, or that was refused before."""
+"""Route in metrics and log of a request that none of the app's routes took, or that was refused
+before."""
 BELOW = ("history", "similar")
 """Last parts of a path, behind an id, that are no part of it: names of routes."""
 ID = rf"(?:[^/]+|.+/(?!(?:{'|'.join(BELOW)})$)[^/]+)"
 """Regular expression of an id in a routed path, to be unquoted."""
 KEPT = {ord(sign): f"%{ord(sign):02X}" for sign in "%/\n"}
-"""What is kept apart there; "." of a regular expression takes no newline."""
+"""Signs that stay encoded there; "." of a regular expression takes no newline."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Guard:
-    """ASGI middleware around the whole app. It puts `request_id` and `key` (a `Key` or None) into `request.state`.
+    """ASGI middleware around the whole app. It puts `request_id` and `key` (a `Key` or None) into
+    `request.state`.
 
-    `pages` gives the Content-Security-Policy of paths that are pages (`routes.Page.policy`). A request takes at most
-    `body_most` bytes within `BODY_SECONDS`; more than `IN_FLIGHT` at once are told to come back.
+    `pages` gives the Content-Security-Policy of paths that are pages (`routes.Page.policy`). A
+    request takes at most `body_most` bytes within `BODY_SECONDS`; more than `IN_FLIGHT` at once are
+    told to come back.
     """
 
     def __init__(
@@ -99,9 +105,9 @@ class Guard:
             return
         begun = time.perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        given = headers.get(b"x-request-id")
-        if given is not None and _REQUEST_ID.fullmatch(given):
-            request_id = given.decode()
+        sent_id = headers.get(b"x-request-id")
+        if sent_id is not None and _REQUEST_ID.fullmatch(sent_id):
+            request_id = sent_id.decode()
         else:
             request_id = f"{self._prefix}-{next(self._ids):x}"
         path, method = scope["path"], scope["method"]
@@ -200,15 +206,19 @@ class Guard:
 
 
 SHED = {
-    "overloaded": "queue", "deadline": "deadline", "too-many-open": "open", "rate-exceeded": "rate",
-    "body-too-large": "body", "body-too-slow": "body",
-}  # fmt: skip
+    "overloaded": "queue",
+    "deadline": "deadline",
+    "too-many-open": "open",
+    "rate-exceeded": "rate",
+    "body-too-large": "body",
+    "body-too-slow": "body",
+}
 """Code -> reason under which the request counts as shed."""
 
 
 def routed_path(raw: bytes) -> str:
-    """The path by which a request is routed, of the one that was sent: decoded but for percent signs, slashes and
-    newlines inside its parts.
+    """The path by which a request is routed, of the one that was sent: decoded but for percent
+    signs, slashes and newlines inside its parts.
 
     Raises `UserError` for what is no UTF-8.
     """

@@ -1,8 +1,8 @@
-"""Documents of items: what `POST /v1/items` said of each, read against a run's catalogue.
+"""Documents of items, which `POST /v1/items` made, read against a run's catalogue.
 
-A body has `id`, and any of `title`, `text`, `features` (columns), `like`, `retired` and `expires_at`. It is the whole
-of what is said of the item: what a later request leaves out is kept by whoever stores the document. What filters make
-of columns: `inference/column_filters.py`.
+A body has `id`, and any of `title`, `text`, `features` (columns), `like`, `retired` and
+`expires_at`. It is whole: fields that a later request leaves out are kept by whoever stores the
+document. Filters read columns by `inference/column_filters.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_COLUMNS = 256
 
 @dataclass(frozen=True)
 class Newcomer:
-    """What is said of an item that the run does not have."""
+    """An item that the run does not have, as its document describes it."""
 
     id: int | str
     title: str | None = None
@@ -46,7 +46,7 @@ class Entry:
     cells: Mapping[str, Any] = field(default_factory=dict)
     """Values of columns, its title among them."""
     newcomer: Newcomer | None = None
-    """Of an item that the run does not have."""
+    """For an item that the run does not have."""
     retired: bool = False
     expires_at: float | None = None
 
@@ -57,7 +57,7 @@ class Reading:
 
     entries: Mapping[str, Entry]
     refused: Mapping[str, UserError]
-    """Those that could not be read, and why."""
+    """Key of a document that could not be read -> why."""
     types: Mapping[str, Any]
     """The types of all columns that may be changed, those that came with documents among them."""
 
@@ -70,8 +70,8 @@ def read_documents(
 ) -> Reading:
     """The documents by their keys; those that were read `before` are taken over.
 
-    `numbers` are of the run's items, `own_columns` those that the library filled in for itself. An item that was added
-    and has no document any more is retired, since its number stays.
+    `numbers` are of the run's items, `own_columns` those that the library filled in for itself. An
+    item that was added and has no document any more is retired, since its number stays.
     """
     entries: dict[str, Entry] = {}
     for key, entry in before.entries.items():  # added items keep their order, by which they are numbered
@@ -94,7 +94,7 @@ def read_documents(
             entries[key] = _entry(body, numbers, own_columns, types)
         except UserError as error:
             refused[key] = error
-            if key in before.entries:  # what was said of it before holds on
+            if key in before.entries:  # its former document holds on
                 entries[key] = before.entries[key]
     return Reading(entries, refused, types)
 
@@ -140,7 +140,8 @@ def _entry(body: Mapping[str, Any], numbers: ItemNumbers, own_columns: frozenset
 
 
 def cell(name: str, value: Any, dtype: Any) -> Any:
-    """A value for a column of this type, as it was given. Raises `UserError` for one that does not fit."""
+    """A value for a column of this type, as it was given. Raises `UserError` for one that does not
+    fit."""
     if value is None:
         return None
     kind, listed = kind_of(dtype)
@@ -151,16 +152,17 @@ def cell(name: str, value: Any, dtype: Any) -> Any:
             held = held.explode() if listed else held
             if not held.dtype.is_float() or held.drop_nulls().is_finite().all():  # 1e39 is none of 32 bits
                 return value
-    told = f"{dtype}, which cannot be set here: leave it out"
+    expected = f"{dtype}, which cannot be set here: leave it out"
     if kind is not None:
-        told = f"{'lists of ' * listed}{WORDS[kind]} ({dtype}); give such a value, or null for none"
+        expected = f"{'lists of ' * listed}{WORDS[kind]} ({dtype}); give such a value, or null for none"
     raise UserError(
-        f"{name}={brief(value, 80)}: the column {name!r} holds {told}", code="wrong-column-type", public=True
+        f"{name}={brief(value, 80)}: the column {name!r} holds {expected}", code="wrong-column-type", public=True
     )
 
 
 def type_of(name: str, value: Any) -> Any:
-    """The type of a new column whose first value this is; None where the value does not tell (null, an empty list)."""
+    """The type of a new column whose first value this is; None where the value does not tell (null,
+    an empty list)."""
     if isinstance(value, list):
         kinds = {type_of(name, part) for part in value}
         if len(kinds) > 1:
@@ -180,7 +182,7 @@ def type_of(name: str, value: Any) -> Any:
 def changed(column: pl.Series, cells: Mapping[int, Any]) -> pl.Series:
     """A column with other values in some rows."""
     rows = np.fromiter(cells, np.int64, len(cells))
-    place = np.arange(len(column), dtype=np.int64)
-    place[rows] = len(column) + np.arange(len(rows))
+    source = np.arange(len(column), dtype=np.int64)
+    source[rows] = len(column) + np.arange(len(rows))
     fresh = pl.Series(column.name, list(cells.values()), dtype=column.dtype)
-    return pl.concat([column, fresh]).gather(place)
+    return pl.concat([column, fresh]).gather(source)

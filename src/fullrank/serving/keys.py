@@ -1,8 +1,10 @@
-"""API keys: a file of hashed keys with names and scopes, and what a request with (or without) one of them may do.
+"""API keys: a file of hashed keys with names and scopes, and the rights of a request with (or
+without) one of them.
 
-A key is 32 random bytes, so one round of SHA-256 without salt is enough at rest: there is nothing to guess. The key
-itself is shown once, when it is made, and is neither stored nor logged. A request's key is looked up by its digest:
-how long that takes tells nothing of a stored key, since nobody can choose the digest of what is sent.
+A key is 32 random bytes, so one round of SHA-256 without salt is enough at rest: there is nothing
+to guess. The key itself is shown once, when it is made, and is neither stored nor logged. A
+request's key is looked up by its digest: how long that takes tells nothing of a stored key, since
+nobody can choose the digest of what is sent.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class Key:
 
 
 class Keys:
-    """The keys of a file, read again when the file changes. For one thread, such as an event loop's."""
+    """The keys of a file, read again when the file changes. For one thread, such as an event
+    loop's."""
 
     def __init__(self, path: str | Path, clock: Callable[[], float] = time.monotonic):
         """Raises `UserError` where the file is missing, damaged, or other people may write to it."""
@@ -69,12 +72,13 @@ class Keys:
         self._looked = clock()
 
     def find(self, header: str | bytes | None) -> Key | None:
-        """The key of an Authorization header (``Bearer KEY``); None where there is none, or none that is known."""
+        """The key of an Authorization header (``Bearer KEY``); None where there is none, or none
+        that is known."""
         self._refresh()
         if not header or len(header) > MOST_HEADER:
             return None
-        given = header.encode("utf-8", "surrogateescape") if isinstance(header, str) else header
-        scheme, _, key = given.partition(b" ")
+        sent = header.encode("utf-8", "surrogateescape") if isinstance(header, str) else header
+        scheme, _, key = sent.partition(b" ")
         if scheme.lower() != b"bearer":
             return None
         return self._keys.get(sha256(key.strip()).hexdigest())
@@ -102,14 +106,15 @@ class Keys:
 
 
 class Access:
-    """Who may do what: by key where there is a file of keys; without one, reads and writes of anybody whom `hosts`
-    lets speak to the service."""
+    """Who may do what: by key where there is a file of keys; without one, reads and writes of
+    anybody whom `hosts` lets speak to the service."""
 
     def __init__(self, keys: Keys | None, hosts: HostRule | None = None):
         self.keys, self.hosts = keys, hosts
 
     def check(self, header: str | bytes | None, scope: Scope | None) -> Key | None:
-        """The key of a request that needs `scope` (None: nothing). Raises `UserError` where it may not."""
+        """The key of a request that needs `scope` (None: nothing). Raises `UserError` where it may
+        not."""
         if scope is None:
             return None
         if self.keys is None:
@@ -134,9 +139,11 @@ def _denied(code: str, sentence: str) -> UserError:
 
 
 def scope_of(method: str, path: str) -> Scope | None:
-    """The scope that a request needs; None: open to all. What is not named here is closed: it needs `admin`.
+    """The scope that a request needs; None: open to all. A route that is not named here is closed:
+    it needs `admin`.
 
-    The page is a file without data, and asks for a key itself; whether the service lives and is ready tells no secret.
+    The page is a file without data, and asks for a key itself; whether the service lives and is
+    ready tells no secret.
     """
     if method in ("GET", "HEAD"):
         return None if path in ("/", "/healthz", "/readyz", "/openapi.json", "/favicon.ico") else "read"
@@ -148,13 +155,14 @@ def scope_of(method: str, path: str) -> Scope | None:
 
 
 def read_keys(path: str | Path) -> list[Key]:
-    """The keys in a file. Raises `UserError` where it is missing, is none of keys, or others may write to it."""
-    place = check_path("keys", path)
+    """The keys in a file. Raises `UserError` where it is missing, is none of keys, or others may
+    write to it."""
+    file = check_path("keys", path)
     try:
-        mode = place.stat().st_mode
+        mode = file.stat().st_mode
     except OSError as error:
         raise cannot_read(f"the keys {str(path)!r}", error) from None
-    tree = read_json(place)
+    tree = read_json(file)
     if os.name == "posix" and mode & 0o022:
         raise UserError(
             f"others than its owner may write to {str(path)!r}, and so let themselves in: chmod go-w it",
@@ -164,12 +172,7 @@ def read_keys(path: str | Path) -> list[Key]:
         keys = TypeAdapter(list[Key]).validate_python(tree.get("keys"))
     except ValidationError:  # which would show what it was given
         keys = None
-    if (
-        keys is None
-        or tree.get("format") != FORMAT
-        or len({key.name for key in keys}) < len(keys)
-        or len(keys) > MOST_KEYS
-    ):
+    if keys is None or tree.get("format") != FORMAT or not len({key.name for key in keys}) == len(keys) <= MOST_KEYS:
         raise UserError(
             f"{str(path)!r} is no file of keys, each of another name and {MOST_KEYS:,} at most; `fullrank keys add` "
             "makes one",
@@ -179,28 +182,30 @@ def read_keys(path: str | Path) -> list[Key]:
 
 
 def add_key(path: str | Path, name: str, scopes: Iterable[str] = ("read",)) -> tuple[str, Key]:
-    """Make a key and write it into a file, which is made where there is none: (the key, what is stored of it).
+    """Make a key and write it into a file, which is made where there is none: (the key, what is
+    stored of it).
 
-    The key cannot be had again. Raises `UserError` for a name that is taken or none, and an unknown scope.
+    The key cannot be had again. Raises `UserError` for a name that is taken or none, and an unknown
+    scope.
     """
     if not re.fullmatch(_NAME, name):
         raise UserError(
             f"{brief(name)} is no name of a key: give 1 to 64 letters, digits, dots, dashes and underscores",
             code="invalid-key-name",
         )
-    asked = set(scopes)
-    for scope in sorted(asked):
+    wanted = set(scopes)
+    for scope in sorted(wanted):
         if scope not in SCOPES:
             raise unknown("scope", scope, SCOPES)
-    if not asked:
+    if not wanted:
         raise UserError(f"a key needs a scope (allowed: {', '.join(SCOPES)})", code="missing-scope")
     text = PREFIX + secrets.token_urlsafe(32)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    key = Key(name, tuple(s for s in SCOPES if s in asked), now, sha256(text.encode()).hexdigest())
+    key = Key(name, tuple(s for s in SCOPES if s in wanted), now, sha256(text.encode()).hexdigest())
     require_outside_stores(Path(path))
     with folder_lock(path, "keys add"):
         there = read_keys(path) if os.path.lexists(path) else []
-        if any(one.name == name for one in there):
+        if any(other.name == name for other in there):
             raise UserError(f"a key is called {name!r} already: remove it, or choose another name", code="key-exists")
         if len(there) >= MOST_KEYS:
             raise UserError(f"the file holds {MOST_KEYS:,} keys, and that is the most", code="too-many-keys")
@@ -209,7 +214,8 @@ def add_key(path: str | Path, name: str, scopes: Iterable[str] = ("read",)) -> t
 
 
 def remove_key(path: str | Path, name: str) -> Key:
-    """Take a key out of a file; services refuse it within a second or two. Raises `UserError` for an unknown name."""
+    """Take a key out of a file; services refuse it within a second or two. Raises `UserError` for
+    an unknown name."""
     with folder_lock(path, "keys remove"):
         there = read_keys(path)
         gone = [key for key in there if key.name == name]
@@ -224,9 +230,10 @@ def _write(path: str | Path, keys: list[Key]) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced or written to; None where it is not there."""
+    """Inode, time and size of a file, of which one changes when it is replaced or written to; None
+    without a file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

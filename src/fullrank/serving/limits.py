@@ -1,4 +1,5 @@
-"""Limits of requests: where the service listens, by which name it is called, how fast, and how much.
+"""Limits of requests: where the service listens, by which name it is called, how fast, and how
+much.
 
 `Guard` (`serving/guard.py`) asks them in their order for every request.
 """
@@ -18,13 +19,14 @@ from fullrank.core.errors import UserError, brief
 MOST_BUCKETS = 10_000
 """Callers whose rate is remembered; beyond that, those that were quiet longest are forgotten."""
 MOST_ADDRESS = 64
-"""Characters of what a proxy says of a caller and is no address."""
+"""Characters of a caller's name by a proxy that is no address."""
 
 Receive = Callable[[], Awaitable[Any]]
 
 
 def check_exposure(host: str, keys: object | None) -> None:
-    """Raise `UserError` where the service would answer other machines (it listens on `host`) without keys."""
+    """Raise `UserError` where the service would answer other machines (it listens on `host`)
+    without keys."""
     if keys is None and not is_loopback(host):
         raise UserError(
             f"listening on {host!r} lets other machines in, and without keys anybody may read and write: make a key "
@@ -54,10 +56,11 @@ def is_network(text: str) -> bool:
 
 
 class HostRule:
-    """Names by which the service may be called where it asks for no key, so that no web page can speak to it.
+    """Names by which the service may be called where it asks for no key, so that no web page can
+    speak to it.
 
-    A page of another site may point its own name at 127.0.0.1 (DNS rebinding): the Host header tells. It may also post
-    without reading the answer: Origin and Sec-Fetch-Site tell.
+    A page of another site may point its own name at 127.0.0.1 (DNS rebinding): the Host header
+    tells. It may also post without reading the answer: Origin and Sec-Fetch-Site tell.
     """
 
     def __init__(self, names: Iterable[str] = ()):
@@ -97,7 +100,8 @@ def _name_of(host: bytes) -> str:
 class RateLimit:
     """A token bucket for each caller: `rate` requests a second, and up to `burst` of them at once.
 
-    Its memory is bounded. Each process counts for itself, so a caller may have up to `rate` of every one.
+    Its memory is bounded. Each process counts for itself, so a caller may have up to `rate` of
+    every one.
     """
 
     def __init__(self, rate: float, burst: int, most: int = MOST_BUCKETS, clock: Callable[[], float] = time.monotonic):
@@ -108,13 +112,13 @@ class RateLimit:
     def take(self, name: str) -> float:
         """Count a request: 0 where it may go on, else the seconds until one more may."""
         now = self._clock()
-        found = self._buckets.get(name)
-        if found is None:
+        bucket = self._buckets.get(name)
+        if bucket is None:
             tokens = self.burst
             if len(self._buckets) >= self.most:
                 self._buckets.popitem(last=False)
         else:
-            tokens = min(self.burst, found[0] + (now - found[1]) * self.rate)
+            tokens = min(self.burst, bucket[0] + (now - bucket[1]) * self.rate)
             self._buckets.move_to_end(name)
         wait = 0.0 if tokens >= 1 else (1 - tokens) / self.rate
         self._buckets[name] = (tokens - 1 if tokens >= 1 else tokens, now)
@@ -139,20 +143,22 @@ class TooFast(UserError):
 
 @lru_cache(maxsize=4096)
 def caller_of(address: str) -> str:
-    """Whom an address counts as: of IPv6 its /64, which one customer has whole."""
+    """The caller that an address counts for: of IPv6 its /64, which one customer has whole."""
     try:
-        found = ip_address(address.partition("%")[0])
+        ip = ip_address(address.partition("%")[0])
     except ValueError:
         return address[:MOST_ADDRESS]
-    if found.version == 6 and found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(found if found.version == 4 else ip_network((found, 64), strict=False))
+    if ip.version == 6 and ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ip if ip.version == 4 else ip_network((ip, 64), strict=False))
 
 
 class LimitedBody:
-    """`receive` of a request that stops once its body has too many bytes, by whatever framing, or comes too slowly.
+    """`receive` of a request that stops once its body has too many bytes, by whatever framing, or
+    comes too slowly.
 
-    `error` is then what is wrong. The framework makes something else of what is raised here, so `Guard` looks.
+    `error` then says so. The framework turns what is raised here into another error, so `Guard`
+    looks.
     """
 
     __slots__ = ("error", "_receive", "_left", "_most", "_until", "_seconds", "_over")

@@ -1,4 +1,4 @@
-"""Bodies of requests: what may be asked, within which bounds, with examples for the OpenAPI document.
+"""Bodies of requests: their fields and bounds, with examples for the OpenAPI document.
 
 Bounds here are those of any service; the tighter ones of this one (`ServeSettings.k_most`, `history_most`,
 `batch_most`) are checked where a request is read.
@@ -31,11 +31,11 @@ Word = Annotated[str, Field(min_length=1, max_length=256)]
 Whole = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 
 
-def _addressable(given: str) -> str:
-    """Raises `UserError` for what browsers and clients fold away in an address."""
-    if given in (".", ".."):
-        raise UserError(f"{given!r} is no id, since no address can name it", code="invalid-id", public=True)
-    return given
+def _addressable(name: str) -> str:
+    """An id that an address can name. Raises `UserError` for what browsers and clients fold away there."""
+    if name in (".", ".."):
+        raise UserError(f"{name!r} is no id, since no address can name it", code="invalid-id", public=True)
+    return name
 
 
 Name = Annotated[Text, AfterValidator(_addressable)]
@@ -45,23 +45,22 @@ Id = Whole | Name
 Ids = Annotated[list[Id], Field(max_length=MOST_IDS)]
 
 
-def _seconds(given: float) -> float:
-    """Raises `UserError` for milliseconds, which JavaScript's clock gives."""
-    if abs(given) > LATEST:
+def _seconds(seconds: float) -> float:
+    """A time in seconds. Raises `UserError` for milliseconds, which JavaScript's clock gives."""
+    if abs(seconds) > LATEST:
         raise UserError(
             f"a time is in seconds since 1970, at most {LATEST:,} (the year 5138); milliseconds are to be divided by "
             "1000",
             code="not-seconds",
             public=True,
         )
-    return given
+    return seconds
 
 
 Moment = Annotated[StrictFloat, Field(allow_inf_nan=False, json_schema_extra=BOUNDS), AfterValidator(_seconds)]
 """Seconds since 1970."""
-Scalar = StrictBool | Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Annotated[
-    StrictStr, Field(max_length=LONGEST_TEXT)
-]  # fmt: skip
+Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
+Scalar = StrictBool | Whole | Number | Annotated[StrictStr, Field(max_length=LONGEST_TEXT)]
 Value = Scalar | None | Annotated[list[Scalar], Field(max_length=1000)]
 """A value of a column."""
 Columns = Annotated[dict[Word, Value], Field(max_length=256)]
@@ -201,7 +200,7 @@ class ItemsRequest(Body):
 
 
 class UserRequest(Body):
-    """What the model and its ranker read of a user."""
+    """Features of a user for the model and its ranker."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"features": {"age": 35, "city": "Delft"}}]})
     features: Columns = _typed("UserFeatures", ...)

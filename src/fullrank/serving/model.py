@@ -1,13 +1,15 @@
-"""ServedModel: one version of the service, opened: its live items, how they are searched, and its ranker.
+"""ServedModel: one version of the service, opened: its live items, how they are searched, and its
+ranker.
 
-What changes while it serves (items added, retired, expired) is one snapshot (`State`) that is replaced whole; whoever
-answers reads it once. Requests are read on the event loop and answered on the model thread.
+Everything that changes while it serves (items added, retired, expired) is one snapshot (`State`)
+that is replaced whole; whoever answers reads it once. Requests are read on the event loop and
+answered on the model thread.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,22 +34,33 @@ from fullrank.models.sequential.reasoning import AS_TRAINED, Budget, check_budge
 from fullrank.run import Run
 from fullrank.serving.catalogue import Documents, LiveItems
 from fullrank.serving.explain import explain_lists
-from fullrank.serving.features import Names, ServedFeatures
-from fullrank.serving.messages import PastEvent, RecommendRequest
+from fullrank.serving.messages import JsonObject, PastEvent, RecommendRequest
 from fullrank.serving.ranking import ServedRanker
-from fullrank.serving.requests import NOT_TOLD, Answer, Ask, ItemNumbers, check_most, jagged
+from fullrank.serving.requests import (
+    NO_FEATURES,
+    Answer,
+    ItemNumbers,
+    Names,
+    Query,
+    ServedFeatures,
+    check_most,
+    jagged,
+)
+from fullrank.serving.rows import Row
 from fullrank.serving.searching import Finder
 from fullrank.serving.settings import ServeSettings
 
-Past = Sequence[tuple[int | str, float | None, Mapping[str, Any] | None]]
-"""A history: (external item, seconds since 1970 and features where they are known) of each event, oldest first."""
+Past = Sequence[tuple[int | str, float | None, Row | None]]
+"""A history: (external item, seconds since 1970 and features where they are known) of each event,
+oldest first."""
 MOST_EXPLAINED = 100
-"""Longest list that is explained: reasons of one of a thousand items take a fifth of a second of the model thread."""
+"""Longest list that is explained: reasons of one of a thousand items take a fifth of a second of
+the model thread."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What one answer reads."""
+    """The snapshot that one answer reads."""
 
     predictor: Predictor
     items: LiveItems
@@ -55,7 +68,7 @@ class State:
     """The search for them, without those that nobody is shown."""
     ranker: ServedRanker | None = None
     documents: Documents = field(default_factory=dict)
-    """What was said of items, that this was made of."""
+    """The documents of items that this was made of."""
 
 
 class ServedModel:
@@ -65,7 +78,7 @@ class ServedModel:
         self.run, self.name, self.state, self.settings = run, run.path.name, state, settings
         model = state.predictor.model
         self.reads_times, self.allows_empty = model.reads_times, model.allows_empty
-        self._own_steps = 0 if model.reasoner is None else model.reasoner.steps
+        self._trained_steps = 0 if model.reasoner is None else model.reasoner.steps
         ranker, most = state.ranker, settings.history_most
         of_ranker, read = ((), 0) if ranker is None else (tuple(ranker.past), ranker.events_read(most))
         reads = Reads.of(model, run.catalog.features, OtherReads(of_ranker))
@@ -76,14 +89,14 @@ class ServedModel:
     def open(cls, folder: str | Path, settings: ServeSettings, documents: Documents) -> ServedModel:
         """The run in `folder` with the items that were added since, warm: it has answered once.
 
-        Raises `UserError` for a ranking model, a damaged folder, and an index below its floor of recall.
+        Raises `UserError` for a ranking model, a damaged folder, and an index below its floor of
+        recall.
         """
         run = Run.open(folder)
-        how = run.spec.lists  # refuses a ranking model
+        budget, decoding = run.spec.lists.reasoning, run.spec.lists.decoding  # refuses a ranking model
         first = Predictor(
-            run.model(), run.catalog, device=settings.device, budget=how.reasoning, decoding=how.decoding,
-            name=run.path.name,
-        )  # fmt: skip
+            run.model(), run.catalog, device=settings.device, budget=budget, decoding=decoding, name=run.path.name
+        )
         predictor, items = LiveItems.of(run, first, documents, time.time())
         items.warm()
         finder = Finder.open(run, first, settings)
@@ -91,11 +104,10 @@ class ServedModel:
             finder = finder.with_items(predictor)
         ranker = None if settings.ranker is None else ServedRanker.open(settings, items.catalog)
         state = State(predictor, items, finder.barring(items.barred), ranker, documents)
-        made = cls(run, state, settings)
-        made.answer(
-            [Ask(np.zeros(1, np.int64), ListOptions(k=1), times=np.zeros(1, np.int64) if made.reads_times else None)]
-        )
-        return made
+        served = cls(run, state, settings)
+        item = time_of_item = np.zeros(1, np.int64)
+        served.answer([Query(item, ListOptions(k=1), time_of_item if served.reads_times else None)])
+        return served
 
     @property
     def predictor(self) -> Predictor:
@@ -111,7 +123,7 @@ class ServedModel:
 
     @property
     def ranked(self) -> bool:
-        """Whether a ranker orders what is found."""
+        """Whether a ranker orders the candidates."""
         return self.state.ranker is not None
 
     @property
@@ -125,12 +137,13 @@ class ServedModel:
         return self.state.finder.recall
 
     def changed(self, documents: Documents, strict: Collection[str] = ()) -> State:
-        """The state with other documents. Takes as long as new vectors take, so it is made beside the model thread.
+        """The state with other documents. Takes as long as new vectors take, so it is made beside
+        the model thread.
 
         Raises `UserError` for a document with a key in `strict` that this version cannot take in.
         """
         old = self.state
-        with in_context("", public=True):  # of what was said of items, and of nothing else
+        with in_context("", public=True):  # its sentences are about documents of items, and nothing else
             predictor, items = old.items.with_documents(old.predictor, documents, time.time(), strict=strict)
             ranker = old.ranker
             if ranker is not None and items.catalog is not old.items.catalog:
@@ -152,7 +165,7 @@ class ServedModel:
 
     @property
     def documents(self) -> Documents:
-        """What was said of items, that the state was made of."""
+        """The documents of items that the state was made of."""
         return self.state.documents
 
     def knows(self, item: int | str) -> bool:
@@ -167,112 +180,119 @@ class ServedModel:
 
     def read(
         self,
-        asked: RecommendRequest,
+        request: RecommendRequest,
         history: Past,
-        user: Mapping[str, Any] | None = None,
+        user: Row | None = None,
         others: Names = MappingProxyType({}),
-    ) -> Ask:
+    ) -> Query:
         """A request as arrays; `user` are the stored features of its user.
 
-        Raises `UserError` for what this version or service cannot do, and `RowMistakes` for features that neither it
-        nor its ranker reads, but for those of `others`.
+        Raises `UserError` for what this version or service cannot do, and `RowMistakes` for
+        features that neither it nor its ranker reads, but for those of `others`.
         """
-        settings, items = self.settings, self.items.at(time.time())
-        check_most("k", asked.k, settings.k_most)
-        if asked.explain:
-            check_most("k of a list that is explained", asked.k, MOST_EXPLAINED)
-        known, times, places = self._timed(history, items.numbers)
-        if asked.filters:
-            items.mask(asked.filters)  # what cannot be asked is told now
-        ranked, ranker, given = self.ranked and asked.ranker is not False, self.state.ranker, asked.features or {}
-        of_ranker = {} if ranker is None else {name: given[name] for name in given if name in ranker.fields}
-        if asked.context and ranked and ranker is not None:
-            ranker.check_names(asked.context)
-        elif not ranked and (asked.context or asked.ranker):
-            what = "context" if asked.context else "ranker"
+        items, most = self.items.at(time.time()), self.settings.history_most
+        check_most("k", request.k, self.settings.k_most)
+        if request.explain:
+            check_most("k of a list that is explained", request.k, MOST_EXPLAINED)
+        known, times, positions = self._timed(history, items.numbers)
+        if request.filters:
+            items.mask(request.filters)  # filters that cannot be read are refused now
+        ranker, sent, context = self.state.ranker, request.features or {}, request.context or {}
+        ranked = ranker is not None and request.ranker is not False
+        of_ranker = {} if ranker is None else {name: sent[name] for name in sent if name in ranker.fields}
+        if ranker is not None and ranked:
+            ranker.check_names(context)
+        elif context or request.ranker:
+            what = "context" if context else "ranker"
             raise UserError(f"{what} is for a ranker, and none ranks here: leave it out", code="no-ranker", public=True)
-        told = NOT_TOLD
-        events = [features for *_, features in history]
-        if self.features.reads.names or given or (asked.history and any(events)):
-            known_here = {**others, "asked": {*others.get("asked", ()), *of_ranker}}
-            told = self.features.told(events, user or {}, given, stored=asked.history is None, others=known_here)
-        fields = {**(user or {}), **of_ranker, **(asked.context or {})} if ranked else {}
-        unread = self._of_ranker_alone & fields.keys() if ranked else self._of_ranker_alone
-        told = replace(told, lacking=tuple(name for name in told.lacking if name not in unread)) if unread else told
-        return Ask(
-            known[-settings.history_most :],
-            asked,
-            times=None if times is None else times[-settings.history_most :],
-            excluded=items.numbers.known(asked.exclude or ()),
-            allowed=None if asked.allow is None else items.numbers.known(asked.allow),
-            budget=self._budget(asked),
-            explain=asked.explain,
+        features = NO_FEATURES
+        events = [event for *_, event in history]
+        if self.features.reads.names or sent or (request.history and any(events)):
+            others = {**others, "request": {*others.get("request", ()), *of_ranker}}
+            features = self.features.read(events, user or {}, sent, stored=request.history is None, others=others)
+        fields = {**(user or {}), **of_ranker, **context} if ranked else {}
+        if unread := self._of_ranker_alone & fields.keys() if ranked else self._of_ranker_alone:
+            features = replace(features, missing=tuple(name for name in features.missing if name not in unread))
+        return Query(
+            known[-most:],
+            request,
+            None if times is None else times[-most:],
+            excluded=items.numbers.known(request.exclude or ()),
+            allowed=None if request.allow is None else items.numbers.known(request.allow),
+            budget=self._budget(request),
+            explain=request.explain,
             untimed=self.reads_times and bool(history) and all(moment is None for _, moment, _ in history),
             ranked=ranked,
-            user=None if asked.user is None else str(asked.user),
+            user=None if request.user is None else str(request.user),
             fields=fields,
-            told=told.beside(places[-min(self.features.most, settings.history_most) :]),
-            time=asked.time,
+            features=features.at(positions[-min(self.features.most, most) :]),
+            time=request.time,
         )
 
-    def group(self, ask: Ask) -> Hashable:
-        """What requests that are answered together have in common, so that no request's list depends on another's.
+    def group(self, query: Query) -> Hashable:
+        """The key that requests answered together have in common, so that no request's list depends
+        on another's.
 
-        A ranker orders as many candidates as it is given, and a search that is not exact looks further for a longer
-        list: then the number of candidates is part of it.
+        A ranker orders as many candidates as it is given, and a search that is not exact looks
+        further for a longer list: then the number of candidates is part of it.
         """
-        depth = 0 if self.state.finder.exact and not ask.ranked else self._depth(ask)
-        return id(self), ask.budget, ask.ranked, depth
+        depth = 0 if self.state.finder.exact and not query.ranked else self._depth(query)
+        return id(self), query.budget, query.ranked, depth
 
-    def _depth(self, ask: Ask) -> int:
+    def _depth(self, query: Query) -> int:
         """Places that are filled for a request before its list is cut."""
-        return max(ask.k, self.settings.candidates) if ask.ranked else ask.k
+        return max(query.k, self.settings.candidates) if query.ranked else query.k
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """The lists of requests of one `group`."""
-        state, ranked = self._now(), asks[0].ranked
+        state, ranked = self._now(), queries[0].ranked
         live = state.items
-        k = min(max(self._depth(ask) for ask in asks), live.size)
-        hidden = [_hidden(ask) for ask in asks]
-        masks = [_refused(ask, live) for ask in asks]
-        known = [row for row, ask in enumerate(asks) if len(ask.items) or self.allows_empty]
+        k = min(max(self._depth(query) for query in queries), live.size)
+        hidden = [_hidden(query) for query in queries]
+        masks = [_refused(query, live) for query in queries]
+        known = [row for row, query in enumerate(queries) if len(query.items) or self.allows_empty]
         answers: dict[int, Answer] = {}
         if known:
-            some = [asks[row] for row in known]
-            beside, last = self.features.of(some), self.features.last
-            timed = [ask.times[last] for ask in some if ask.times is not None]
-            read = [ask.items[last] for ask in some]
+            readable = [queries[row] for row in known]
+            features, last = self.features.batch(readable), self.features.last
+            times = [query.times[last] for query in readable if query.times is not None]
+            items = [query.items[last] for query in readable]
             scores, ids, steps = state.finder(
-                read, timed if len(timed) == len(some) else None, k, [hidden[row] for row in known],
-                [masks[row] for row in known], some[0].budget, beside,
-            )  # fmt: skip
+                items,
+                times if len(times) == len(readable) else None,
+                k,
+                [hidden[row] for row in known],
+                [masks[row] for row in known],
+                readable[0].budget,
+                features,
+            )
             if ranked:
                 assert state.ranker is not None
-                past = Histories(jagged(read), features=beside)
-                ids, scores = state.ranker.order(some, ids, scores, self.settings.blend, past)
-            taken = [None] * len(some) if steps is None else steps.tolist()
+                past = Histories(jagged(items), features=features)
+                ids, scores = state.ranker.order(readable, ids, scores, self.settings.blend, past)
+            taken = [None] * len(readable) if steps is None else steps.tolist()
             answers = {
-                row: Answer(*_cut(best, values, asks[row].options), steps=own, ranked=ranked)
-                for row, own, best, values in zip(known, taken, ids, scores, strict=True)
+                row: Answer(*_cut(best, values, queries[row].options), steps=count, ranked=ranked)
+                for row, count, best, values in zip(known, taken, ids, scores, strict=True)
             }
         lists = [
-            answers[row] if row in answers else self._popular(state, ask, hidden[row], masks[row], k)
-            for row, ask in enumerate(asks)
+            answers[row] if row in answers else self._popular(state, query, hidden[row], masks[row], k)
+            for row, query in enumerate(queries)
         ]
-        self._explain(state, asks, lists)
+        self._explain(state, queries, lists)
         return lists
 
-    def similar(self, asks: Sequence[tuple[int, int]]) -> list[Answer]:
-        """Of each (item, k) the items most like it, without itself and without what is retired."""
+    def similar(self, queries: Sequence[tuple[int, int]]) -> list[Answer]:
+        """For each (item, k) the k items most like it, without itself and without retired ones."""
         state = self._now()
         predictor, live = state.predictor, state.items
         filters = Filters(barred=live.barred if live.any_barred else None)
-        own = Jagged.from_lists([[item] for item, _ in asks])
+        seeds = Jagged.from_lists([[item] for item, _ in queries])
         with torch.inference_mode():
-            scorer = predictor.model.similar(torch.from_numpy(own.values).to(predictor.device), predictor.index)
-            k = min(max(k for _, k in asks), live.size)
-            scores, ids = top_k(scorer, k, filters=filters.of_batch(own, predictor.device))
-        rows = zip(ids.cpu().numpy(), scores.cpu().numpy(), asks, strict=True)
+            scorer = predictor.model.similar(torch.from_numpy(seeds.values).to(predictor.device), predictor.index)
+            k = min(max(k for _, k in queries), live.size)
+            scores, ids = top_k(scorer, k, filters=filters.of_batch(seeds, predictor.device))
+        rows = zip(ids.cpu().numpy(), scores.cpu().numpy(), queries, strict=True)
         return [Answer(*_cut(best, values, ListOptions(k=k))) for best, values, (_, k) in rows]
 
     def title(self, item: int | str) -> str | None:
@@ -281,54 +301,55 @@ class ServedModel:
         number = items.numbers.get(item)
         return items.titles[number] if items.titles is not None and number >= 0 else None
 
-    def named(self, number: int) -> dict[str, Any]:
+    def named(self, number: int) -> JsonObject:
         """An item with its title and its band of popularity."""
         items = self.state.items
         title = None if items.titles is None else items.titles[number]
         return {"item": items.ids[number], "title": title, "popularity": items.bands[number]}
 
-    def described(self, number: int) -> dict[str, Any]:
-        """What is known of one item: `named`, whether it is shown, and its columns."""
+    def described(self, number: int) -> JsonObject:
+        """One item as `named`, with its columns and whether it is shown."""
         items = self.state.items.at(time.time())
         row = items.catalog.frame.row(number, named=True)
-        shown, columns = not bool(items.barred[number]), {name: row[name] for name in items.columns}
-        return {**self.named(number), "shown": shown, "columns": columns}
+        columns = {name: row[name] for name in items.columns}
+        return {**self.named(number), "shown": not bool(items.barred[number]), "columns": columns}
 
-    def _popular(self, state: State, ask: Ask, hidden: np.ndarray, mask: np.ndarray | None, k: int) -> Answer:
-        """The most popular items: what a history without known items gets."""
+    def _popular(self, state: State, query: Query, hidden: np.ndarray, mask: np.ndarray | None, k: int) -> Answer:
+        """The most popular items, for a history without known items."""
         live = state.items
         refused = live.barred.copy() if mask is None else mask | live.barred
         refused[hidden] = True
         ids = live.popular(k, refused)
         scores = live.catalog.popularity[ids].astype(np.float32)
-        if ask.ranked:
+        if query.ranked:
             assert state.ranker is not None
-            past = Histories(jagged([ask.items]))
-            (ids,), (scores,) = state.ranker.order([ask], ids[None], scores[None], self.settings.blend, past)
-        return Answer(*_cut(ids, scores, ask.options), source="popular", ranked=ask.ranked)
+            past = Histories(jagged([query.items]))
+            (ids,), (scores,) = state.ranker.order([query], ids[None], scores[None], self.settings.blend, past)
+        return Answer(*_cut(ids, scores, query.options), source="popular", ranked=query.ranked)
 
-    def _budget(self, asked: RecommendRequest) -> Budget:
-        if asked.reasoning is None:
+    def _budget(self, request: RecommendRequest) -> Budget:
+        if request.reasoning is None:
             return self.predictor.budget
-        given = asked.reasoning.model_dump(exclude_none=True)
+        changes = request.reasoning.model_dump(exclude_none=True)
         with in_context("", public=True):
-            budget = changed("budget", self.predictor.budget, given) if given else self.predictor.budget
+            budget = changed("budget", self.predictor.budget, changes) if changes else self.predictor.budget
         if budget != AS_TRAINED:
             check_budget(self.predictor.model, budget)
-            check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._own_steps))
+            check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._trained_steps))
         return budget
 
     def _timed(
         self, history: Past, numbers: ItemNumbers
     ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None, Sequence[int]]:
-        """Known items and, for a model that reads them, their times, in order of time; where no event has one, as of
-        now, a day between events. And their places, for a model that reads more."""
+        """Known items; for a model that reads them their times, in order of time (where no event
+        has one, as of now, a day between events); and for a model that reads more their positions
+        in the history."""
         if not self.reads_times and not self.features.reads.names:
             return numbers.known([item for item, *_ in history]), None, ()
-        found = [numbers.get(item) for item, *_ in history]
-        places = [place for place, number in enumerate(found) if number >= 0]
+        known = [numbers.get(item) for item, *_ in history]
+        positions = [position for position, number in enumerate(known) if number >= 0]
         if not self.reads_times:
-            return np.array([found[place] for place in places], np.int64), None, places
+            return np.array([known[position] for position in positions], np.int64), None, positions
         lacking = [item for item, moment, _ in history if moment is None]
         if 0 < len(lacking) < len(history):
             raise UserError(
@@ -338,60 +359,64 @@ class ServedModel:
                 public=True,
             )
         moments = even_times(np.array([len(history)])) if lacking else [moment or 0 for _, moment, _ in history]
-        places.sort(key=lambda place: int(moments[place]))
-        items, times = (np.array([int(one[place]) for place in places], np.int64) for one in (found, moments))
-        return items, times, places
+        positions.sort(key=lambda position: int(moments[position]))
+        items, times = (
+            np.array([int(column[position]) for position in positions], np.int64) for column in (known, moments)
+        )
+        return items, times, positions
 
-    def _explain(self, state: State, asks: Sequence[Ask], answers: Sequence[Answer]) -> None:
+    def _explain(self, state: State, queries: Sequence[Query], answers: Sequence[Answer]) -> None:
         """Put the reasons into the answers of requests that ask for them."""
-        some = [row for row, ask in enumerate(asks) if ask.explain]
-        if not some:
+        rows = [row for row, query in enumerate(queries) if query.explain]
+        if not rows:
             return
-        histories = histories_of([asks[row] for row in some], self.features)
-        told = explain_lists(state.predictor, histories, [answers[row].ids for row in some])
-        for row, explanation in zip(some, told, strict=True):
+        histories = histories_of([queries[row] for row in rows], self.features)
+        explanations = explain_lists(state.predictor, histories, [answers[row].ids for row in rows])
+        for row, explanation in zip(rows, explanations, strict=True):
             answers[row].explanation = explanation
 
 
-def given_history(asked: RecommendRequest) -> Past | None:
+def request_history(request: RecommendRequest) -> Past | None:
     """The history that a request brings; None where it brings none."""
-    if asked.history is None:
+    if request.history is None:
         return None
     return [
-        (one.item, one.time, one.features) if isinstance(one, PastEvent) else (one, None, None) for one in asked.history
+        (event.item, event.time, event.features) if isinstance(event, PastEvent) else (event, None, None)
+        for event in request.history
     ]
 
 
-def histories_of(asks: Sequence[Ask], features: ServedFeatures) -> Histories:
+def histories_of(queries: Sequence[Query], features: ServedFeatures) -> Histories:
     """The histories of some requests, as far as a model that reads features reads them."""
-    items = jagged([ask.items[features.last] for ask in asks])
-    timed = [ask.times[features.last] for ask in asks if ask.times is not None]
-    keys = UserKeys(partial(user_keys, pl.Series([ask.user for ask in asks], dtype=pl.String)))
-    times = np.concatenate(timed) if len(timed) == len(asks) else None
-    return Histories(items, times, keys=keys, features=features.of(asks))
+    items = jagged([query.items[features.last] for query in queries])
+    timed = [query.times[features.last] for query in queries if query.times is not None]
+    keys = UserKeys(partial(user_keys, pl.Series([query.user for query in queries], dtype=pl.String)))
+    times = np.concatenate(timed) if len(timed) == len(queries) else None
+    return Histories(items, times, keys=keys, features=features.batch(queries))
 
 
-def _hidden(ask: Ask) -> Int[np.ndarray, "p"]:
-    """What one request is not shown: its own items, and those that it excludes."""
-    if ask.options.seen == "keep":
-        return ask.excluded
-    return np.concatenate([ask.items, ask.excluded]) if len(ask.excluded) else ask.items
+def _hidden(query: Query) -> Int[np.ndarray, "p"]:
+    """Items that one request is not shown: those of its history, and those that it excludes."""
+    if query.options.seen == "keep":
+        return query.excluded
+    return np.concatenate([query.items, query.excluded]) if len(query.excluded) else query.items
 
 
-def _refused(ask: Ask, live: LiveItems) -> Bool[np.ndarray, "V"] | None:
-    """What its filters and its `allow` refuse. Requests with the same filters share one array."""
-    filters: Any = ask.options.filters  # of one request
-    found = live.mask(filters) if filters else None
-    if ask.allowed is None:
-        return found
+def _refused(query: Query, live: LiveItems) -> Bool[np.ndarray, "V"] | None:
+    """Mask of the items that the filters and `allow` of a request refuse. Requests with the same
+    filters share one array."""
+    filters: Any = query.options.filters  # of one request
+    mask = live.mask(filters) if filters else None
+    if query.allowed is None:
+        return mask
     only = np.ones(live.size, bool)
-    only[ask.allowed] = False
-    return only if found is None else only | found
+    only[query.allowed] = False
+    return only if mask is None else only | mask
 
 
 def _cut(
     ids: Int[np.ndarray, "m"], scores: Float[np.ndarray, "m"], options: ListChoices
 ) -> tuple[list[int], list[float]]:
-    """The first k places, where they are shown."""
+    """The ids and scores of the first k places, where they are shown."""
     count = int(options.shown(ids, scores)[: options.k].sum())
     return ids[:count].tolist(), scores[:count].tolist()

@@ -58,12 +58,15 @@ class RecommendAnswer(Form):
         json_schema_extra={
             "examples": [
                 {
-                    "request_id": "1305ef6c1a-6", "version": "sasrec", "source": "model", "ranked": False,
+                    "request_id": "1305ef6c1a-6",
+                    "version": "sasrec",
+                    "source": "model",
+                    "ranked": False,
                     "items": [{"item": "B004ZT0SSG", "score": 12.2}],
                 }
             ]
         }
-    )  # fmt: skip
+    )
     request_id: str
     version: str
     """The version that answered."""

@@ -1,9 +1,11 @@
-"""Attention over packed events, and the products around it: the parts of a packed encoder (`serving/fast.py`).
+"""Attention over packed events, and the products around it: the parts of a packed encoder
+(`serving/fast.py`).
 
-Letters: N events of all B histories, n those of one chunk (a few whole histories, whose events see each other only
-within their own), H heads, e their width. TorchScript reads the source of these classes: signatures say `Tensor` and
-docstrings the shape, annotations are not put off (`from __future__`), and `no_type_check` keeps the checker of shapes,
-which wraps functions while tests run, off them.
+Letters: N events of all B histories, n those of one chunk (a few whole histories, whose events see
+each other only within their own), H heads, e their width. TorchScript reads the source of these
+classes: signatures say `Tensor` and docstrings the shape, annotations are not put off (`from
+__future__`), and `no_type_check` keeps the checker of shapes, which wraps functions while tests
+run, off them.
 """
 
 from typing import NamedTuple, no_type_check
@@ -18,7 +20,8 @@ from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 CHUNK = 64
 """Events whose attention is computed at once: of 36 to 200 the least time per event, on one core."""
 SMALL_PRODUCT = 600_000
-"""Multiplications below which MKL's call is quicker than oneDNN's, which costs 10 microseconds more to make."""
+"""Multiplications below which MKL's call is quicker than oneDNN's, which costs 10 microseconds more
+to make."""
 FUSED = {"none": "none", "relu": "relu", "gelu": "gelu", "silu": "swish"}
 """oneDNN's names of activations."""
 
@@ -32,23 +35,24 @@ class Chunk(NamedTuple):
     first: int
     end: int
     among: Tensor
-    """[n, n] what is added to the scores of their events: 0, or -inf where one does not see the other."""
+    """[n, n] summand of the scores of their events: 0, or -inf where one does not see the other."""
     behind: Tensor
-    """[rows, n] the same of each row's last event as the query."""
+    """[rows, n] summand where each row's last event is the query."""
 
 
 @no_type_check
 class Layout(NamedTuple):
-    """Where the events of a batch stand."""
+    """Positions, times and chunks of the N events of a batch."""
 
     places: Tensor
     """[N] position in its history, from 0."""
     to_come: Tensor
     """[N] events of the history behind it."""
     last: Tensor
-    """[B] which event is the last of each row."""
-    asked: Tensor
-    """[N] the time that an event asks about: the next one's, of the last event its own; empty without times."""
+    """[B] number of the last event of each row."""
+    query_times: Tensor
+    """[N] the time that an event predicts at: the next one's, for the last event its own; empty
+    without times."""
     times: Tensor
     """[N], or empty."""
     chunks: list[Chunk]
@@ -97,7 +101,8 @@ class Dense(nn.Module):
 class Mixer(nn.Module):
     """Attention over packed events: softmax(q . k / sqrt e) or silu(q . k + bias) / n.
 
-    `asking` is what the querying event alone is asked for (queries, and the gate behind them), `given` keys and values.
+    `query_side` are the rows of the querying event alone (queries, and the gate behind them),
+    `key_side` keys and values of all events.
     """
 
     __constants__ = ("final", "silu", "gated", "rope", "timed", "placed")
@@ -109,7 +114,7 @@ class Mixer(nn.Module):
         self.norm: nn.Module = nn.Identity()
         if isinstance(attention, HSTUAttention):
             u, v, q, k = attention.uvqk.weight.split(attention.sizes)
-            asking, given, biases = torch.cat([q, u]), torch.cat([k, v]), None
+            query_side, key_side, biases = torch.cat([q, u]), torch.cat([k, v]), None
             self.silu, self.gated = True, attention.gated
             self.divisor, activation = float(attention.max_length), "silu"
             if attention.norm is not None:
@@ -120,39 +125,40 @@ class Mixer(nn.Module):
                 self.by_time = attention.by_time.detach().clone()
         else:
             q, k, v = attention.qkv.weight.chunk(3)
-            asking, given, biases = q, torch.cat([k, v]), attention.qkv.bias
+            query_side, key_side, biases = q, torch.cat([k, v]), attention.qkv.bias
             self.silu, self.gated = False, False
             self.divisor, activation = 1.0, "none"
         self.timed, self.placed = len(self.by_time) > 0, len(self.by_distance) > 0
         self.most, self.least = max_length - 1, 0 if attention.causal else 1 - max_length
-        self.asked, self.keyed, self.sizes = len(q), len(k), [len(asking), len(given)]
-        self.bucket, self.scale = BUCKET_WIDTH, (self.asked // self.heads) ** -0.5
+        self.query_width, self.key_width, self.sizes = len(q), len(k), [len(query_side), len(key_side)]
+        self.bucket, self.scale = BUCKET_WIDTH, (self.query_width // self.heads) ** -0.5
         self.both: nn.Module = nn.Identity()
-        self.asking: nn.Module = nn.Identity()
-        self.given: nn.Module = nn.Identity()
+        self.query_side: nn.Module = nn.Identity()
+        self.key_side: nn.Module = nn.Identity()
         if final:
-            own, others = (None, None) if biases is None else biases.split(self.sizes)
-            self.asking, self.given = Dense(asking, own, activation), Dense(given, others, activation)
+            query_bias, key_bias = (None, None) if biases is None else biases.split(self.sizes)
+            self.query_side = Dense(query_side, query_bias, activation)
+            self.key_side = Dense(key_side, key_bias, activation)
         else:
-            self.both = Dense(torch.cat([asking, given]), biases, activation)
+            self.both = Dense(torch.cat([query_side, key_side]), biases, activation)
         self.output = Dense(attention.output.weight, attention.output.bias)
-        half = max(self.asked // self.heads // 2, 1)
+        half = max(self.query_width // self.heads // 2, 1)
         angle = torch.arange(max_length)[:, None] * 10_000.0 ** -(torch.arange(half) / half)
         self.cos, self.sin = angle.cos(), angle.sin()
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[N, D] -> [N, D]; of the final layer [B, D], for the last event of each row."""
-        places, moments = layout.places, layout.asked
+        places, moments = layout.places, layout.query_times
         if self.final:
-            given, asking = self.given(x), self.asking(x.index_select(0, layout.last))
+            key_side, query_side = self.key_side(x), self.query_side(x.index_select(0, layout.last))
             places = places.index_select(0, layout.last)
             moments = moments.index_select(0, layout.last) if self.timed else moments
         else:
             both = self.both(x)
-            asking, given = both[:, : self.sizes[0]], both[:, self.sizes[0] :]
-        q = asking[:, : self.asked].unflatten(1, (self.heads, -1))
-        k = given[:, : self.keyed].unflatten(1, (self.heads, -1))
-        v = given[:, self.keyed :].unflatten(1, (self.heads, -1)).transpose(0, 1)
+            query_side, key_side = both[:, : self.sizes[0]], both[:, self.sizes[0] :]
+        q = query_side[:, : self.query_width].unflatten(1, (self.heads, -1))
+        k = key_side[:, : self.key_width].unflatten(1, (self.heads, -1))
+        v = key_side[:, self.key_width :].unflatten(1, (self.heads, -1)).transpose(0, 1)
         if self.rope:
             q, k = self.turned(q, places), self.turned(k, layout.places)
         q, k = q.transpose(0, 1), k.permute(1, 2, 0)
@@ -165,10 +171,9 @@ class Mixer(nn.Module):
             if self.silu:
                 scores = torch.bmm(asks, keys)
                 if self.placed:
-                    scores = scores + self.bias(
-                        places[first:end], moments[first:end], layout.places[chunk.low : chunk.high],
-                        layout.times[chunk.low : chunk.high],
-                    )  # fmt: skip
+                    low, high = chunk.low, chunk.high
+                    near, then = places[first:end], moments[first:end]
+                    scores = scores + self.bias(near, then, layout.places[low:high], layout.times[low:high])
                 visible = (seen == 0.0).to(scores.dtype) / self.divisor
                 weights = F.silu(scores) * visible
             else:
@@ -176,11 +181,12 @@ class Mixer(nn.Module):
             mixed.append(torch.bmm(weights, v[:, chunk.low : chunk.high]).transpose(0, 1).flatten(1))
         y = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
         if self.gated:
-            y = asking[:, self.asked :] * self.norm(y)
+            y = query_side[:, self.query_width :] * self.norm(y)
         return self.output(y)
 
     def bias(self, places: Tensor, moments: Tensor, others: Tensor, times: Tensor) -> Tensor:
-        """[queries, n] what distance and time add to the scores of queries at `places` and keys at `others`."""
+        """[queries, n] summand by distance and time of the scores of queries at `places` and keys
+        at `others`."""
         added = self.by_distance[(places[:, None] - others).clamp(self.least, self.most) - self.least]
         if self.timed:
             seconds = (moments[:, None] - times).abs().clamp_min(1).float()

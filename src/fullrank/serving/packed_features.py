@@ -1,13 +1,16 @@
-"""What is known beside the items of a few histories, without padding: one look-up for all features of all places.
+"""Features beside the items of a few histories, without padding: one look-up for all features of
+all places.
 
-`FeatureReader` with `fuse=sum` adds, at each place, a vector for each category, the mean of those of a list, and
-x u + v for a number x, of the event, of its request, of the request that is to be answered and of the user. All of them
-are rows of one table here, so that a place is a weighted sum of its rows,
+`FeatureReader` with `fuse=sum` adds, at each place, a vector for each category, the mean of those
+of a list, and x u + v for a number x, of the event, of its request, of the request that is to be
+answered and of the user. All of them are rows of one table here, so that a place is a weighted sum
+of its rows,
 
     x_t + sum_j w_tj R[r_tj]
 
-with weight 1 of a category, 1 / n of each of a list's n values, and x and 1 of a number's slope and value at 0. Other
-ways to fuse, and a token of the user, are read by the model's own code. N places, J rows of a place, L values of lists.
+with weight 1 of a category, 1 / n of each of a list's n values, and x and 1 of a number's slope and
+value at 0. Other ways to fuse, and a token of the user, are read by the model's own code. N places,
+J rows of a place, L values of lists.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fullrank.core.jagged import Jagged
-from fullrank.data.features import NO_TIME, Encoded, FeatureRows, FeatureTable, HistoryFeatures
+from fullrank.data.features import NO_TIME, Encoded, FeatureTable, HistoryFeatures
 from fullrank.models.sequential.features import FeatureReader, FieldVectors
 
 Entries = tuple[Int[np.ndarray, "N j"], Float[np.ndarray, "N j"]]
@@ -37,89 +40,97 @@ class PackedFeatures:
     reader: FeatureReader
     table: Float[Tensor, "R D"]
     bases: dict[str, tuple[int, int]]
-    """Of each role where its ids, and its numbers' three vectors each, begin in the table."""
+    """Role -> the rows of the table at which its ids, and its numbers' three vectors each, begin."""
 
     @staticmethod
     def of(reader: FeatureReader) -> PackedFeatures | None:
-        """None for a reader that does more than to add vectors."""
+        """A copy of this reader; None for one that does more than to add vectors."""
         if reader.fuse != "sum" or reader.prefix:
             return None
         tables, bases, size = list[Tensor](), dict[str, tuple[int, int]](), 0
         for name, part in _parts(reader):
-            own = [] if part.table is None else [part.table.detach()]
-            own += [] if part.numbers is None else [part.numbers.detach().flatten(0, 1)]
+            rows = [] if part.table is None else [part.table.detach()]
+            rows += [] if part.numbers is None else [part.numbers.detach().flatten(0, 1)]
             bases[name] = (size, size + (0 if part.table is None else len(part.table)))
-            size += sum(map(len, own))
-            tables += own
+            size += sum(map(len, rows))
+            tables += rows
         return PackedFeatures(reader, torch.cat(tables).contiguous(), bases)
 
     def added(
         self, items: Jagged, times: Int[np.ndarray, "N"] | None, known: HistoryFeatures | None
     ) -> Float[Tensor, "N D"]:
-        """What is added at each place of histories; `times` lie behind each other, `known` as in `Histories`."""
-        known, lengths = known or HistoryFeatures(), items.lengths
-        history, ends = np.repeat(np.arange(len(lengths)), lengths), lengths.cumsum()
-        last = np.zeros(len(history), bool)
-        last[ends - 1] = True
-        flat = torch.from_numpy(items.flat().astype(np.int64, copy=False))
+        """The summand of each place's vector; `times` lie behind each other, `known` as in
+        `Histories`."""
+        places = _Places.of(items, times, known or HistoryFeatures())
         rows, weights, lists = [], [], []
         for name, part in _parts(self.reader):
-            encoded = _encoded(part, name, known, items, history, last)
-            ids, of_ids = self._ids(part, name, encoded, self._made(part, name, flat, times, known, last, history))
+            encoded = places.encoded(part, name)
+            ids, of_ids = self._ids(part, name, encoded, self._time_ids(part, name, places))
             rows.append(ids)
             weights.append(of_ids)
             lists += list(self._lists(part, name, encoded))
-        shared = F.embedding_bag(
-            torch.from_numpy(np.concatenate(rows, 1)), self.table, mode="sum",
-            per_sample_weights=torch.from_numpy(np.concatenate(weights, 1)),
-        ) if sum(one.shape[1] for one in rows) else self.table.new_zeros(len(history), self.table.shape[1])  # fmt: skip
+        numbers, shares = torch.from_numpy(np.concatenate(rows, 1)), torch.from_numpy(np.concatenate(weights, 1))
+        if numbers.shape[1]:
+            shared = F.embedding_bag(numbers, self.table, mode="sum", per_sample_weights=shares)
+        else:
+            shared = self.table.new_zeros(len(numbers), self.table.shape[1])
         for values, starts, shares in lists:
             shared += F.embedding_bag(values, self.table, starts, mode="sum", per_sample_weights=shares)
         return shared
 
-    def _made(
-        self, part: FieldVectors, name: str, items: Tensor, times: np.ndarray | None, known: HistoryFeatures,
-        last: np.ndarray, history: np.ndarray,
-    ) -> list[np.ndarray]:  # fmt: skip
-        """The ids of what times tell, as `FeatureReader` makes them of padded rows."""
+    def _time_ids(self, part: FieldVectors, name: str, places: _Places) -> list[np.ndarray]:
+        """The ids of features made of times, as `FeatureReader` makes them of padded rows."""
         if not part.made:
             return []
+        times, last, known = places.times, places.last, places.known
         assert times is not None, "a model that reads what times tell gets them"
-        if name == "asked":
-            asked = np.full(int(last.sum()), NO_TIME) if known.asked_at is None else np.asarray(known.asked_at)
-            at = np.where(last, asked[history], np.append(times[1:], 0))
-            since = times
+        if name == "asked":  # by the time of the next event, and behind the last one that of the request
+            answered_at = np.full(len(places.items), NO_TIME) if known.asked_at is None else np.asarray(known.asked_at)
+            at, since = np.where(last, answered_at[places.row], np.append(times[1:], 0)), times
         else:
             first = np.append(True, last[:-1])
             at, since = times, np.where(first, NO_TIME, np.append(NO_TIME, times[:-1]))
-        moment, start = (torch.from_numpy(one.astype(np.int64, copy=False)) for one in (at, since))
-        return [one.numpy() for one in self.reader.made_ids(part, moment, start, items)]
+        tensors = (
+            torch.from_numpy(numbers.astype(np.int64, copy=False)) for numbers in (at, since, places.items.flat())
+        )
+        return [ids.numpy() for ids in self.reader.made_ids(part, *tensors)]
 
-    def _ids(self, part: FieldVectors, name: str, encoded: Encoded, made: list[np.ndarray]) -> Entries:
-        """One row for each category and what times tell, two for each number."""
+    def _ids(self, part: FieldVectors, name: str, encoded: Encoded, time_ids: list[np.ndarray]) -> Entries:
+        """Rows and weights of each place: a row for each category and feature of times, two for
+        each number.
+
+        A number x has three vectors in the table, each type behind the other for all numbers: its
+        slope (weight x), its value at 0 (weight 1), and, in place of the slope, the one of a
+        missing number (weight 1, and 0 of the second).
+        """
         ids_at, numbers_at = self.bases[name]
-        own = np.column_stack([encoded.categorical[:, part.id_columns.numpy()], *made]) + (
+        category_rows = np.column_stack([encoded.categorical[:, part.id_columns.numpy()], *time_ids]) + (
             ids_at + part.offsets.numpy()
         )
         numbers = encoded.numeric[:, part.number_columns.numpy()]
         missing, count = np.isnan(numbers), numbers.shape[1]
-        slope = numbers_at + np.arange(count)  # then as many values at 0, then as many where it is missing
-        rows = [own, np.where(missing, slope + 2 * count, slope), np.broadcast_to(slope + count, numbers.shape)]
-        weights = [np.ones(own.shape), np.where(missing, 1, numbers), ~missing]
+        slope = numbers_at + np.arange(count)
+        at_zero = np.broadcast_to(slope + count, numbers.shape)
+        rows = [category_rows, np.where(missing, slope + 2 * count, slope), at_zero]
+        weights = [np.ones(category_rows.shape), np.where(missing, 1, numbers), ~missing]
         return (
             np.concatenate(rows, 1).astype(np.int64, copy=False),
             np.concatenate(weights, 1).astype(np.float32, copy=False),
         )
 
     def _lists(self, part: FieldVectors, name: str, encoded: Encoded) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each list the rows of its values behind each other, where each place begins, and their weights: an empty
-        one has the row of what is missing."""
+        """For each list feature its values' rows behind each other, where each place begins among
+        them, and weights.
+
+        Values of 0 are missing and left out; a list without others has one row, that of a missing
+        value.
+        """
         base = self.bases[name][0]
         for at, start in part.bags:
             bag = encoded.bags[at]
-            values, place = bag.flat(), bag.row_of()
+            values, position = bag.flat(), bag.row_of()
             there = values > 0
-            counts = np.bincount(place[there], minlength=len(bag))
+            counts = np.bincount(position[there], minlength=len(bag))
             filled = np.maximum(counts, 1)
             starts = filled.cumsum() - filled
             rows = np.full(int(filled.sum()), base + start)
@@ -133,34 +144,50 @@ def _parts(reader: FeatureReader) -> Iterator[tuple[str, FieldVectors]]:
         yield name, cast(FieldVectors, part)
 
 
-def _encoded(
-    part: FieldVectors, name: str, known: HistoryFeatures, items: Jagged, history: np.ndarray, last: np.ndarray
-) -> Encoded:
-    """The encoded features of a role at each place."""
-    table: FeatureTable | None
-    places = items.places()
-    if name == "user":
-        table, rows = (None, places) if known.user is None else (known.user.table, known.user.rows[history])
-    elif name != "asked":
-        table, rows = getattr(known, name), places
-    else:
-        table, rows = _asked(known.request, known.asked, np.where(last, -1, np.append(places[1:], -1)), history, last)
-    if table is not None:
-        return table.take(rows)
-    ids, numbers, bags = part.widths
-    empty = Jagged.from_lengths(np.zeros(0, np.int32), np.zeros(len(history), np.int64))
-    missing: Any = np.full((len(history), numbers), np.nan, np.float32)
-    return Encoded(np.zeros((len(history), ids), np.int32), missing, (empty,) * bags)
+@dataclass(frozen=True)
+class _Places:
+    """The N places of histories behind each other, one for each event."""
 
+    items: Jagged
+    times: Int[np.ndarray, "N"] | None
+    known: HistoryFeatures
+    row: Int[np.ndarray, "N"]
+    """The history of each place."""
+    last: Bool[np.ndarray, "N"]
+    """Whether a place is the last of its history."""
 
-def _asked(
-    past: FeatureTable | None, asked: FeatureRows | None, rows: np.ndarray, history: np.ndarray, last: np.ndarray
-) -> tuple[FeatureTable | None, np.ndarray]:
-    """The request behind each place: the next event's, and behind the last one that which is to be answered."""
-    if asked is None:
-        return past, rows
-    own = asked.rows[history]
-    if past is None:
-        return asked.table, np.where(last, own, -1)
-    known = np.where(own < 0, -1, own + len(past.categorical))
-    return past.behind(asked.table), np.where(last, known, rows)
+    @staticmethod
+    def of(items: Jagged, times: Int[np.ndarray, "N"] | None, known: HistoryFeatures) -> _Places:
+        lengths = items.lengths
+        last = np.zeros(int(lengths.sum()), bool)
+        last[lengths.cumsum() - 1] = True
+        return _Places(items, times, known, np.repeat(np.arange(len(lengths)), lengths), last)
+
+    def encoded(self, part: FieldVectors, name: str) -> Encoded:
+        """The encoded features of a role at each place."""
+        user, rows = self.known.user, self.items.places()
+        table: FeatureTable | None
+        if name == "user":
+            table, rows = (None, rows) if user is None else (user.table, user.rows[self.row])
+        elif name == "asked":
+            table, rows = self.requests(np.where(self.last, -1, np.append(rows[1:], -1)))
+        else:
+            table = getattr(self.known, name)
+        if table is not None:
+            return table.take(rows)
+        ids, numbers, bags = part.widths
+        empty = Jagged.from_lengths(np.zeros(0, np.int32), np.zeros(len(rows), np.int64))
+        missing: Any = np.full((len(rows), numbers), np.nan, np.float32)
+        return Encoded(np.zeros((len(rows), ids), np.int32), missing, (empty,) * bags)
+
+    def requests(self, rows: Int[np.ndarray, "N"]) -> tuple[FeatureTable | None, Int[np.ndarray, "N"]]:
+        """The table of requests, and the row of the one behind each place: the next event's, in
+        `rows`, and behind the last event the one that is to be answered."""
+        past, answered = self.known.request, self.known.asked
+        if answered is None:
+            return past, rows
+        answered_rows = answered.rows[self.row]
+        if past is None:
+            return answered.table, np.where(self.last, answered_rows, -1)
+        behind = np.where(answered_rows < 0, -1, answered_rows + len(past.categorical))
+        return past.behind(answered.table), np.where(self.last, behind, rows)

@@ -1,4 +1,5 @@
-"""ServedPredictor: one version of a ranking model's service, opened: what its rows are, and their probabilities."""
+"""ServedPredictor: one version of a ranking model's service, opened: reads rows, and gives their
+probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from fullrank.data.impressions.encoding import transform
 from fullrank.inference.predict import ROWS, predict_batch
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
-from fullrank.serving.card import described, run_facts
+from fullrank.serving.card import field_facts, run_facts
 from fullrank.serving.messages import JsonObject
 from fullrank.serving.rows import RowReader
 from fullrank.serving.settings import ServeSettings
@@ -42,21 +43,22 @@ class ServedPredictor:
 
     def answer(self, frames: Sequence[pl.DataFrame]) -> list[list[float]]:
         """The click probabilities of each table of rows; all go through the model together."""
-        found = self.probabilities(pl.concat(frames)).tolist()
+        probabilities = self.probabilities(pl.concat(frames)).tolist()
         ends = np.cumsum([len(frame) for frame in frames])
-        return [found[end - len(frame) : end] for end, frame in zip(ends, frames, strict=True)]
+        return [probabilities[end - len(frame) : end] for end, frame in zip(ends, frames, strict=True)]
 
     def probabilities(self, frame: pl.DataFrame) -> Float[np.ndarray, "R"]:
-        """The click probabilities of a table. Raises `UserError` where a column holds what the model refuses."""
+        """The click probabilities of a table. Raises `UserError` where a column holds what the
+        model refuses."""
         model, encoder = self.predictor.model, self.predictor.encoder
         with in_context("", public=True):
             batches = [transform(encoder, part, "the rows") for part in frame.iter_slices(ROWS)]
         return np.concatenate([predict_batch(model, batch) for batch in batches])
 
     def card(self) -> JsonObject:
-        """What the model is, was trained on, and reads."""
+        """The card of the version: facts of its run, and the columns that it reads."""
         return {
             **run_facts(self.run),
             "problem": "ranking",
-            "columns": [described(field, self.predictor.encoder) for field in self.rows.fields.values()],
+            "columns": [field_facts(field, self.predictor.encoder) for field in self.rows.fields.values()],
         }

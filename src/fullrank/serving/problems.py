@@ -1,7 +1,8 @@
-"""Problem details (RFC 9457): every error of the service as one JSON body, without anything of the machine's inside.
+"""Problem details (RFC 9457): every error of the service as one JSON body, without anything of the
+machine's inside.
 
-A `UserError` that is `public` tells its sentence under the status of its code. Any other is a 500 whose sentence the
-log alone has; anything unforeseen is one too, and its traceback goes to the log.
+A `UserError` that is `public` tells its sentence under the status of its code. Any other is a 500
+whose sentence the log alone has; anything unforeseen is one too, and its traceback goes to the log.
 """
 
 from __future__ import annotations
@@ -30,31 +31,33 @@ CONTENT_TYPE = "application/problem+json"
 TYPE = "urn:fullrank:problem:"
 """Before a code: the `type` of a problem, a name and no address."""
 MOST_ERRORS = 20
-"""Mistakes of a body that are told one by one."""
+"""Most mistakes of a body in one answer."""
 MOST_DETAIL = 500
 """Characters of one of them."""
 STATUS = {
-    "invalid-json": 400, "invalid-host": 400, "invalid-address": 400, "wrong-host": 421, "wrong-origin": 403,
-    "key-missing": 401, "key-unknown": 401, "scope-missing": 403, "admin-off": 403,
+    **dict.fromkeys(("invalid-json", "invalid-host", "invalid-address"), 400),
+    **dict.fromkeys(("key-missing", "key-unknown"), 401),
+    **dict.fromkeys(("wrong-origin", "scope-missing", "admin-off"), 403),
     "unknown-version": 404,
-    "version-refused": 409, "version-changed": 409, "version-not-whole": 409, "no-canaries": 409,
-    "version-cannot-be-opened": 409, "no-former-version": 409, "nothing-watched": 409,
-    "no-version": 503, "service-stopping": 503,
-    "body-too-large": 413, "body-too-slow": 408,
-    "overloaded": 429, "too-many-open": 429, "rate-exceeded": 429,
-    "store-unavailable": 503, "deadline": 503,
-}  # fmt: skip
+    "body-too-slow": 408,
+    **dict.fromkeys(("version-refused", "version-changed", "version-not-whole", "no-canaries"), 409),
+    **dict.fromkeys(("version-cannot-be-opened", "no-former-version", "nothing-watched"), 409),
+    "body-too-large": 413,
+    "wrong-host": 421,
+    **dict.fromkeys(("overloaded", "too-many-open", "rate-exceeded"), 429),
+    **dict.fromkeys(("no-version", "service-stopping", "store-unavailable", "deadline"), 503),
+}
 """Code of a `UserError` -> status, where it is not 422."""
 NAMED_IN_PATH = frozenset({"unknown-item", "unknown-user"})
 """Codes that are a 404 where the address names it, and 422 where a body (POST) does."""
 DETAILS = {"store-unavailable": "the store of histories cannot be read or written at the moment; try again"}
-"""Codes whose own sentence is not public, and what is told in its place."""
+"""Codes whose own sentence is not public -> the sentence in its place."""
 COLUMN = "column"
 """Type of a mistake in one value of a row, as pydantic's mistakes have types."""
 UNROUTED = ("not-found", "method-not-allowed")
 """Codes of a request that no route takes."""
 _HIDDEN: dict[str, re.Pattern[str]] = {}
-"""Places of this process, and how they are found in a sentence (`hide_places`)."""
+"""Paths of this process, and their patterns in a sentence (`hide_paths`)."""
 NOT_VALID = "it is not valid"
 INSIDE = "the service could not do this; its log tells why, under the request_id"
 _PLACES = re.compile(
@@ -67,22 +70,27 @@ _PLACES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ProblemDetails:
-    """One error as it is told."""
+    """One error as the client gets it."""
 
     status: int
     code: str
     detail: str
     errors: tuple[dict[str, str], ...] = ()
-    """Of a body or its parameters: where (`pointer`, or `parameter` and `in`) and what is wrong there (`detail`)."""
+    """Mistakes of a body or of parameters: where (`pointer`, or `parameter` and `in`), and the
+    sentence (`detail`)."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self, request_id: str | None) -> dict[str, Any]:
         """The members of the JSON object."""
-        told = {
-            "type": TYPE + self.code, "title": self.code.replace("-", " ").capitalize(), "status": self.status,
-            "detail": self.detail, "code": self.code, "request_id": request_id,
-        }  # fmt: skip
-        return told | {"errors": list(self.errors)} if self.errors else told
+        members = {
+            "type": TYPE + self.code,
+            "title": self.code.replace("-", " ").capitalize(),
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "request_id": request_id,
+        }
+        return members | {"errors": list(self.errors)} if self.errors else members
 
     def response(self, request_id: str | None) -> Response:
         from starlette.responses import Response
@@ -91,13 +99,14 @@ class ProblemDetails:
 
 
 def problem_of(error: BaseException, *, method: str = "POST", request_id: str | None = None) -> ProblemDetails:
-    """What is told of an exception that a request (of this HTTP method) ended in; what must not be told is logged."""
+    """The answer to a request (of this HTTP method) that ended in an exception; what no client may
+    learn is logged."""
     if isinstance(error, UserError):
         return _of_user_error(error, method, request_id)
     if isinstance(error, ValidationError):
         return _of_validation(error.errors(include_url=False, include_input=False), error.title)
-    if callable(getattr(error, "errors", None)):  # FastAPI's RequestValidationError
-        return _of_validation(error.errors())  # type: ignore[attr-defined]
+    if callable(errors := getattr(error, "errors", None)):  # FastAPI's RequestValidationError
+        return _of_validation(errors())
     status, detail = getattr(error, "status_code", None), getattr(error, "detail", None)
     if isinstance(status, int):  # Starlette's HTTPException
         return _of_status(status, detail, getattr(error, "headers", None) or {})
@@ -106,7 +115,8 @@ def problem_of(error: BaseException, *, method: str = "POST", request_id: str | 
 
 
 def install(app: Any) -> None:
-    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in this form too.
+    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in
+    this form too.
 
     A `UserError` of a route goes on to `Guard`, which tells it, and counts it.
     """
@@ -116,14 +126,14 @@ def install(app: Any) -> None:
 
     async def tell(request: Request, error: Exception) -> Response:
         request_id = request.scope.get("state", {}).get("request_id")
-        told = problem_of(error, method=request.method, request_id=request_id)
-        if told.code in UNROUTED:
+        problem = problem_of(error, method=request.method, request_id=request_id)
+        if problem.code in UNROUTED:
             allowed = ""
             if methods := ", ".join(sorted(allowed_methods(request.scope))):
-                allowed, told = f" (allowed: {methods})", replace(told, headers={"Allow": methods})
-            where = middle_cut(request.url.path)
-            told = replace(told, detail=f"no {request.method} at {where}{allowed}: /openapi.json lists all routes")
-        return told.response(request_id)
+                allowed, problem = f" (allowed: {methods})", replace(problem, headers={"Allow": methods})
+            route = f"{request.method} at {middle_cut(request.url.path)}{allowed}"
+            problem = replace(problem, detail=f"no {route}: /openapi.json lists all routes")
+        return problem.response(request_id)
 
     for kind in (RequestValidationError, HTTPException):
         app.add_exception_handler(kind, tell)
@@ -135,14 +145,15 @@ def allowed_methods(scope: Mapping[str, Any]) -> set[str]:
     return {method for route in routes for method in route.methods}
 
 
-def hide_places(paths: Iterable[str]) -> None:
-    """Keep these absolute paths, and what lies below them, out of what is told, also where they hold spaces."""
+def hide_paths(paths: Iterable[str]) -> None:
+    """Keep these absolute paths, and those below them, out of all answers, also where they hold
+    spaces."""
     known = {*_HIDDEN, *(path for path in paths if len(path) > 1)}
     _HIDDEN.clear()  # longer ones first, of which shorter ones are the beginning
     _HIDDEN.update((path, re.compile(rf"{re.escape(path)}[^\s'\"]*")) for path in sorted(known, key=len, reverse=True))
 
 
-def without_places(text: str) -> str:
+def without_paths(text: str) -> str:
     """A sentence without paths of this machine and addresses of its stores."""
     for hidden in _HIDDEN.values():
         text = hidden.sub("...", text)
@@ -166,7 +177,7 @@ def _of_user_error(error: UserError, method: str, request_id: str | None) -> Pro
         headers["Connection"] = "close"  # what is left of the body is not read
     if code in DETAILS:
         log.warning(f"request {request_id}: {error}")
-    return ProblemDetails(status, code, DETAILS.get(code) or without_places(str(error)), headers=headers)
+    return ProblemDetails(status, code, DETAILS.get(code) or without_paths(str(error)), headers=headers)
 
 
 def _of_status(status: int, detail: Any, headers: Mapping[str, str]) -> ProblemDetails:
@@ -175,89 +186,91 @@ def _of_status(status: int, detail: Any, headers: Mapping[str, str]) -> ProblemD
     except ValueError:
         phrase = "error"
     code = re.sub(r"[^a-z]+", "-", phrase.lower()).strip("-")
-    told = without_places(middle_cut(detail, MOST_DETAIL)) if isinstance(detail, str) else phrase
-    return ProblemDetails(status, code, told, headers=dict(headers))
+    sentence = without_paths(middle_cut(detail, MOST_DETAIL)) if isinstance(detail, str) else phrase
+    return ProblemDetails(status, code, sentence, headers=dict(headers))
 
 
 def _of_validation(mistakes: Iterable[Mapping[str, Any]], model: str = "") -> ProblemDetails:
-    found: dict[tuple[str, str], list[str]] = {}
+    by_location: dict[tuple[str, str], list[str]] = {}
     unread = False
     for mistake in mistakes:
         unread = unread or mistake.get("type") == "json_invalid"
-        where = _where(mistake.get("loc", ()), mistake.get("type"))
-        sentences = found.setdefault(where, [])
+        where = _location(mistake.get("loc", ()), mistake.get("type"))
+        sentences = by_location.setdefault(where, [])
         sentence = _sentence(mistake, model)
         if sentence not in sentences:
             sentences.append(sentence)
     # Of a union, the member that fits but for something inside it says more than "or a text, or a number".
-    inner = [name for place, name in found if place == "body"]
+    inner = [name for source, name in by_location if source == "body"]
     for name in [name for name in inner if name != "#" and any(other.startswith(f"{name}/") for other in inner)]:
-        del found["body", name]
+        del by_location["body", name]
     errors = tuple(
-        ({"pointer": name} if place == "body" else {"parameter": name, "in": place}) | {"detail": "; or ".join(told)}
-        for (place, name), told in list(found.items())[:MOST_ERRORS]
+        ({"pointer": name} if source == "body" else {"parameter": name, "in": source}) | {"detail": "; or ".join(texts)}
+        for (source, name), texts in list(by_location.items())[:MOST_ERRORS]
     )
     first = errors[0] if errors else {"pointer": "#", "detail": NOT_VALID}
-    more = f" (and {len(found) - 1} more, see errors)" if len(found) > 1 else ""
+    more = f" (and {len(by_location) - 1} more, see errors)" if len(by_location) > 1 else ""
     detail = f"{first.get('pointer') or first.get('parameter')}: {first['detail']}{more}"
     return ProblemDetails(400 if unread else 422, "invalid-json" if unread else "invalid-request", detail, errors)
 
 
-def _where(loc: Iterable[Any], kind: str | None) -> tuple[str, str]:
+def _location(loc: Iterable[Any], kind: str | None) -> tuple[str, str]:
     """(`body`, a JSON pointer), or (`query`, the parameter's name), of a mistake of this kind."""
     parts = [] if kind == "json_invalid" else list(loc)
-    place = str(parts.pop(0)) if parts and parts[0] in ("body", "query", "path", "header", "cookie") else "body"
-    if place != "body":
-        return place, middle_cut(str(parts[0]) if parts else "", 100)
+    source = str(parts.pop(0)) if parts and parts[0] in ("body", "query", "path", "header", "cookie") else "body"
+    if source != "body":
+        return source, middle_cut(str(parts[0]) if parts else "", 100)
     exact = kind == COLUMN  # a column may have any name
-    kept = [str(part) for part in parts if exact or not (isinstance(part, str) and _is_member(part))]
-    return place, middle_cut("#" + "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in kept))
+    steps = [str(part) for part in parts if exact or not (isinstance(part, str) and _is_member(part))]
+    return source, middle_cut("#" + "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in steps))
 
 
 def _is_member(part: str) -> bool:
-    """Whether a step of the way to a mistake is no step in the body, but what pydantic calls a member of a union."""
+    """Whether a step of the way to a mistake is no step in the body, but pydantic's name of a
+    member of a union."""
     return MEMBER.fullmatch(part) is not None or part == "bool" or part in _models()
 
 
 @cache
 def _models() -> dict[str, type[BaseModel]]:
-    """All pydantic models by their names, by which members of a union are called."""
-    found, front = set[type](), [BaseModel]
+    """All pydantic models by their names, which are those of the members of a union."""
+    kinds, front = set[type](), [BaseModel]
     while front:
         for kind in front.pop().__subclasses__():
-            if kind not in found:
-                found.add(kind)
+            if kind not in kinds:
+                kinds.add(kind)
                 front.append(kind)
-    return {kind.__name__: kind for kind in found}
+    return {kind.__name__: kind for kind in kinds}
 
 
 def _unknown(model: str, loc: Sequence[Any]) -> str:
-    """What a key that a body does not have is told: the keys that it has."""
+    """The sentence for a key that a body does not have, with the keys that it has."""
     kind = _models().get(model)
     for part in loc[:-1]:
         if kind is not None and isinstance(part, str) and not _is_member(part):
-            kind = _inside(kind.model_fields[part].annotation) if part in kind.model_fields else None
+            kind = _model_in(kind.model_fields[part].annotation) if part in kind.model_fields else None
     if kind is None:
         return "there is no such field"
     names = [field.alias or name for name, field in kind.model_fields.items()]
     return f"there is no such field{did_you_mean(loc[-1], names)} (allowed: {', '.join(names)})"
 
 
-def _inside(annotation: Any) -> type[BaseModel] | None:
+def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The model that an annotation names somewhere."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((kind for one in get_args(annotation) if (kind := _inside(one)) is not None), None)
+    return next((kind for part in get_args(annotation) if (kind := _model_in(part)) is not None), None)
 
 
 def _sentence(mistake: Mapping[str, Any], model: str) -> str:
-    """What pydantic says is wrong, or a `UserError` of ours inside; never the value that was given."""
+    """The sentence of pydantic's mistake, or of a `UserError` of ours inside; never the value that
+    was given."""
     inner = (mistake.get("ctx") or {}).get("error")
     if isinstance(inner, UserError):
-        return without_places(middle_cut(str(inner), MOST_DETAIL)) if inner.public else NOT_VALID
+        return without_paths(middle_cut(str(inner), MOST_DETAIL)) if inner.public else NOT_VALID
     if mistake.get("type") == "json_invalid":
         return f"the body is not JSON ({middle_cut(str(inner), MOST_DETAIL)})" if inner else "the body is not JSON"
     if mistake.get("type") == "extra_forbidden":
         return _unknown(model, mistake["loc"])
     text = str(mistake.get("msg", NOT_VALID)).removeprefix("Value error, ")
-    return without_places(middle_cut(text[:1].lower() + text[1:], MOST_DETAIL))
+    return without_paths(middle_cut(text[:1].lower() + text[1:], MOST_DETAIL))

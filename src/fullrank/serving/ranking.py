@@ -1,8 +1,9 @@
 """ServedRanker: candidates of several requests in a ranking model's order.
 
-Fields of the items come from the catalogue's columns, encoded once; those of the user and of the request from what was
-put for the user and from the request's context. A behaviour sequence that these do not give is the history that the
-request is answered for, or what is known of its events. Any other field that nobody gives is missing, as in training.
+Fields of the items come from the catalogue's columns, encoded once; those of the user and of the
+request from what was put for the user and from the request's context. A behaviour sequence that
+these do not give is the history that the request is answered for, or a feature of its events. Any
+other field that nobody gives is missing, as in training.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from fullrank.data.histories import Histories
 from fullrank.data.impressions.schema import SequenceOf
 from fullrank.inference.list_options import ListOptions
 from fullrank.run import Run
-from fullrank.serving.requests import Ask, jagged
+from fullrank.serving.requests import Query, jagged
 from fullrank.serving.settings import ServeSettings
 
 
@@ -57,7 +58,8 @@ class ServedRanker:
 
     @classmethod
     def open(cls, settings: ServeSettings, catalog: Catalog) -> ServedRanker:
-        """The ranker of the settings. Raises `UserError` where it is none, or reads nothing of an item."""
+        """The ranker of the settings. Raises `UserError` where it is none, or reads nothing of an
+        item."""
         assert settings.ranker is not None
         run = Run.open(settings.ranker)
         stage = RankingStage.of(run)
@@ -65,36 +67,40 @@ class ServedRanker:
         user, item = id_column(schema, "user", settings.user_field), id_column(schema, "item", settings.item_field)
         stage.model.to(resolve_device(settings.device)).eval()
         past = past_features(catalog.features, stage.encoder)
-        made = cls(stage, user, item, _no_items(), run, past).with_items(catalog)
-        made.require_whole_histories()
-        return made
+        ranker = cls(stage, user, item, _no_items(), run, past).with_items(catalog)
+        ranker.require_whole_histories()
+        return ranker
 
     of_items: frozenset[str] = frozenset()
-    """What it reads of items."""
+    """The schema's columns that are filled from items."""
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """What it reads of users and requests: the names that `features` and `context` may have."""
+        """The columns of users and requests: the names that `features` and `context` may have."""
         return tuple(name for name in _names(self.stage) if name not in self.of_items and name != self.user)
 
     @cached_property
     def of_history(self) -> tuple[str, ...]:
         """The sequences that are filled from the history of a request which does not give them."""
-        sequences = [one for one in self.stage.encoder.schema.fields if isinstance(one, SequenceOf)]
-        return tuple(one.name for one in sequences if one.shares in self.of_items or one.name in self.past)
+        return tuple(
+            field.name
+            for field in self.stage.encoder.schema.fields
+            if isinstance(field, SequenceOf) and (field.shares in self.of_items or field.name in self.past)
+        )
 
     def events_read(self, most: int) -> int:
-        """Last events of a history that its sequences are made of: all `most` where one leaves out missing values, so
-        that older events move up."""
+        """Last events of a history that its sequences are made of: all `most` where one leaves out
+        missing values, so that older events move up."""
         several, groups = self.stage.encoder.multivalued, self.stage.model.parallel
         aligned = {several[number].name for group in groups for number in group}
-        filled = [one for one in several if isinstance(one, SequenceOf) and one.name in self.of_history]
-        if any(not one.keep_missing and one.name not in aligned for one in filled):
+        filled = [field for field in several if isinstance(field, SequenceOf) and field.name in self.of_history]
+        if any(not field.keep_missing and field.name not in aligned for field in filled):
             return most
-        return max((one.max_length for one in filled), default=0)
+        return max((field.max_length for field in filled), default=0)
 
     def require_whole_histories(self) -> None:
-        """Raise `UserError` where the items lack a column that a history is read by, beside one that they have."""
+        """Raise `UserError` where the items lack a column that a history is read by, beside one
+        that they have."""
         several = self.stage.encoder.multivalued
         for group in self.stage.model.parallel:
             names = [several[number].name for number in group]
@@ -112,33 +118,32 @@ class ServedRanker:
                 )
 
     def with_items(self, catalog: Catalog, rows: Int[np.ndarray, "m"] | None = None) -> ServedRanker:
-        """The same with the items of another catalogue; `rows` are those that differ (None: all)."""
+        """The ranker with the items of another catalogue; `rows` are those that differ (None: all)."""
         names = [name for name in _names(self.stage) if name in catalog.columns and name not in (self.user, self.item)]
-        columns = [*names, self.item]
-        if rows is None or frozenset(columns) != self.of_items:
-            rows, before = np.arange(catalog.size), None
-        else:
-            before = self.items
-        found = [catalog.ids.alias(self.item) if name == self.item else catalog.frame[name] for name in columns]
-        encoded = encode_fields(self.stage.encoder, [one.gather(rows) for one in found], len(rows), "the items")
-        items = encoded if before is None else before.updated(rows, encoded)
-        return replace(self, items=items, of_items=frozenset(columns))
+        of_items = frozenset([*names, self.item])
+        whole = rows is None or of_items != self.of_items
+        rows = np.arange(catalog.size) if rows is None or whole else rows
+        columns = [*(catalog.frame[name] for name in names), catalog.ids.alias(self.item)]
+        items = encode_fields(self.stage.encoder, [column.gather(rows) for column in columns], len(rows), "the items")
+        return replace(self, items=items if whole else self.items.updated(rows, items), of_items=of_items)
 
     def order(
         self,
-        asks: Sequence[Ask],
+        queries: Sequence[Query],
         ids: Int[np.ndarray, "B C"],
         scores: Float[np.ndarray, "B C"],
         blend: float,
         histories: Histories,
     ) -> tuple[Int[np.ndarray, "B C"], Float[np.ndarray, "B C"]]:
-        """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by `blend`.
+        """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by
+        `blend`.
 
-        `histories` are those of the requests, as far as they are read, with what is known of their events.
+        `histories` are those of the requests, as far as they are read, with features of their
+        events.
         """
-        pairs = PairFeatures(self.stage.encoder, self._users(asks, histories), self.items)
-        found = blend_scores(probabilities(self.stage.model, pairs, ids), scores, blend)
-        return best_candidates(found, ids, ids.shape[1])
+        pairs = PairFeatures(self.stage.encoder, self._users(queries, histories), self.items)
+        blended = blend_scores(probabilities(self.stage.model, pairs, ids), scores, blend)
+        return best_candidates(blended, ids, ids.shape[1])
 
     def check_names(self, fields: Iterable[str]) -> None:
         """Raise `UserError` for a field that is not the ranker's."""
@@ -150,29 +155,32 @@ class ServedRanker:
         """Raise `UserError` for fields that are not the ranker's, or of a type that it refuses."""
         self.check_names(fields)
         nothing = Histories(jagged([np.zeros(0, np.int64)]))
-        self._users([Ask(nothing.items.values, ListOptions(), fields=fields)], nothing)
+        self._users([Query(nothing.items.values, ListOptions(), fields=fields)], nothing)
 
-    def _users(self, asks: Sequence[Ask], histories: Histories) -> EncodedFields:
-        names = [name for name in self.fields if any(name in ask.fields for ask in asks)]
-        columns = [_column(name, [ask.fields.get(name) for ask in asks]) for name in names]
+    def _users(self, queries: Sequence[Query], histories: Histories) -> EncodedFields:
+        names = [name for name in self.fields if any(name in query.fields for query in queries)]
+        columns = [_column(name, [query.fields.get(name) for query in queries]) for name in names]
         if self.user in _names(self.stage):
-            columns.append(pl.Series(self.user, [ask.user for ask in asks], dtype=pl.String))
+            columns.append(pl.Series(self.user, [query.user for query in queries], dtype=pl.String))
         with in_context("", public=True):
-            encoded = encode_fields(self.stage.encoder, columns, len(asks), "the request")
-        return replace(encoded, bags=encoded.bags | self._histories(asks, histories, encoded.bags))
+            encoded = encode_fields(self.stage.encoder, columns, len(queries), "the request")
+        return replace(encoded, bags=encoded.bags | self._histories(queries, histories, encoded.bags))
 
-    def _histories(self, asks: Sequence[Ask], histories: Histories, given: Mapping[int, Jagged]) -> dict[int, Jagged]:
-        """The sequences that are filled from histories; a request that gives one itself keeps that, as in `given`."""
+    def _histories(
+        self, queries: Sequence[Query], histories: Histories, sent: Mapping[int, Jagged]
+    ) -> dict[int, Jagged]:
+        """The sequences that are filled from histories; a request that gives one itself keeps that,
+        as in `given`."""
         if not self.of_history:
             return {}
-        past = {name: one.ids(histories) for name, one in self.past.items()}
-        found = history_bags(self.stage, self.of_history, self.items, histories.items, past)
-        for number, bag in found.items():
-            if number in given:
-                name, rows = self.stage.encoder.multivalued[number].name, np.arange(len(asks))
-                own = np.array([name in ask.fields for ask in asks])
-                found[number] = behind(bag, given[number]).take(np.where(own, len(asks) + rows, rows))
-        return found
+        past = {name: feature.ids(histories) for name, feature in self.past.items()}
+        bags = history_bags(self.stage, self.of_history, self.items, histories.items, past)
+        for number, bag in bags.items():
+            if number in sent:
+                name, rows = self.stage.encoder.multivalued[number].name, np.arange(len(queries))
+                sends = np.array([name in query.fields for query in queries])
+                bags[number] = behind(bag, sent[number]).take(np.where(sends, len(queries) + rows, rows))
+        return bags
 
 
 def _column(name: str, values: list[Any]) -> pl.Series:

@@ -1,4 +1,4 @@
-"""Recent: what was made last, by key, for as long as there is room for it."""
+"""Recent: a cache of the values that were used last, by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """At most so many of what was asked for last. Safe from many threads."""
+    """At most `most` values, those that were used last. Safe from many threads."""
 
     def __init__(self, most: int):
         self.most = most
@@ -25,14 +25,15 @@ class Recent(Generic[T]):
         return key in self._kept
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is kept under a key, made where nothing is; of two threads that make it the first one's is kept."""
+        """The value of a key, made where there is none; of two threads that make it the first one's
+        is kept."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        made = make()
+        fresh = make()
         with self._lock:
-            first = self._kept.setdefault(key, made)
+            first = self._kept.setdefault(key, fresh)
             while len(self._kept) > self.most:
                 self._kept.popitem(last=False)
         return first

@@ -29,6 +29,7 @@ from fullrank.serving.messages import (
     Body,
     EventsRequest,
     ItemsRequest,
+    JsonObject,
     Name,
     PredictRequest,
     RecommendRequest,
@@ -65,22 +66,22 @@ B = TypeVar("B", bound=Body)
 
 async def recommend(request: Request) -> Response:
     """The k best items for a user or a history, best first."""
-    asked = await read(request, RecommendRequest)
-    return answer(await service_of(request).recommend(asked, request.state.request_id))
+    body = await read(request, RecommendRequest)
+    return answer(await service_of(request).recommend(body, request.state.request_id))
 
 
 async def recommend_batch(request: Request) -> Response:
     """Lists for several users or histories; each is an answer or a problem of its own."""
-    service, asked = service_of(request), await read(request, BatchRequest)
-    check_most("requests", len(asked.requests), service.settings.batch_most)
+    service, requests = service_of(request), (await read(request, BatchRequest)).requests
+    check_most("requests", len(requests), service.settings.batch_most)
 
-    async def one(single: RecommendRequest) -> dict[str, Any]:
+    async def answer_one(single: RecommendRequest) -> JsonObject:
         try:
             return await service.recommend(single)
         except Exception as error:
             return problem_of(error, request_id=request.state.request_id).body(request.state.request_id)
 
-    return answer({"answers": await asyncio.gather(*(one(single) for single in asked.requests))})
+    return answer({"answers": await asyncio.gather(*map(answer_one, requests))})
 
 
 async def events(request: Request) -> Response:
@@ -143,7 +144,7 @@ async def ready(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """What Prometheus reads."""
+    """Metrics for Prometheus."""
     text, kind = await opened(request).metrics()
     return Response(text, media_type=kind)
 
@@ -185,8 +186,8 @@ async def rollback(request: Request) -> Response:
 
 async def split(request: Request) -> Response:
     """Divide users between versions, by shares that are scaled to 1."""
-    asked, versions = await read(request, SplitRequest), opened(request).versions
-    await versions.set_split(asked.split)
+    body, versions = await read(request, SplitRequest), opened(request).versions
+    await versions.set_split(body.split)
     return answer(versions.describe())
 
 
@@ -230,7 +231,7 @@ async def read(request: Request, kind: type[B]) -> B:
 
 
 def answer(body: Any, status: int = 200) -> Response:
-    """A body as JSON; what JSON has no form for (a decimal number of a column) is told as text."""
+    """A body as JSON; a value that JSON has no form for (a decimal number of a column) becomes text."""
     return Response(orjson.dumps(body, default=str), status, media_type="application/json")
 
 
@@ -258,7 +259,7 @@ class Route(NamedTuple):
     form: type[Form]
     tag: str
     body: type[Body] | None = None
-    """What `read` reads; `openapi.completed` adds its schema."""
+    """The form that `read` reads; `openapi.completed` adds its schema."""
 
 
 ROUTES: dict[Problem, tuple[Route, ...]] = {
@@ -276,7 +277,7 @@ ROUTES: dict[Problem, tuple[Route, ...]] = {
     ),
     "ranking": (Route("POST", "/v1/predict", predict, PredictAnswer, "probabilities", PredictRequest),),
 }
-"""What the service of a family alone has."""
+"""Problem of the run -> routes of its service alone."""
 COMMON = (
     Route("GET", "/v1/versions", listed, VersionsAnswer, "versions"),
     Route("POST", "/v1/versions/check", check, VersionsAnswer, "versions"),

@@ -1,7 +1,8 @@
-"""RowReader: columns that a run declares, as JSON gives them: checked, and as a table.
+"""RowReader: values of the columns that a run declares, as JSON gives them, checked and made a
+table.
 
-Rows of a ranking model's requests have every column (`frame`); events and requests of a recommender have those features
-that somebody knows (`columns`).
+Rows of a ranking model's requests have every column (`frame`); events and requests of a recommender
+have those features that somebody knows (`columns`).
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ NOTHING = type(None)
 NUMBERS = {NOTHING, bool, int, float}
 VALUES = {*NUMBERS, str}
 MOST_WHOLE = 2**63
-Place = tuple[str | int, ...]
-"""Where a row stands in a body."""
+Location = tuple[str | int, ...]
+"""Path to a row in a body, as pydantic tells it."""
 Row = Mapping[str, Any]
 Mistake = tuple[Any, ...]
-"""(row, what is wrong, column, place in a list)."""
+"""(row, sentence, column, position in a list)."""
 CATEGORY = "text, a whole number of at most 64 bits, true or false, or null"
 TYPES = ["string", "integer", "boolean", "null"]
 
 
 class RowMistakes(Exception):
-    """Values that the columns of a run do not take; `errors` as pydantic's `ValidationError` has them."""
+    """Values that the columns of a run do not take; `errors` as pydantic's `ValidationError` has
+    them."""
 
     def __init__(self, mistakes: Sequence[Mapping[str, Any]]):
         super().__init__(f"{len(mistakes)} mistakes in rows")
@@ -48,89 +50,99 @@ class RowReader:
     def __init__(self, fields: Iterable[AnyField], longest: int, largest: float = math.inf):
         self.fields = {field.name: field for field in fields}
         self.longest, self.largest = longest, largest
-        """Values of a list, and what no number is beyond."""
-        self._taken = {name: _taken(field, longest) for name, field in self.fields.items()}
+        """Most values of a list, and the bound of numbers."""
+        self._accepted = {name: _accepted(field, longest) for name, field in self.fields.items()}
 
     @property
     def properties(self) -> dict[str, JsonObject]:
         """The JSON Schema of each column."""
-        return {name: form for name, (form, _, _) in self._taken.items()}
+        return {name: form for name, (form, _, _) in self._accepted.items()}
 
     def schema(self, title: str, description: str, *, whole: bool = False) -> JsonObject:
         """The JSON Schema of a row; `whole`: of one that has every column and no other."""
-        found = {"title": title, "type": "object", "description": description, "properties": self.properties}
-        more = {"required": list(self.fields), "additionalProperties": False} if whole else {"type": ["object", "null"]}
-        return found | more
+        form = {"title": title, "type": "object", "description": description, "properties": self.properties}
+        if whole:
+            return form | {"required": list(self.fields), "additionalProperties": False}
+        return form | {"type": ["object", "null"]}
 
     def frame(self, rows: Sequence[Row]) -> pl.DataFrame:
         """Whole rows as a table whose types follow from the columns alone. Raises `RowMistakes`."""
-        found = self.columns(rows, lambda place: ("rows", place), whole=True)
-        return pl.DataFrame([_column(field, found[name]) for name, field in self.fields.items()])
+        columns = self.columns(rows, lambda row: ("rows", row), whole=True)
+        return pl.DataFrame([_column(field, columns[name]) for name, field in self.fields.items()])
 
     def columns(
-        self, rows: Sequence[Row], at: Callable[[int], Place] | None = None, others: Collection[str] = (),
-        *, whole: bool = False,
-    ) -> dict[str, list[Any]]:  # fmt: skip
-        """The values of each column that some row has, None where a row has none; `whole`: every row has every column.
+        self,
+        rows: Sequence[Row],
+        at: Callable[[int], Location] | None = None,
+        others: Collection[str] = (),
+        *,
+        whole: bool = False,
+    ) -> dict[str, list[Any]]:
+        """The values of each column that some row has, None where a row has none; `whole`: every
+        row has every column.
 
-        A name that is no column (nor one of `others`) and a value that its column does not take are mistakes of the row
-        `at` its place (`RowMistakes`); without places they are passed over.
+        A name that is no column (nor one of `others`) and a value that its column does not take are
+        mistakes of the row `at` its location (`RowMistakes`); without `at` they are passed over.
         """
-        found, there = dict[str, list[Any]](), set[str]().union(*set(map(tuple, rows)))
+        columns, there = dict[str, list[Any]](), set[str]().union(*set(map(tuple, rows)))
         if at is not None and (whole or not there <= self.fields.keys() | set(others)):
             _refuse(self._misnamed(rows, {*self.fields, *others}, whole), at)
         for name in [name for name in self.fields if name in there]:
-            found[name] = values = [row.get(name) for row in rows]
+            columns[name] = values = [row.get(name) for row in rows]
             wrong = self._mistyped(self.fields[name], values)
             if at is not None:
                 _refuse(wrong, at)
-            for place, *_ in wrong:
-                values[place] = None
-        return found
+            for row, *_ in wrong:
+                values[row] = None
+        return columns
 
     def _misnamed(self, rows: Sequence[Row], known: Collection[str], whole: bool) -> Iterator[Mistake]:
         expected = self.fields.keys()
-        for place, row in enumerate(rows):
+        for number, row in enumerate(rows):
             if row.keys() == expected:
                 continue
             for name in [name for name in row if name not in known]:
-                told = f"there is no such column{did_you_mean(name, expected)} (allowed: {', '.join(expected)})"
-                yield place, told, name
+                sentence = f"there is no such column{did_you_mean(name, expected)} (allowed: {', '.join(expected)})"
+                yield number, sentence, name
             for name in [name for name in expected if whole and name not in row]:
-                yield place, "the model reads this column: give its value, or null where it is missing", name
+                yield number, "the model reads this column: give its value, or null where it is missing", name
 
     def _mistyped(self, field: AnyField, values: Sequence[Any]) -> Iterator[Mistake]:
         numeric = isinstance(field, Numeric)
-        _, allowed, told = self._taken[field.name]
+        _, allowed, expected = self._accepted[field.name]
         lists = [value for value in values if type(value) is list]
         most = min(self.largest, MOST_WHOLE) if numeric else MOST_WHOLE
         if _fit(values, allowed, numeric, most) and _fit(list(chain.from_iterable(lists)), VALUES, numeric):
             if max(map(len, lists), default=0) <= self.longest:
                 return
-        for place, value in enumerate(values):
+        for number, value in enumerate(values):
             if type(value) not in allowed:
-                yield place, f"this column takes {told}", field.name
+                yield number, f"this column takes {expected}", field.name
             elif isinstance(value, list):
                 if len(value) > self.longest:
                     many = f"there are {len(value):,} values, and this service takes at most {self.longest:,}"
-                    yield place, many, field.name
+                    yield number, many, field.name
                 for at, part in enumerate(value[: self.longest]):
-                    if wrong := f"a value of this list is {CATEGORY}" if type(part) not in VALUES else _wrong(part):
-                        yield place, wrong, field.name, at
-            elif wrong := _wrong(value, numeric=numeric):
-                yield place, wrong, field.name
+                    if (
+                        wrong := f"a value of this list is {CATEGORY}"
+                        if type(part) not in VALUES
+                        else _mistake_in(part)
+                    ):
+                        yield number, wrong, field.name, at
+            elif wrong := _mistake_in(value, numeric=numeric):
+                yield number, wrong, field.name
             elif numeric and value is not None and abs(value) > self.largest:
-                yield place, f"a number lies within {self.largest:g} of 0", field.name
+                yield number, f"a number lies within {self.largest:g} of 0", field.name
 
 
-def _refuse(mistakes: Iterable[Mistake], at: Callable[[int], Place]) -> None:
-    """Raise `RowMistakes` where there are some."""
-    if found := list(islice(mistakes, MOST_ERRORS)):
-        raise RowMistakes([{"type": COLUMN, "loc": (*at(row), *way), "msg": told} for row, told, *way in found])
+def _refuse(mistakes: Iterable[Mistake], at: Callable[[int], Location]) -> None:
+    """Raise `RowMistakes` where there are any."""
+    if first := list(islice(mistakes, MOST_ERRORS)):
+        raise RowMistakes([{"type": COLUMN, "loc": (*at(row), *way), "msg": sentence} for row, sentence, *way in first])
 
 
-def _taken(field: AnyField, longest: int) -> tuple[JsonObject, set[type], str]:
-    """Values that a column takes: as a JSON Schema, as the types of its values, and in words."""
+def _accepted(field: AnyField, longest: int) -> tuple[JsonObject, set[type], str]:
+    """The values that a column takes: as a JSON Schema, as the types of its values, and in words."""
     if isinstance(field, Numeric):
         return {"type": ["number", "boolean", "null"]}, NUMBERS, "a number, true or false, or null"
     value: JsonObject = {"type": TYPES, "maxLength": LONGEST_TEXT}
@@ -146,8 +158,8 @@ def _taken(field: AnyField, longest: int) -> tuple[JsonObject, set[type], str]:
 
 
 def _fit(values: Sequence[Any], allowed: set[type], numeric: bool, most: float = MOST_WHOLE) -> bool:
-    """Whether all are well, numbers from -`most` to below it, by a look that is quick; False says that each has to be
-    looked at."""
+    """Whether all values are well, numbers from -`most` to below it, by a quick look; after False
+    each has to be looked at."""
     kinds = set(map(type, values))
     if not kinds <= allowed or (float in kinds and not numeric):
         return False
@@ -156,8 +168,8 @@ def _fit(values: Sequence[Any], allowed: set[type], numeric: bool, most: float =
     return str not in kinds and all(value is None or -most <= value < most for value in values)
 
 
-def _wrong(value: Any, *, numeric: bool = False) -> str | None:
-    """What is wrong with one value of a type that is allowed."""
+def _mistake_in(value: Any, *, numeric: bool = False) -> str | None:
+    """The mistake of one value of a type that is allowed; None where it has none."""
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
         return f"a text has at most {LONGEST_TEXT:,} characters"
     if isinstance(value, int) and not -MOST_WHOLE <= value < MOST_WHOLE:

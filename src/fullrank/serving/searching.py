@@ -1,7 +1,9 @@
-"""How a version finds its items: exactly, by an index of item vectors, or by a search among semantic ids.
+"""How a version finds its items: exactly, by an index of item vectors, or by a search among
+semantic ids.
 
-Exact lists of plain models on the CPU go the quick way (`serving/fast.py`), and an index takes its states; all others
-(reasoners, items made of codes, models on a GPU) go through `inference.rank`. A blend asks each of its members.
+Exact lists of plain models on the CPU go the quick way (`serving/fast.py`), and an index takes its
+states; all others (reasoners, items made of codes, models on a GPU) go through `inference.rank`. A
+blend asks each of its members.
 """
 
 from __future__ import annotations
@@ -31,25 +33,25 @@ from fullrank.models.sequential.reasoning import Budget
 from fullrank.run import Run
 from fullrank.serving.card import sample_histories
 from fullrank.serving.fast import FastEncoder
-from fullrank.serving.requests import jagged
+from fullrank.serving.requests import Rows, jagged
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.vector_index import IndexSettings, VectorIndex, is_index
 
 if TYPE_CHECKING:
     from fullrank.serving.export.session import ExportedModel
 
-Rows = Sequence[Int[np.ndarray, "_"]]
-"""A row of each history, or of each request."""
 Masks = Sequence[Bool[np.ndarray, "V"] | None]
-Found = tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"], Int[np.ndarray, "B"] | None]
-"""Scores and item numbers, best first, with -inf and -1 in empty places; and the steps that a reasoner took."""
+Lists = tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"], Int[np.ndarray, "B"] | None]
+"""Scores and item numbers, best first, with -inf and -1 in empty places; and the steps that a
+reasoner took."""
 MEASURED = 1024
 """Histories on which the recall of an index is measured."""
 
 
 @dataclass(frozen=True)
 class Finder:
-    """Lists of histories from one model; what goes with a model's items is replaced when they change (`with_items`)."""
+    """Lists of histories from one model; what goes with a model's items is replaced when they
+    change (`with_items`)."""
 
     predictor: Predictor
     fast: FastEncoder | None = None
@@ -59,16 +61,17 @@ class Finder:
     barred: Bool[np.ndarray, "V"] | None = None
     """Items that nobody is shown."""
     members: tuple[Finder, ...] = ()
-    """Of a blend, the search of each member."""
+    """The search of each member of a blend."""
     graph: ExportedModel | None = None
-    """An export of the model, which answers what its graph can: requests without filters, for the run's own items."""
+    """An export of the model, which answers what its graph can: requests without filters, for the
+    run's own items."""
 
     @classmethod
     def open(cls, run: Run, predictor: Predictor, settings: ServeSettings) -> Finder:
         """The search that the settings ask for.
 
-        Raises `UserError` where an index is asked for and the model has no item vectors, and where its recall is below
-        the floor.
+        Raises `UserError` where an index is asked for and the model has no item vectors, and where
+        its recall is below the floor.
         """
         by_vectors, model = _has_vectors(predictor), predictor.model
         if settings.search == "index" and not by_vectors:
@@ -81,17 +84,16 @@ class Finder:
             return cls(predictor, decode=search_of(predictor.model, predictor.decoding, BLOCK))
         if isinstance(model, BlendModel):
             alone = settings.model_copy(update={"search": "exact", "exported": None})
-            return cls(
-                predictor, members=tuple(cls.open(run, _of_member(predictor, one), alone) for one in model.members)
-            )
-        made = cls(predictor, FastEncoder.of(model), graph=_graph(run, settings))
+            members = (cls.open(run, _member_predictor(predictor, member), alone) for member in model.members)
+            return cls(predictor, members=tuple(members))
+        finder = cls(predictor, FastEncoder.of(model), graph=_graph(run, settings))
         large = settings.search == "auto" and predictor.catalog.size >= settings.index_from
         if by_vectors and (large or settings.search == "index"):
-            return replace(made, index=_index(run, made, settings))
-        return made
+            return replace(finder, index=_index(run, finder, settings))
+        return finder
 
     def with_items(self, predictor: Predictor) -> Finder:
-        """The same search over the items of another predictor of the model, which has more of them."""
+        """The search over the items of another predictor of the model, which has more of them."""
         fast, model = self.fast, predictor.model
         if fast is not None:
             with torch.inference_mode():
@@ -100,9 +102,10 @@ class Finder:
         return replace(self, predictor=predictor, fast=fast, decode=decode)
 
     def barring(self, barred: Bool[np.ndarray, "V"]) -> Finder:
-        """The same with other items that nobody is shown; the quick way has them at no cost of a request."""
+        """The search with other items that nobody is shown; the quick way has them at no cost of a
+        request."""
         fast = None if self.fast is None else self.fast.with_items(barred=barred)
-        members = tuple(one.barring(barred) for one in self.members)
+        members = tuple(member.barring(barred) for member in self.members)
         return replace(self, fast=fast, barred=barred if barred.any() else None, members=members)
 
     @property
@@ -116,14 +119,13 @@ class Finder:
         return None if self.index is None else self.index.facts.recall
 
     def described(self) -> dict[str, Any]:
-        """What is known of the search, as plain data."""
+        """Facts of the search, as plain data for the card."""
         if self.index is not None:
             return {"name": "index", **asdict(self.index.facts)}
         if self.members:
-            return {"name": "blend", "members": {one.predictor.name: one.described() for one in self.members}}
-        return {
-            "name": self.predictor.decoding.kind, "quick": self.fast is not None, "exported": self.graph is not None
-        }  # fmt: skip
+            return {"name": "blend", "members": {member.predictor.name: member.described() for member in self.members}}
+        kind = self.predictor.decoding.kind
+        return {"name": kind, "quick": self.fast is not None, "exported": self.graph is not None}
 
     def __call__(
         self,
@@ -134,47 +136,53 @@ class Finder:
         masks: Masks,
         budget: Budget,
         features: HistoryFeatures | None = None,
-    ) -> Found:
-        """The k best items of each history. `hidden` are the items that each is not shown, `masks` what its filters
-        refuse."""
+    ) -> Lists:
+        """The k best items of each history. `hidden` are the items that each is not shown, `masks`
+        those that its filters refuse."""
         if self.graph is not None and self.barred is None and not any(mask is not None for mask in masks):
-            found = self._by_graph(self.graph, items, times, k, hidden)
-            if found is not None:
-                return found
+            if (lists := self._by_graph(self.graph, items, times, k, hidden)) is not None:
+                return lists
         if self.fast is not None and self.index is None:
             scores, ids = self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks, features=features)
             return scores, ids, None
         predictor = self.predictor
         if self.members:
-            length, lists = min(predictor.model.spec.depth, predictor.catalog.size), list[MemberLists]()
-            for one in self.members:
-                scores, ids, _ = one(items, times, length, hidden, masks, one.predictor.budget, features)
-                lists.append(MemberLists(ids, scores))
-            return *predictor.model.joined(lists, predictor.model.weights_of(jagged(items)), k), None
-        filters = _filters(hidden, masks, self.barred)
+            length, parts = min(predictor.model.spec.depth, predictor.catalog.size), list[MemberLists]()
+            for member in self.members:
+                scores, ids, _ = member(items, times, length, hidden, masks, member.predictor.budget, features)
+                parts.append(MemberLists(ids, scores))
+            return *predictor.model.joined(parts, predictor.model.weights_of(jagged(items)), k), None
+        filters, histories = _filters(hidden, masks, self.barred), _histories(items, times, features)
         if self.index is not None:
             table = predictor.index.all()  # type: ignore[union-attr]  # models with item vectors have an index
-            scorer = DenseScorer(self._vectors(_histories(items, times, features)), table, predictor.model.temperature)
+            scorer = DenseScorer(self._vectors(histories), table, predictor.model.temperature)
             with torch.inference_mode():
                 values, best = self.index(scorer, k, filters.of_batch(None))
             return values.numpy(), best.numpy(), None
+        search = self.decode or predictor.decoding
         ranked = rank(
-            predictor.model, _histories(items, times, features), k=k, seen="keep", filters=filters, budget=budget,
-            search=self.decode or predictor.decoding, index=predictor.index,
-        )  # fmt: skip
+            predictor.model,
+            histories,
+            k=k,
+            seen="keep",
+            filters=filters,
+            budget=budget,
+            search=search,
+            index=predictor.index,
+        )
         return ranked.scores, ranked.ids, ranked.steps
 
-    def _by_graph(self, graph: ExportedModel, items: Rows, times: Rows | None, k: int, hidden: Rows) -> Found | None:
-        """What the graph finds; None where it cannot: features, longer lists, added items, seen items that may be
-        shown."""
+    def _by_graph(self, graph: ExportedModel, items: Rows, times: Rows | None, k: int, hidden: Rows) -> Lists | None:
+        """The lists of the graph; None where it cannot answer: features, longer lists, added items,
+        seen items that may be shown."""
         if self.predictor.reads.names or k > graph.k or self.predictor.catalog.size != graph.num_items:
             return None
-        own = [row[-graph.max_length :] for row in items]
+        recent = [row[-graph.max_length :] for row in items]
         if graph.seen == "exclude" and any(
-            not np.isin(row, hides).all() for row, hides in zip(own, hidden, strict=True)
+            not np.isin(row, hides).all() for row, hides in zip(recent, hidden, strict=True)
         ):
             return None
-        rows, moments = jagged(own), None
+        rows, moments = jagged(recent), None
         if graph.reads_times:
             assert times is not None
             moments = jagged([row[-graph.max_length :] for row in times]).padded(graph.length)
@@ -183,27 +191,34 @@ class Finder:
         return scores[:, :k], ids[:, :k], None
 
     def _vectors(self, histories: Histories, *, quick: bool = True) -> torch.Tensor:
-        """[B, D] what is searched with; `quick` where histories are few and lie behind each other from 0."""
+        """[B, D] query vectors of histories; `quick` where these are few and lie behind each other
+        from 0."""
         model = self.predictor.model
         if self.fast is not None and quick:
             timed = None if histories.seconds is None or not model.reads_times else list(histories.seconds)
             states = self.fast.states_of(list(histories.items), timed, histories.features)
             return unit(states) if model.cosine else states
-        parts = list(score_batches(model, histories, index=self.predictor.index))
-        found = torch.zeros(len(histories), parts[0][1].vectors.shape[1])  # type: ignore[attr-defined]  # of dense scorers
-        for at, scorer in parts:
-            found[torch.from_numpy(at)] = scorer.vectors  # type: ignore[attr-defined]
-        return found
+        parts, order = list[torch.Tensor](), list[np.ndarray]()
+        for rows, scorer in score_batches(model, histories, index=self.predictor.index):
+            assert isinstance(scorer, DenseScorer)  # as all scorers of models that an index is for
+            parts.append(scorer.vectors)
+            order.append(rows)
+        vectors = torch.zeros(len(histories), parts[0].shape[1])
+        vectors[torch.from_numpy(np.concatenate(order))] = torch.cat(parts)
+        return vectors
 
 
-def _of_member(blend: Predictor, member: Member) -> Predictor:
+def _member_predictor(blend: Predictor, member: Member) -> Predictor:
     """A member of a blend by itself, over the blend's catalogue."""
-    how = {"budget": member.how["budget"], "decoding": member.how["search"]}
-    return Predictor(member.model, blend.catalog, device=str(blend.device), name=member.name, **how)
+    budget, decoding = member.how["budget"], member.how["search"]
+    return Predictor(
+        member.model, blend.catalog, device=str(blend.device), name=member.name, budget=budget, decoding=decoding
+    )
 
 
 def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
-    """The export that the settings name. Versions that come later are other weights, and answer by themselves.
+    """The export that the settings name. Versions that come later are other weights, and answer by
+    themselves.
 
     Raises `UserError` where it is none of the run that the service is started with.
     """
@@ -217,28 +232,30 @@ def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
 
 
 def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
-    """The index of a run's item vectors: from its folder where it is there and fits, else built (and kept there)."""
+    """The index of a run's item vectors: from its folder where it is there and fits, else built
+    (and kept there)."""
     vectors = finder.predictor.item_vectors()
     folder = None if settings.index_folder is None else Path(settings.index_folder) / run.path.resolve().name
-    found = None
+    index = None
     if folder is not None and is_index(folder):
         try:
-            found = VectorIndex.open(folder, vectors)
+            index = VectorIndex.open(folder, vectors)
         except UserError as error:
             if error.code != "index-of-other-vectors":
                 raise
-    if found is None:
+    if index is None:
         wanted = IndexSettings(recall=max(settings.recall, IndexSettings().recall))
-        found = VectorIndex.build(vectors, _users(run, finder), wanted)
+        index = VectorIndex.build(vectors, _users(run, finder), wanted)
         if folder is not None:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            found.save(folder)
-    found.require(settings.recall)
-    return found
+            index.save(folder)
+    index.require(settings.recall)
+    return index
 
 
 def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
-    """Vectors of users: of test histories of the run's store, or of histories of one item where it is not there."""
+    """Vectors of users: of test histories of the run's store, or of histories of one item where it
+    is not there."""
     histories = sample_histories(run, MEASURED)
     if histories is None:
         draw = np.random.default_rng(0)
@@ -249,7 +266,8 @@ def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
 
 
 def _has_vectors(predictor: Predictor) -> bool:
-    """Whether a model scores by inner products with vectors that can be indexed, and does not reason."""
+    """Whether a model scores by inner products with vectors that can be indexed, and does not
+    reason."""
     model = predictor.model
     by_vectors = isinstance(model, RecommenderModel) and not model.task.generates and predictor.decoding.kind == "exact"
     return by_vectors and str(predictor.device) == "cpu" and model.reasoner is None
@@ -260,12 +278,10 @@ def _histories(items: Rows, times: Rows | None, features: HistoryFeatures | None
 
 
 def _filters(hidden: Rows, masks: Masks, barred: Bool[np.ndarray, "V"] | None) -> Filters:
-    """Rows with one mask are one group."""
-    excluded = jagged(hidden)
+    """The filters of a batch: rows that share a mask are one group."""
     groups: dict[int, tuple[list[int], np.ndarray]] = {}
     for row, mask in enumerate(masks):
         if mask is not None:
             groups.setdefault(id(mask), ([], mask))[0].append(row)
-    return Filters(
-        excluded, barred, None, tuple((np.array(rows, np.int64), mask) for rows, mask in groups.values())
-    )  # fmt: skip
+    masked = tuple((np.array(rows, np.int64), mask) for rows, mask in groups.values())
+    return Filters(jagged(hidden), barred, None, masked)

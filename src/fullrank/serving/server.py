@@ -1,5 +1,5 @@
-"""The service as a process: the app (FastAPI with the service's routes, its middleware, and its life from start to
-shutdown) and uvicorn around it, alone or as several processes on one port.
+"""The service as a process: the app (FastAPI with the service's routes, its middleware, and its
+life from start to shutdown) and uvicorn around it, alone or as several processes on one port.
 
 Of several processes uvicorn's supervisor says when all of them answer and whether they could.
 """
@@ -27,7 +27,7 @@ from uvicorn.supervisors import Multiprocess
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json
+from fullrank.core.files import JsonObject, write_json
 from fullrank.core.readers import read_json
 from fullrank.core.registry import Problem
 from fullrank.parallel.processes import end_with_parent
@@ -36,7 +36,7 @@ from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
 from fullrank.serving.limits import HostRule, RateLimit, check_exposure
 from fullrank.serving.openapi import PROBLEM, describe
-from fullrank.serving.problems import hide_places, install
+from fullrank.serving.problems import hide_paths, install
 from fullrank.serving.protocol import BoundedProtocol
 from fullrank.serving.routes import Page, add_routes
 from fullrank.serving.service import PredictService, Service
@@ -44,7 +44,8 @@ from fullrank.serving.settings import SERVED, ServeSettings
 from fullrank.serving.telemetry import Telemetry, Tracing, metrics_folder
 
 SWITCH = 2e-4
-"""Seconds after which a thread of Python lets another run: the event loop does not wait for the model thread longer."""
+"""Seconds after which a thread of Python lets another run: the event loop does not wait for the
+model thread longer."""
 SERVICES: dict[Problem, type[BaseService[Any]]] = {"retrieval": Service, "ranking": PredictService}
 """Problem of the run that is served -> the service."""
 ENVIRONMENT = "FULLRANK_SERVE"
@@ -60,7 +61,7 @@ END_SECONDS = 25.0
 def build_app(settings: ServeSettings) -> FastAPI:
     """The app of one process."""
     settings = settings.absolute()
-    hide_places(settings.places)
+    hide_paths(settings.paths)
     problem = family_of(settings)
     telemetry, tracing = Telemetry(), Tracing.open()
 
@@ -85,17 +86,21 @@ def build_app(settings: ServeSettings) -> FastAPI:
                 await service.close()
         except UserError as error:
             app.state.failure = error
-            tell_failure(error)
+            report_failure(error)
             raise
 
     app = FastAPI(
-        title="fullrank", version=__version__, lifespan=life,
+        title="fullrank",
+        version=__version__,
+        lifespan=life,
         summary=f"{SERVED[problem].capitalize()} from a trained model.",
-        responses={"default": PROBLEM}, separate_input_output_schemas=False,
-        docs_url=None, redoc_url=None,  # both load scripts of another host
+        responses={"default": PROBLEM},
+        separate_input_output_schemas=False,
+        docs_url=None,  # it loads scripts of another host, as the next one
+        redoc_url=None,
         redirect_slashes=False,  # to an address made of the Host header, before any key
         generate_unique_id_function=lambda route: route.name,
-    )  # fmt: skip
+    )
     add_routes(app, problem)
     install(app)
     describe(app)
@@ -115,7 +120,8 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
 
 def from_environment() -> FastAPI:
-    """The app of one process of several, started by uvicorn; the process ends with the one that started it."""
+    """The app of one process of several, started by uvicorn; the process ends with the one that
+    started it."""
     end_with_parent(END_SECONDS)
     return build_app(ServeSettings.from_text(os.environ[ENVIRONMENT]))
 
@@ -138,14 +144,14 @@ def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
         )
     else:
         config = uvicorn.Config(build_app(settings), **options)
-    listening = _bound(config, settings)
+    listening = _listening_socket(config, settings)
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     started = partial(
         say, f"serving {settings.run} at http://{shown}:{port} (page: /, API: /openapi.json); stop with Ctrl-C"
     )
     if settings.workers > 1:
-        with metrics_folder(), told_failure() as failure:
+        with metrics_folder(), failure_report() as failure:
             processes = Processes(config, listening, started)
             processes.run()
             if processes.failed:
@@ -157,18 +163,27 @@ def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
 def uvicorn_options(settings: ServeSettings) -> dict[str, Any]:
     """How uvicorn runs the app."""
     return {
-        "host": settings.host, "port": settings.port, "loop": "uvloop", "ws": "none", "log_config": None,
-        "http": partial(BoundedProtocol, most_body=settings.body_most), "access_log": False, "server_header": False,
-        "proxy_headers": bool(settings.proxies), "forwarded_allow_ips": list(settings.proxies),
-        "timeout_graceful_shutdown": DRAIN, "backlog": 2048, "timeout_keep_alive": 75,
-    }  # fmt: skip
+        "host": settings.host,
+        "port": settings.port,
+        "loop": "uvloop",
+        "ws": "none",
+        "log_config": None,
+        "http": partial(BoundedProtocol, most_body=settings.body_most),
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": bool(settings.proxies),
+        "forwarded_allow_ips": list(settings.proxies),
+        "timeout_graceful_shutdown": DRAIN,
+        "backlog": 2048,
+        "timeout_keep_alive": 75,
+    }
 
 
-def check_service(settings: ServeSettings) -> dict[str, Any]:
-    """Open everything, answer one request, and close again: what would be served."""
+def check_service(settings: ServeSettings) -> JsonObject:
+    """Open everything, answer one request, and close again; gives facts of what would be served."""
     keys_of(settings)
 
-    async def once() -> dict[str, Any]:
+    async def once() -> JsonObject:
         service = SERVICES[family_of(settings)](settings)
         try:
             await service.open()
@@ -180,7 +195,8 @@ def check_service(settings: ServeSettings) -> dict[str, Any]:
 
 
 class _Server(uvicorn.Server):
-    """Says when it answers, and raises why it does not: uvicorn logs a traceback and leaves with a status alone."""
+    """Says when it answers, and raises why it does not: uvicorn logs a traceback and leaves with a
+    status alone."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]):
         super().__init__(config)
@@ -188,10 +204,11 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Without raising SIGTERM again behind the shutdown: who was told to stop, and did, has ended well."""
+        """Without raising SIGTERM again behind the shutdown: who was told to stop, and did, has
+        ended well."""
         with super().capture_signals():
             yield
-            self._captured_signals = [one for one in self._captured_signals if one != signal.SIGTERM]
+            self._captured_signals = [captured for captured in self._captured_signals if captured != signal.SIGTERM]
 
     async def startup(self, sockets: Any = None) -> None:
         """Open the app and listen. Raises `UserError` where the app cannot be opened."""
@@ -207,22 +224,22 @@ class _Server(uvicorn.Server):
             self._say_started()
 
 
-def _bound(config: uvicorn.Config, settings: ServeSettings) -> socket.socket:
+def _listening_socket(config: uvicorn.Config, settings: ServeSettings) -> socket.socket:
     """A socket that listens. Raises `UserError` where the address is taken or not this machine's."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((settings.host, settings.port))
+        listening.bind((settings.host, settings.port))
     except OSError as error:
-        made.close()
+        listening.close()
         raise UserError(
             f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); choose another --port, or 0 for a "
             "free one",
             code="address-in-use",
         ) from None
-    made.set_inheritable(True)
-    return made
+    listening.set_inheritable(True)
+    return listening
 
 
 class Processes(Multiprocess):
@@ -235,19 +252,19 @@ class Processes(Multiprocess):
     def keep_subprocess_alive(self) -> None:
         """Called twice a second."""
         super().keep_subprocess_alive()
-        if self._say_started is not None and not self.failed and all(one.is_ready() for one in self.processes):
+        if self._say_started is not None and not self.failed and all(process.is_ready() for process in self.processes):
             self._say_started()
             self._say_started = None
 
     @property
     def failed(self) -> bool:
         """Whether a process could not open the service; then all are stopped."""
-        return any(one.exitcode == STARTUP_FAILURE for one in self.processes)
+        return any(process.exitcode == STARTUP_FAILURE for process in self.processes)
 
 
 @contextmanager
 def quiet_failure(app: Any) -> Iterator[None]:
-    """Keep uvicorn from logging what `app.state.failure` says in one sentence."""
+    """Keep uvicorn from logging a failure that `app.state.failure` tells in one sentence."""
 
     def unsaid(_: logging.LogRecord) -> bool:
         return getattr(app.state, "failure", None) is None
@@ -261,16 +278,17 @@ def quiet_failure(app: Any) -> Iterator[None]:
 
 
 @contextmanager
-def told_failure() -> Iterator[Callable[[], UserError]]:
-    """A place where processes that are started inside the block say why they did not open, and what reads it."""
+def failure_report() -> Iterator[Callable[[], UserError]]:
+    """Have processes that are started inside the block leave why they did not open; gives what
+    reads it."""
     with tempfile.TemporaryDirectory(prefix="fullrank-serve-") as folder:
         file = Path(folder, "failure.json")
 
         def read() -> UserError:
             if not file.exists():
                 return UserError("a process of the service did not start; the log says why", code="not-started")
-            told = read_json(file)
-            return UserError(told["sentence"], code=told["code"])
+            failure = read_json(file)
+            return UserError(failure["sentence"], code=failure["code"])
 
         os.environ[FAILURE] = str(file)
         try:
@@ -279,8 +297,9 @@ def told_failure() -> Iterator[Callable[[], UserError]]:
             del os.environ[FAILURE]
 
 
-def tell_failure(error: UserError) -> None:
-    """Leave to the parent why this process of several does not open; nothing where it has no parent."""
+def report_failure(error: UserError) -> None:
+    """Leave to the parent why this process of several does not open; nothing where it has no
+    parent."""
     if file := os.environ.get(FAILURE):
         logging.getLogger("uvicorn.error").addFilter(lambda _: False)  # this process ends now
         write_json(Path(file), {"sentence": str(error), "code": error.code})

@@ -17,19 +17,27 @@ SERVED: dict[Problem, str] = {"retrieval": "lists of items", "ranking": "click p
 UNREAD: dict[Problem, tuple[str, ...]] = {
     "retrieval": ("rows_most",),
     "ranking": (
-        "ranker", "candidates", "search", "index_from", "recall", "index_folder", "exported", "k_most", "steps_most",
-        "batch_most", "log", "log_days",
+        "ranker",
+        "candidates",
+        "search",
+        "index_from",
+        "recall",
+        "index_folder",
+        "exported",
+        "k_most",
+        "steps_most",
+        "batch_most",
+        "log",
+        "log_days",
     ),
-}  # fmt: skip
+}
 """Problem of the run that is served -> settings without effect on it."""
-
-
 PATHS = ("run", "ranker", "keys", "index_folder", "exported", "watch", "canary", "log")
 """Settings that name a file or a folder; a store knows its own."""
 
 
 class ServeSettings(Spec):
-    """What `fullrank serve` is started with."""
+    """Settings of `fullrank serve`."""
 
     run: str
     """Folder of the run that answers first: of a recommender, or of a ranking model."""
@@ -127,14 +135,15 @@ class ServeSettings(Spec):
                 raise no_effect(name, f"since the run {self.run!r} gives {SERVED[problem]}")
 
     def absolute(self) -> ServeSettings:
-        """The same with absolute paths, by which sentences can be told from which callers must learn no place."""
+        """The settings with absolute paths, which can be kept out of the sentences that callers
+        get."""
         return self.model_copy(
             update={name: os.path.abspath(path) for name in PATHS if (path := getattr(self, name)) is not None}
         )
 
     @property
-    def places(self) -> set[str]:
-        """Where its files and folders lie, links followed and not."""
+    def paths(self) -> set[str]:
+        """The paths of its files and folders, links followed and not."""
         paths = [path for name in PATHS if (path := getattr(self, name)) is not None]
         return {*map(os.path.abspath, paths), *map(os.path.realpath, paths)}
 

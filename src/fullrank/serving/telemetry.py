@@ -1,11 +1,14 @@
-"""Telemetry: the service's metrics for Prometheus, of one process or of several, the access log, and tracing.
+"""Telemetry: the service's metrics for Prometheus, of one process or of several, the access log,
+and tracing.
 
-Several processes share a folder of mapped files (prometheus_client's multiprocess mode): `metrics_folder` makes it
-before they start and takes it away behind them. Whichever process is asked for `/metrics` adds up all of them.
+Several processes share a folder of mapped files (prometheus_client's multiprocess mode):
+`metrics_folder` makes it before they start and takes it away behind them. Whichever process is
+asked for `/metrics` adds up all of them.
 
-Tracing is OpenTelemetry spans of a request, its wait, its batch and its store calls, where they go somewhere. Nothing
-of it is imported and nothing costs unless the process has a tracer provider already (`opentelemetry-instrument`, or the
-code that embeds the service), or the environment names an OTLP endpoint and the SDK with its exporter is installed.
+Tracing is OpenTelemetry spans of a request, its wait, its batch and its store calls, where they go
+somewhere. Nothing of it is imported and nothing costs unless the process has a tracer provider
+already (`opentelemetry-instrument`, or the code that embeds the service), or the environment names
+an OTLP endpoint and the SDK with its exporter is installed.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""Variable by which prometheus_client, when it is imported, knows that several processes count together."""
+"""Variable by which prometheus_client, when it is imported, knows that several processes count
+together."""
 SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Upper bounds of the buckets of durations: fine where a service should be."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -55,7 +59,8 @@ def metrics_folder() -> Iterator[None]:
 
 
 class Telemetry:
-    """The metrics of one process; every call takes a few microseconds and may be made from any thread."""
+    """The metrics of one process; every call takes a few microseconds and may be made from any
+    thread."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -66,8 +71,8 @@ class Telemetry:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"fullrank_{name}", text, labels, registry=registry)
 
-        def gauge(name: str, text: str, *labels: str, many: str = "livesum") -> Gauge:
-            return Gauge(f"fullrank_{name}", text, labels, registry=registry, multiprocess_mode=many)  # type: ignore[arg-type]
+        def gauge(name: str, text: str, *labels: str, many: Any = "livesum") -> Gauge:
+            return Gauge(f"fullrank_{name}", text, labels, registry=registry, multiprocess_mode=many)
 
         def histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
             return Histogram(f"fullrank_{name}", text, labels, registry=registry, buckets=buckets)
@@ -91,18 +96,20 @@ class Telemetry:
         self._shares: Mapping[str, float] = {}
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count a request that has ended. `route` is the template (`/v1/items/{id}`): its values are too many."""
-        found = self._by_request.get((route, method, status))
-        if found is None:
+        """Count a request that has ended. `route` is the template (`/v1/items/{id}`): its values
+        are too many."""
+        metrics = self._by_request.get((route, method, status))
+        if metrics is None:
             method = method if method in METHODS else "other"
-            found = self._requests.labels(route, method, str(status)), self._latency.labels(route)
+            metrics = self._requests.labels(route, method, str(status)), self._latency.labels(route)
             if method != "other":
-                self._by_request[route, method, status] = found
-        found[0].inc()
-        found[1].observe(seconds)
+                self._by_request[route, method, status] = metrics
+        metrics[0].inc()
+        metrics[1].observe(seconds)
 
     def batch(self, size: int, waited: float, took: float) -> None:
-        """Count a batch: its requests, seconds that its oldest waited, seconds that it took (`Batcher(observe=)`)."""
+        """Count a batch: its requests, seconds that its oldest waited, seconds that it took
+        (`Batcher(observe=)`)."""
         self._batch.observe(size)
         self._wait.observe(waited)
         self._model.observe(took)
@@ -132,13 +139,14 @@ class Telemetry:
         self._shares = dict(shares)
 
     def rendered(self) -> tuple[bytes, str]:
-        """The text of `/metrics` and its content type. With several processes it reads files: call it on a thread."""
+        """The text of `/metrics` and its content type. With several processes it reads files: call
+        it on a thread."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         return generate_latest(self._collected()), CONTENT_TYPE_LATEST
 
     def close(self) -> None:
-        """Take this process out of the gauges that count the living; its counters stay."""
+        """Take this process out of the gauges that count living ones; its counters stay."""
         if self._folder is not None and os.path.isdir(self._folder):
             from prometheus_client.multiprocess import mark_process_dead
 
@@ -151,9 +159,9 @@ class Telemetry:
         from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
         for file in Path(self._folder).iterdir():  # of processes that were killed
-            found = _LIVE.fullmatch(file.name)
-            if found is not None and not lives(int(found[1])):
-                mark_process_dead(int(found[1]), self._folder)
+            match = _LIVE.fullmatch(file.name)
+            if match is not None and not lives(int(match[1])):
+                mark_process_dead(int(match[1]), self._folder)
         registry = CollectorRegistry()
         MultiProcessCollector(registry, self._folder)
         return registry
@@ -166,15 +174,20 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"}
 def log_access(scope: MutableMapping[str, Any], route: str, status: int, seconds: float) -> None:
     """One line of JSON for a request, by the logger `fullrank.serving.access` at INFO.
 
-    It holds the route's template, not the address that was asked for, which names users; and never a key, a header or
-    a body. `key` is the name of the key.
+    It holds the route's template, not the address that was asked for, which names users; and never
+    a key, a header or a body. `key` is the name of the key.
     """
     state, client = scope["state"], scope.get("client")
     line = {
-        "time": round(time.time(), 3), "request_id": state["request_id"], "method": scope["method"][:16],
-        "route": route, "status": status, "ms": round(seconds * 1000, 2), "client": client[0] if client else None,
+        "time": round(time.time(), 3),
+        "request_id": state["request_id"],
+        "method": scope["method"][:16],
+        "route": route,
+        "status": status,
+        "ms": round(seconds * 1000, 2),
+        "client": client[0] if client else None,
         "key": None if state["key"] is None else state["key"].name,
-    }  # fmt: skip
+    }
     ACCESS.info(json.dumps(line))
 
 
@@ -188,11 +201,11 @@ PACKAGE = "opentelemetry-exporter-otlp-proto-http"
 class Tracing:
     """Spans, by the tracer of a provider. `Tracing.open` says whether there is one."""
 
-    def __init__(self, provider: Any, *, own: bool = False):
+    def __init__(self, provider: Any, *, owned: bool = False):
         from opentelemetry import propagate, trace
 
         self._trace, self._propagate = trace, propagate
-        self._provider = provider if own else None
+        self._provider = provider if owned else None
         self._tracer = provider.get_tracer("fullrank.serving")
 
     @classmethod
@@ -210,13 +223,14 @@ class Tracing:
         if not _installed("opentelemetry.sdk") or not _installed(EXPORTER):
             log.warning(f"the environment names an OTLP endpoint, and no spans go there: pip install {PACKAGE}")
             return None
-        return cls(_exporting(), own=True)
+        return cls(_exporting(), owned=True)
 
     @contextmanager
     def request(
         self, scope: MutableMapping[str, Any], headers: Mapping[bytes, bytes], request_id: str
     ) -> Iterator[Any]:
-        """The span of a request, below the caller's (`traceparent`); named by its route once that is known."""
+        """The span of a request, below the caller's (`traceparent`); named by its route once that
+        is known."""
         carrier = {
             name: headers[name.encode()].decode("latin-1")
             for name in ("traceparent", "tracestate")

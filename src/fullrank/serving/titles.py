@@ -2,14 +2,15 @@
 
 `SimilarTitles`: items by the cosine of TF-IDF vectors of words and of runs of three letters.
 
-Half of the similarity is that of the words, half that of the letters, so that "lipsticks" finds "lipstick" and a word
-that two titles share counts more than its letters do. Words and letters that more than one title in twenty has are left
-out (of small catalogues only what a thousand have): they say nothing and would cost most of the time.
+Half of the similarity is that of the words, half that of the letters, so that "lipsticks" finds
+"lipstick" and a word that two titles share counts more than its letters do. Words and letters that
+more than one title in twenty has are left out (of small catalogues only what a thousand have): they
+say nothing and would cost most of the time.
 
-`TitleSearch`: titles whose words begin with those of a text, the better and more popular ones first. An inverted list
-holds, word by word in alphabetical order, the items with that word. Words with the same beginning stand side by side,
-so that a beginning is one stretch of the list and no title is ever read.
-V titles, F hashed features, P pairs of a word and a title.
+`TitleSearch`: titles whose words begin with those of a text, the better and more popular ones
+first. An inverted list holds, word by word in alphabetical order, the items with that word. Words
+with the same beginning stand side by side, so that a beginning is one stretch of the list and no
+title is ever read. V titles, F hashed features, P pairs of a word and a title.
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ MOST_WORDS = 8
 """Words of a query that are read."""
 _LAST = "\U0010ffff"
 _FOUND, _WHOLE, _FIRST = 16, 1, 2
-"""What a title is given for each word that is found in it as a beginning, for each that is found whole, and for
-beginning with the query's first word: a word more counts more than all else."""
+"""Points of a title for each query word that begins a word of it, for each that is one whole, and
+for beginning with the query's first word: a word more counts more than all else."""
 
 
 def words_of(texts: pl.Series) -> pl.Series:
-    """Lists of the words of each text: lower case, no accents, letters and digits alone; empty where there is none."""
+    """Lists of the words of each text: lower case, no accents, letters and digits alone; empty
+    where there is none."""
     plain = texts.cast(pl.String).fill_null("").str.slice(0, LONGEST).str.to_lowercase().str.normalize("NFKD")
     plain = plain.str.replace_all(r"\p{M}", "").str.replace_many(list(_LETTERS), list(_LETTERS.values()))
     return plain.str.extract_all(_WORD)
@@ -60,18 +62,19 @@ class SimilarTitles:
         """`titles` are in the order of the items; null or empty where an item has none."""
         self.size = len(titles)
         parts = [_counts(words_of(titles[low : low + _ROWS])) for low in range(0, self.size, _ROWS)]
-        found = np.zeros(2 << BITS, np.int64)
+        counts = np.zeros(2 << BITS, np.int64)
         for part in parts:
-            found += np.bincount(part.indices, minlength=2 << BITS)
-        self.common = found > max(self.size // _COMMON_SHARE, _COMMON)
-        self.idf = (np.log((1 + self.size) / (1 + found)) + 1).astype(np.float32)
+            counts += np.bincount(part.indices, minlength=2 << BITS)
+        self.common = counts > max(self.size // _COMMON_SHARE, _COMMON)
+        self.idf = (np.log((1 + self.size) / (1 + counts)) + 1).astype(np.float32)
         for at, part in enumerate(parts):  # one by one, so that the counts go as the weights come
             parts[at] = self._weighted(part)
         # by columns: a query reads the titles of its own features alone
         self._columns = sparse.vstack(parts, format="csc")
 
     def find(self, texts: Sequence[str], count: int) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
-        """For each text the up to `count` items whose titles are most like it, best first, and how much (0 to 1).
+        """For each text the up to `count` items whose titles are most like it, best first, and how
+        much (0 to 1).
 
         Of equally similar items the smaller id comes first. Empty where none is like it.
         """
@@ -91,9 +94,9 @@ class SimilarTitles:
     def _weighted(self, counts: sparse.csr_matrix) -> sparse.csr_matrix:
         """(1 + log count) x idf, the words and the letters of a title each of length sqrt(1/2)."""
         rows = np.repeat(np.arange(counts.shape[0], dtype=np.int32), np.diff(counts.indptr))
-        kept = ~self.common[counts.indices]
-        rows, features = rows[kept], counts.indices[kept]
-        values = (1 + np.log(counts.data[kept])) * self.idf[features]
+        telling = ~self.common[counts.indices]
+        rows, features = rows[telling], counts.indices[telling]
+        values = (1 + np.log(counts.data[telling])) * self.idf[features]
         half = 2 * rows + (features >> BITS)
         length = np.sqrt(2 * np.bincount(half, values.astype(np.float64) ** 2, 2 * counts.shape[0]))
         values = (values / length[half]).astype(np.float32)
@@ -101,7 +104,8 @@ class SimilarTitles:
 
 
 def _counts(words: pl.Series) -> sparse.csr_matrix:
-    """[n, 2F] how often each text has each run of three letters (features 0 .. F-1) and each word (F .. 2F-1)."""
+    """[n, 2F] counts of runs of three letters (features 0 .. F-1) and of words (F .. 2F-1) in each
+    text."""
     letter_rows, letters = _runs(words)
     word_rows = np.repeat(np.arange(len(words), dtype=np.int32), words.list.len().to_numpy())
     hashed = (words.explode().drop_nulls().hash(0).to_numpy() >> np.uint64(64 - BITS)).astype(np.int32) + (1 << BITS)
@@ -112,7 +116,8 @@ def _counts(words: pl.Series) -> sparse.csr_matrix:
 
 
 def _runs(words: pl.Series) -> tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"]]:
-    """(row, feature) of each run of three bytes inside a word, its edges included: " li", "lip", "ip "."""
+    """(row, feature) of each run of three bytes inside a word, its edges included: " li", "lip",
+    "ip "."""
     spaced = " " + words.list.join(" ") + " "
     text = np.frombuffer(str(spaced.str.join("")[0] or "").encode(), np.uint8)
     if len(text) < 3:
@@ -131,7 +136,8 @@ class TitleSearch:
     """The words of V titles."""
 
     def __init__(self, titles: pl.Series, order: Int[np.ndarray, "V"]):
-        """`titles` by item, null where there is none; `order` are the items, those first that win a tie."""
+        """`titles` by item, null where there is none; `order` are the items, those first that win a
+        tie."""
         self.order = order
         words = words_of(titles[order])  # everything below counts places of that order
         counts = words.list.len().to_numpy().astype(np.int64)
@@ -143,8 +149,8 @@ class TitleSearch:
         pairs = codes.astype(np.int64) * max(len(titles), 1) + np.repeat(np.arange(len(titles)), counts)
         pairs.sort()
         pairs = pairs[np.flatnonzero(np.diff(pairs, prepend=-1))]  # a word that a title has twice counts once
-        word, place = np.divmod(pairs, max(len(titles), 1))
-        self.places = place.astype(np.int32)
+        word, position = np.divmod(pairs, max(len(titles), 1))
+        self.places = position.astype(np.int32)
         self.bounds = np.searchsorted(word, np.arange(len(self.words) + 1))
         self.place_of = np.empty(len(titles), np.int32)
         self.place_of[order] = np.arange(len(titles), dtype=np.int32)
@@ -154,12 +160,13 @@ class TitleSearch:
     ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
         """Up to `limit` items, best first, with how well they fit; those in `hidden` are left out.
 
-        Titles with more of the words come first, then those that have them whole or begin with them, then the order
-        that the search was made with. The last word, like all, may be the beginning of one.
+        Titles with more of the words come first, then those that have them whole or begin with
+        them, then the order that the search was made with. The last word, like all, may be the
+        beginning of one.
         """
-        asked = list(dict.fromkeys(words_of(pl.Series([text], dtype=pl.String))[0].to_list()))[:MOST_WORDS]
+        query_words = list(dict.fromkeys(words_of(pl.Series([text], dtype=pl.String))[0].to_list()))[:MOST_WORDS]
         score = np.zeros(len(self.order), np.uint8)
-        for number, word in enumerate(asked):
+        for number, word in enumerate(query_words):
             low, high = bisect_left(self.words, word), bisect_left(self.words, word + _LAST)
             if low == high:
                 continue
@@ -184,6 +191,6 @@ class TitleSearch:
         if high - low == 1:  # each title once already
             score[places] += np.uint8(points)
         else:
-            found = np.zeros(len(score), bool)
-            found[places] = True
-            score += found.view(np.uint8) * np.uint8(points)
+            hit = np.zeros(len(score), bool)
+            hit[places] = True
+            score += hit.view(np.uint8) * np.uint8(points)

@@ -1,12 +1,14 @@
-"""Vector index: approximate top-k over the item vectors of large catalogues, with the recall that was measured.
+"""Vector index: approximate top-k over the item vectors of large catalogues, with the recall that
+was measured.
 
-Items lie in cells around centroids (inverted file, Sivic and Zisserman, ICCV 2003) as 8-bit codes of their difference
-from the centroid, in faiss. A query reads the codes of the `probes` best cells, and the best `rerank` items by code are
-scored again with the true vectors (`vector_search.py`). `flat_int8` keeps 8-bit codes of all items without cells.
+Items lie in cells around centroids (inverted file, Sivic and Zisserman, ICCV 2003) as 8-bit codes
+of their difference from the centroid, in faiss. A query reads the codes of the `probes` best cells,
+and the best `rerank` items by code are scored again with the true vectors (`vector_search.py`).
+`flat_int8` keeps 8-bit codes of all items without cells.
 
-When an index is built, its recall against exact search is measured on vectors of users, and more cells are read until
-it reaches what was asked for. The figure is stored with the index, which opens only beside the vectors that it was
-built from. Needs faiss (the extra `codes`).
+When an index is built, its recall against exact search is measured on vectors of users, and more
+cells are read until it reaches what was asked for. The figure is stored with the index, which opens
+only beside the vectors that it was built from. Needs faiss (the extra `codes`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import MOST_COUNT, MOST_LIST, only_with
 from fullrank.core.errors import UserError
-from fullrank.core.files import open_whole, require_replaceable, whole_folder
+from fullrank.core.files import JsonObject, open_whole, require_replaceable, whole_folder
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data import manifest as manifests
@@ -42,7 +44,8 @@ FORM = manifests.FolderFormat("vector index", "make one with VectorIndex.build(.
 K, LONG = 10, 100
 """Lengths of the lists whose recall is measured."""
 WORTH_IT = 50_000
-"""Items from which on a service should have an index: below, exact search takes less than a millisecond a request."""
+"""Items from which on a service should have an index: below, exact search takes less than a
+millisecond a request."""
 TRAINED = 40
 """Items per cell from which centroids are learned; faiss asks for 39."""
 ROUNDS = 8
@@ -68,7 +71,7 @@ class IndexSettings(Spec):
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """What is known of an index; all of it is stored."""
+    """Facts of an index; all of them are stored."""
 
     kind: str
     items: int
@@ -78,14 +81,14 @@ class IndexFacts:
     """0: it has none."""
     probes: int
     recall: float
-    """Of the true best 10, the share in the first 10 found, mean over `users`; an item with the score of the tenth
-    counts as one of them."""
+    """Share of the true best 10 among the first 10 of a list, mean over `users`; an item with the
+    score of the tenth counts as one of them."""
     recall_error: float
     """Its standard error."""
     recall_100: float
-    """The same for lists of 100."""
+    """Recall of lists of 100."""
     recall_codes: float
-    """Recall of the first 10 without scoring again: what the 8-bit codes alone are worth."""
+    """Recall of the first 10 without scoring again: the worth of the 8-bit codes alone."""
     users: int
     """Vectors of users on which recall was measured."""
     real_users: bool
@@ -94,18 +97,20 @@ class IndexFacts:
     add_seconds: float
     measure_seconds: float
     bytes: int
-    """Of the index in memory and on disk, without the item vectors."""
+    """Size of the index in memory and on disk, without the item vectors."""
     vectors: str
     """SHA-256 of the item vectors."""
     faiss: str
 
 
 class VectorIndex(VectorSearch):
-    """An index and the search with it: a `Search` of `inference/search.py` for models that score by inner products.
+    """An index and the search with it: a `Search` of `inference/search.py` for models that score by
+    inner products.
 
-    Safe from many threads. A list may lack an item of the exact one (`facts.recall`); what filters refuse is never
-    shown, scores are exact, and a list is full while items remain. The table of a scorer may have grown by items behind
-    those of the index: they are scored one by one. Rows of the index's own items have to be as they were.
+    Safe from many threads. A list may lack an item of the exact one (`facts.recall`); what filters
+    refuse is never shown, scores are exact, and a list is full while items remain. The table of a
+    scorer may have grown by items behind those of the index: they are scored one by one. Rows of
+    the index's own items have to be as they were.
     """
 
     def __init__(self, index: Any, facts: IndexFacts):
@@ -121,38 +126,52 @@ class VectorIndex(VectorSearch):
         threads: int | None = None,
         seed: int = 0,
     ) -> VectorIndex:
-        """An index of these item vectors (`Predictor.item_vectors`), its recall measured on these vectors of users.
+        """An index of these item vectors (`Predictor.item_vectors`), its recall measured on these
+        vectors of users.
 
-        Without `users` (`Predictor.user_vectors` of sampled histories), recall is measured on sums of two items'
-        vectors, which says less. A million items of width 64 take about 40 seconds of one core's time. Raises
-        `UserError` for vectors that are no finite numbers.
+        Without `users` (`Predictor.user_vectors` of sampled histories), recall is measured on sums
+        of two items' vectors, which says less. A million items of width 64 take about 40 seconds of
+        one core's time. Raises `UserError` for vectors that are no finite numbers.
         """
         faiss = the_library()
         settings = settings or IndexSettings()
-        table = _checked(vectors, "item vectors")
+        table = _finite_table(vectors, "item vectors")
         draw = np.random.default_rng(seed)
         real = users is not None and len(users) > 0
-        asked = _checked(users, "user vectors") if users is not None and real else _sums(table, settings.users, draw)
-        if asked.shape[1] != table.shape[1]:
+        queries = (
+            _finite_table(users, "user vectors")
+            if users is not None and real
+            else _stand_ins(table, settings.users, draw)
+        )
+        if queries.shape[1] != table.shape[1]:
             raise UserError(
-                f"user vectors have {asked.shape[1]} numbers, item vectors {table.shape[1]}: give those of one model",
+                f"user vectors have {queries.shape[1]} numbers, item vectors {table.shape[1]}: give those of one model",
                 code="vectors-of-other-width",
             )
-        asked = asked[np.sort(draw.permutation(len(asked))[: settings.users])]
+        queries = queries[np.sort(draw.permutation(len(queries))[: settings.users])]
         with faiss_threads(threads or os.cpu_count() or 1):
             began = time.perf_counter()
-            index, cells = _trained(table, settings, draw)
+            index, cells = _trained_index(table, settings, draw)
             trained = time.perf_counter()
             index.add(table)
             added = time.perf_counter()
-        measured = _measure(index, cells, table, asked, settings)
+        measured = _measure(index, cells, table, queries, settings)
         facts = IndexFacts(
-            kind=settings.kind, items=len(table), width=table.shape[1], rerank=settings.rerank, cells=cells,
-            **measured, users=len(asked), real_users=real,
-            train_seconds=round(trained - began, 2), add_seconds=round(added - trained, 2),
-            measure_seconds=round(time.perf_counter() - added, 2), bytes=len(faiss.serialize_index(index)),
-            vectors=hash_of(table), faiss=faiss.__version__,
-        )  # fmt: skip
+            kind=settings.kind,
+            items=len(table),
+            width=table.shape[1],
+            rerank=settings.rerank,
+            cells=cells,
+            **measured,
+            users=len(queries),
+            real_users=real,
+            train_seconds=round(trained - began, 2),
+            add_seconds=round(added - trained, 2),
+            measure_seconds=round(time.perf_counter() - added, 2),
+            bytes=len(faiss.serialize_index(index)),
+            vectors=hash_of(table),
+            faiss=faiss.__version__,
+        )
         log.info(
             f"index of {facts.items:,} items: recall@{K} {facts.recall:.4f}, {facts.bytes / 2**20:.0f} MB, "
             f"{facts.probes} of {facts.cells} cells read"
@@ -183,7 +202,7 @@ class VectorIndex(VectorSearch):
         facts = _facts_of(manifest, folder)
         manifests.check_files(folder, manifest["files"], {CODES}, {CODES}, AGAIN)
         manifests.verify_hashes(folder, manifest, AGAIN)
-        table = _checked(vectors, "item vectors")
+        table = _finite_table(vectors, "item vectors")
         if table.shape != (facts.items, facts.width) or hash_of(table) != facts.vectors:
             raise UserError(
                 f"the index {str(folder)!r} was built from other item vectors ({facts.items:,} of width {facts.width}; "
@@ -216,24 +235,24 @@ def hash_of(vectors: Float[np.ndarray, "V D"]) -> str:
     return hashlib.sha256(np.ascontiguousarray(vectors, np.float32).data).hexdigest()
 
 
-def _checked(vectors: np.ndarray, what: str) -> Float[np.ndarray, "n D"]:
-    found = np.ascontiguousarray(vectors, np.float32)
-    if found.ndim != 2 or not found.size or not np.isfinite(found).all():
+def _finite_table(vectors: np.ndarray, what: str) -> Float[np.ndarray, "n D"]:
+    table = np.ascontiguousarray(vectors, np.float32)
+    if table.ndim != 2 or not table.size or not np.isfinite(table).all():
         raise UserError(
-            f"the {what} have shape {tuple(found.shape)} and must be a table of finite numbers with at least one row: "
+            f"the {what} have shape {tuple(table.shape)} and must be a table of finite numbers with at least one row: "
             "has training diverged?",
             code="vectors-not-finite",
         )
-    return found
+    return table
 
 
-def _sums(table: Float[np.ndarray, "V D"], count: int, draw: np.random.Generator) -> Float[np.ndarray, "n D"]:
+def _stand_ins(table: Float[np.ndarray, "V D"], count: int, draw: np.random.Generator) -> Float[np.ndarray, "n D"]:
     """One item and half of another: stand-ins for users."""
     first, second = draw.integers(0, len(table), (2, count))
     return table[first] + table[second] / 2
 
 
-def _trained(table: np.ndarray, settings: IndexSettings, draw: np.random.Generator) -> tuple[Any, int]:
+def _trained_index(table: np.ndarray, settings: IndexSettings, draw: np.random.Generator) -> tuple[Any, int]:
     """An empty faiss index that has seen a sample of the items, and its number of cells."""
     faiss = the_library()
     items, width = table.shape
@@ -252,16 +271,16 @@ def _trained(table: np.ndarray, settings: IndexSettings, draw: np.random.Generat
     return index, cells
 
 
-def _measure(index: Any, cells: int, table: np.ndarray, asked: np.ndarray, settings: IndexSettings) -> dict[str, Any]:
-    """Probes, and recall with them: cells are added by steps of a third until the recall asked for is passed.
+def _measure(index: Any, cells: int, table: np.ndarray, queries: np.ndarray, settings: IndexSettings) -> JsonObject:
+    """Probes, and recall with them: cells are added by steps of a third until the recall asked for
+    is passed.
 
-    Passed is it by a mean that exceeds it by its own standard error, so that other users find as much.
+    Passed is it by a mean that exceeds it by its own standard error, so that other users find as
+    much.
     """
-    scorer = DenseScorer(torch.from_numpy(asked), torch.from_numpy(table))
+    scorer = DenseScorer(torch.from_numpy(queries), torch.from_numpy(table))
     k, long = min(K, len(table)), min(LONG, len(table))
-    best = torch.cat([
-        top_k(DenseScorer(some, scorer.table), long)[0] for some in scorer.vectors.split(256)
-    ])  # fmt: skip
+    best = torch.cat([top_k(DenseScorer(part, scorer.table), long)[0] for part in scorer.vectors.split(256)])
 
     def hits(values: Float[Tensor, "U k"]) -> Float[Tensor, "U k"]:
         least = best[:, values.shape[1] - 1, None]
@@ -276,16 +295,18 @@ def _measure(index: Any, cells: int, table: np.ndarray, asked: np.ndarray, setti
         if settings.probes or probes >= cells or mean - error >= settings.recall:
             break
         probes += -(-probes // 3)
-    ids = torch.from_numpy(search.nearest(asked, k))
+    ids = torch.from_numpy(search.nearest(queries, k))
     scores = torch.einsum("bd,bkd->bk", scorer.vectors, scorer.table[ids.clamp_min(0)]).masked_fill(ids < 0, -torch.inf)
     return {
-        "probes": probes if cells else 0, "recall": round(mean, 5), "recall_error": round(error, 5),
+        "probes": probes if cells else 0,
+        "recall": round(mean, 5),
+        "recall_error": round(error, 5),
         "recall_100": round(float(hits(search(scorer, long)[0]).mean(1).mean()), 5),
         "recall_codes": round(float(hits(scores).mean()), 5),
-    }  # fmt: skip
+    }
 
 
-def _facts_of(manifest: dict[str, Any], folder: Path) -> IndexFacts:
+def _facts_of(manifest: JsonObject, folder: Path) -> IndexFacts:
     kinds = {manifests.SEAL: str, "facts": dict, "files": dict, "content": str}
     manifests.require_keys(folder, manifest, kinds, AGAIN)
     if manifest["facts"].keys() != {field.name for field in fields(IndexFacts)}:

@@ -1,9 +1,11 @@
-"""Approximate search with an index of item vectors: candidates by 8-bit codes, then exact scores, under any filters.
+"""Approximate search with an index of item vectors: candidates by 8-bit codes, then exact scores,
+under any filters.
 
-What single users are not shown is fetched on top and dropped. Masks go into the search itself: of cells around
-centroids so many are read that enough items that may be shown are among them, since those of a category may lie far
-from the user. Where a mask leaves few items, all of them are scored. A user whose list is still not full gets the exact
-one, so lists are full while items remain.
+Items hidden from single users are fetched on top and dropped. Masks go into the search itself: of
+cells around centroids so many are read that enough items that may be shown are among them, since
+those of a category may lie far from the user. Where a mask leaves few items, all of them are
+scored. A user whose list is still not full gets the exact one, so lists are full while items
+remain.
 """
 
 from __future__ import annotations
@@ -39,18 +41,20 @@ MOST_PLANS = 64
 MOST_SCORED = 1 << 21
 """Most allowed items of a batch that are scored side by side; more are searched exactly, in blocks."""
 LONGER = 0.5
-"""A list of k reads (k / 10) ** LONGER times as many cells as one of 10, which keeps recall up to k = 500."""
+"""A list of k reads (k / 10) ** LONGER times as many cells as one of 10, which keeps recall up to k
+= 500."""
 SHARE = 0.3
-"""Under a mask that leaves a share s of the items, s ** SHARE times as many of these are read as without it: at 0 every
-mask costs 1 / s times the search, at 1 recall falls to 0.8 where what is left lies far from the user."""
+"""Under a mask that leaves a share s of the items, s ** SHARE times as many of these are read as
+without it: at 0 every mask costs 1 / s times the search, at 1 recall falls to 0.8 where what is
+left lies far from the user."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A mask as the search needs it."""
+    """A mask of refused items, prepared for the search."""
 
     masks: tuple[Tensor, ...]
-    """Held, so that their place in memory, by which the plan is found, is not used again."""
+    """Held, so that their addresses in memory, by which the plan is found, are not used again."""
     left: int
     """Items that may be shown."""
     few: Int[Tensor, "n"] | None
@@ -59,7 +63,7 @@ class Plan:
     """Held for the selector, which only points to it."""
     selector: Any
     counts: Int[Tensor, "c"] | None
-    """Of each cell, the items that may be shown."""
+    """Items of each cell that may be shown."""
 
 
 class VectorSearch:
@@ -84,11 +88,11 @@ class VectorSearch:
         scores = queries.new_full((len(queries), k), -torch.inf, dtype=torch.float32)
         ids = torch.full((len(queries), k), -1, device=queries.device)
         for rows, plan in self._groups(filters, len(queries)):
-            found = self._lists(exact, rows, k, filters, plan)
+            lists = self._lists(exact, rows, k, filters, plan)
             if len(rows) == len(queries):
-                scores, ids = found
+                scores, ids = lists
             else:
-                scores[rows], ids[rows] = found
+                scores[rows], ids[rows] = lists
         if scorer.size > self.items:
             scores, ids = _with_newer(exact, self.items, scores, ids, filters)
         return scores, ids
@@ -96,7 +100,8 @@ class VectorSearch:
     def nearest(
         self, queries: Float[np.ndarray, "b D"], count: int, k: int = 10, plan: Plan | None = None
     ) -> Int[np.ndarray, "b m"]:
-        """The `count` best items by code that a plan lets through, in the cells for lists of k; -1 where none is."""
+        """The `count` best items by code that a plan lets through, in the cells for lists of k; -1
+        where none is."""
         faiss = the_library()
         probes = min(math.ceil(self.probes * max(1.0, k / 10) ** LONGER), self.cells)
         count, queries = min(count, self.items), np.ascontiguousarray(queries, np.float32)
@@ -108,16 +113,22 @@ class VectorSearch:
         cells, values = self._cells_for(torch.from_numpy(queries), probes, plan)
         how = faiss.SearchParametersIVF(nprobe=cells.shape[1], sel=plan.selector)
         scores, ids = np.empty((len(queries), count), np.float32), np.empty((len(queries), count), np.int64)
-        arrays = (queries, count, cells, values, scores, ids)
         # faiss's own wrapper takes no parameters here
-        given = [array if isinstance(array, int) else faiss.swig_ptr(array) for array in arrays]
-        self.index.search_preassigned_c(len(queries), *given, False, how)
+        of_queries, *pointers = map(faiss.swig_ptr, (queries, cells, values, scores, ids))
+        self.index.search_preassigned_c(len(queries), of_queries, count, *pointers, False, how)
         return ids
 
     def _cells_for(
         self, queries: Float[Tensor, "b D"], probes: int, plan: Plan
     ) -> tuple[Int[np.ndarray, "b n"], Float[np.ndarray, "b n"]]:
-        """Cells by falling score until they hold enough items that may be shown (-1: skipped), and their scores."""
+        """Cells by falling score until they hold enough items that may be shown (-1: skipped), and
+        their scores.
+
+        A mask that leaves a share s of the items needs about 1 / s times the cells, so the best
+        `most` are looked at, and all where these hold too few. A cell is read while those before it
+        hold fewer than `wanted`; cells without an item that may be shown are skipped, and columns
+        that no query reads are cut off.
+        """
         assert plan.counts is not None
         share = plan.left / self.items
         wanted = min(probes / self.cells * self.items * share**SHARE, plan.left)
@@ -139,25 +150,27 @@ class VectorSearch:
     ) -> TopK:
         """The lists of rows of the batch that share a plan, from the items of the index."""
         of, whole = len(scorer.vectors), len(rows) == len(scorer.vectors)
-        own = filters if filters is None or whole else filters.only(rows, of)
-        some = scorer if whole else DenseScorer(scorer.vectors[rows], scorer.table)
+        row_filters = filters if filters is None or whole else filters.only(rows, of)
+        part = scorer if whole else DenseScorer(scorer.vectors[rows], scorer.table)
         if filters is not None and filters.allowed is not None:
-            return self._among_allowed(some, k, own)
+            return self._among_allowed(part, k, row_filters)
         if plan is not None and plan.few is not None:
             few = plan.few.to(rows.device)
-            scores = some.vectors @ some.table.index_select(0, few).T
-            return Candidates(few.expand(len(rows), -1), scores.float()).best(k, own)
-        hidden = int(own.hidden.rows.bincount().max()) if own is not None and len(own.hidden.rows) else 0
+            scores = part.vectors @ part.table.index_select(0, few).T
+            return Candidates(few.expand(len(rows), -1), scores.float()).best(k, row_filters)
+        hidden = 0
+        if row_filters is not None and len(row_filters.hidden.rows):
+            hidden = int(row_filters.hidden.rows.bincount().max())
         if hidden > OVERFETCH:
             hidden = 0  # the plan of such a user refuses them
         count = max(self.rerank, k + max(k // 2, 10)) + hidden
         with faiss_threads(1):  # a service has its own threads, and batches are small
-            found = self.nearest(some.vectors.float().cpu().numpy(), count, k, plan)
-        scores, ids = _scored(some, torch.from_numpy(found).to(rows.device)).best(k, own)
+            candidates = self.nearest(part.vectors.float().cpu().numpy(), count, k, plan)
+        scores, ids = _scored(part, torch.from_numpy(candidates).to(rows.device)).best(k, row_filters)
         short = (ids[:, -1] < 0).nonzero()[:, 0]
         if len(short):
-            again = None if own is None else own.only(short, len(rows))
-            left = DenseScorer(some.vectors[short], some.table[: self.items])
+            again = None if row_filters is None else row_filters.only(short, len(rows))
+            left = DenseScorer(part.vectors[short], part.table[: self.items])
             scores[short], ids[short] = top_k(left, k, filters=again, block=BLOCK)
         return scores, ids
 
@@ -165,8 +178,8 @@ class VectorSearch:
         """Lists of users of whom each has a list of allowed items: those are scored, and no other."""
         assert filters is not None and filters.allowed is not None
         rows, items = (part.cpu().numpy() for part in (filters.allowed.rows, filters.allowed.items))
-        kept = items < self.items
-        lists = Jagged.from_pairs(rows[kept], items[kept], len(scorer.vectors))
+        indexed = items < self.items
+        lists = Jagged.from_pairs(rows[indexed], items[indexed], len(scorer.vectors))
         if int(lists.lengths.max(initial=0)) * len(lists) * scorer.table.shape[1] > MOST_SCORED * 64:
             return top_k(DenseScorer(scorer.vectors, scorer.table[: self.items]), k, filters=filters)
         candidates = torch.from_numpy(lists.padded(fill=-1)).to(scorer.table.device)
@@ -189,11 +202,12 @@ class VectorSearch:
             masks = common + tuple(
                 mask for there, (_, mask) in zip(key[:-1].tolist(), filters.masks, strict=True) if there
             )
-            own = filters.hidden.items[filters.hidden.rows == int(rows[0])] if int(key[-1]) else None
-            yield rows.to(device), self._plan(masks, own)
+            hidden = filters.hidden.items[filters.hidden.rows == int(rows[0])] if int(key[-1]) else None
+            yield rows.to(device), self._plan(masks, hidden)
 
     def _plan(self, masks: tuple[Bool[Tensor, "V"], ...], hidden: Int[Tensor, "p"] | None) -> Plan | None:
-        """The plan of masks together, made once while they are in use, and of one user's hidden items, made anew."""
+        """The plan of masks together, made once while they are in use, and of one user's hidden
+        items, made anew."""
         if hidden is not None:
             refused = torch.zeros(self.items, dtype=torch.bool)
             for mask in masks:
@@ -218,7 +232,8 @@ class VectorSearch:
         return Plan(masks, left, None, bits, faiss.IDSelectorBitmap(bits), self._count_cells(shown, left))
 
     def _count_cells(self, shown: Bool[np.ndarray, "v"], left: int) -> Int[Tensor, "c"] | None:
-        """The items shown in each cell, by counting those shown or those that are not, whichever are fewer."""
+        """The number of shown items in each cell, by counting those shown or those that are not,
+        the fewer ones."""
         if not self.cells:
             return None
         fewer = np.flatnonzero(shown if 2 * left < self.items else ~shown)
@@ -237,14 +252,14 @@ class VectorSearch:
     def _cell_of(self) -> Int[np.ndarray, "v"]:
         """The cell of each item."""
         faiss = the_library()
-        found, lists = np.zeros(self.items, np.int32), self.index.invlists
+        cell_of, lists = np.zeros(self.items, np.int32), self.index.invlists
         for cell in range(self.cells):
-            found[faiss.rev_swig_ptr(lists.get_ids(cell), lists.list_size(cell))] = cell
-        return found
+            cell_of[faiss.rev_swig_ptr(lists.get_ids(cell), lists.list_size(cell))] = cell
+        return cell_of
 
 
 def _alike(member: Int[Tensor, "B g"]) -> Iterator[tuple[Int[Tensor, "g"], Int[Tensor, "r"]]]:
-    """Equal rows of a table, and where they stand."""
+    """Distinct rows of a table, each with the numbers of the rows that equal it."""
     if len(member) == 1 or bool((member == member[0]).all()):
         yield member[0], torch.arange(len(member))
         return
@@ -271,9 +286,9 @@ def _with_newer(
         return top_k(scorer, scores.shape[1], filters=filters)  # which refuses them
     if filters is not None:
         newer, _ = filters.hide(newer, first, borrowed=False)
-    values, found = select(newer, min(scores.shape[1], newer.shape[1]))
-    found = (found + first).masked_fill(values == -torch.inf, -1)
-    scores, ids = merge((scores, ids), (values.float(), found), ids.shape[1])
+    values, newer_ids = select(newer, min(scores.shape[1], newer.shape[1]))
+    newer_ids = (newer_ids + first).masked_fill(values == -torch.inf, -1)
+    scores, ids = merge((scores, ids), (values.float(), newer_ids), ids.shape[1])
     return scores.contiguous(), ids
 
 
@@ -284,7 +299,7 @@ def _described(scorer: Scorer) -> str:
 
 
 def the_library() -> Any:
-    """faiss, without its types, which describe other signatures than it has."""
+    """The package faiss, without its types, which describe other signatures than it has."""
     import faiss
 
     return faiss
@@ -292,7 +307,7 @@ def the_library() -> Any:
 
 @contextmanager
 def faiss_threads(count: int) -> Iterator[None]:
-    """faiss with so many threads."""
+    """Have faiss use so many threads inside the block."""
     faiss = the_library()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count)

@@ -1,20 +1,24 @@
-"""Whether a version may answer: the runs below a watched folder, and the check of each before it answers anybody.
+"""Checks of versions: the runs below a watched folder, and the check of each before it answers
+anybody.
 
-A version is a folder directly below the watched one, its name the folder's. Only names that a listing gave are known,
-so nothing of a request becomes a path. Links out of the watched folder are refused. A run that is still copied or
-trained is waited for: it is whole when its manifest is sealed and every file that it lists has the size that it says.
+A version is a folder directly below the watched one, its name the folder's. Only names that a
+listing gave are known, so nothing of a request becomes a path. Links out of the watched folder are
+refused. A run that is still copied or trained is waited for: it is whole when its manifest is
+sealed and every file that it lists has the size that it says.
 
-A check looks at the files of a run, whether it opens and answers, and whether it is worse. Canaries of a recommender
-are histories whose next event is known: users of the history store (their last event is the target) or a table of
-events. The new version and the one that answers are asked for all of them. The new one is refused where an answer is
-short, not finite or holds what was refused, and where its hit rate or nDCG is worse: the 95 % interval of the paired
-difference lies below zero and the loss is above the tolerance, or less than half is left.
+A check looks at the files of a run, whether it opens and answers, and whether it is worse. Canaries
+of a recommender are histories whose next event is known: users of the history store (their last
+event is the target) or a table of events. The new version and the one that answers are asked for
+all of them. The new one is refused where an answer is short, not finite or holds what was refused,
+and where its hit rate or nDCG is worse: the 95 % interval of the paired difference lies below zero
+and the loss is above the tolerance, or less than half is left.
 
-Canaries of a ranking model are rows of a table of impressions (`--canary`); where it has labels, the log loss of the
-new version is compared with that of the one that answers, paired by row. Without a table a row of missing values is
-asked for.
+Canaries of a ranking model are rows of a table of impressions (`--canary`); where it has labels,
+the log loss of the new version is compared with that of the one that answers, paired by row.
+Without a table a row of missing values is asked for.
 
-Events on which the new version was trained flatter it. A worse model may pass on them; a good one is not refused.
+Events on which the new version was trained flatter it. A worse model may pass on them; a good one
+is not refused.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ from fullrank.metrics import ctr
 from fullrank.run import Run
 from fullrank.run.manifest import is_sealed
 from fullrank.serving.prediction import ServedPredictor
-from fullrank.serving.requests import Answer, Ask
+from fullrank.serving.requests import Answer, Query
 from fullrank.serving.stores import HistoryStore
 from fullrank.verification import verify
 
@@ -78,13 +82,15 @@ class VersionFolder:
     manifest: str = ""
     """SHA-256 of its manifest: which run this is, whatever its folder is called."""
     identity: str = ""
-    """The manifest and the sizes and times of the files: what was refused is looked at again when one changes."""
+    """The manifest and the sizes and times of the files: what was refused is looked at again when
+    one changes."""
     time: float = 0.0
     """When its manifest came here: not when it was written, which a copy may tell too."""
 
 
 def list_versions(folder: Path) -> dict[str, VersionFolder]:
-    """Name -> version, of every folder below a watched one that may be a version. Empty where it is not there."""
+    """Name -> version, of every folder below a watched one that may be a version. Empty where it is
+    not there."""
     try:
         with os.scandir(folder) as entries:
             places = [entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()]
@@ -95,7 +101,8 @@ def list_versions(folder: Path) -> dict[str, VersionFolder]:
 
 
 def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
-    """What one folder is. With `inside`, links that lead out of that folder are refused."""
+    """The state of one folder as a version. With `inside`, links that lead out of that folder are
+    refused."""
     name = path.name
     try:
         if inside is not None and path.is_symlink():
@@ -109,14 +116,14 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
             return VersionFolder(name, path, "waiting", "it is no run folder yet (it has no manifest.json)")
         there, data = file.stat().st_ctime, read_bytes(file)
         manifest = hashlib.sha256(data).hexdigest()
-        sizes = [(entry.name, entry.stat()) for entry in sorted(os.scandir(path), key=lambda entry: entry.name)]
-        stamp = repr([(name, s.st_size, s.st_mtime_ns) for name, s in sizes if stat.S_ISREG(s.st_mode)])
+        entries = sorted((entry.name, entry.stat()) for entry in os.scandir(path))  # names differ, so they decide
+        stamp = repr([(name, s.st_size, s.st_mtime_ns) for name, s in entries if stat.S_ISREG(s.st_mode)])
         identity = f"{manifest}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
-        changed = max([path.stat().st_mtime, *(s.st_mtime for _, s in sizes)])
+        changed = max([path.stat().st_mtime, *(s.st_mtime for _, s in entries)])
         missing = _missing(path)
     except (OSError, UserError) as error:
         return VersionFolder(name, path, "waiting", f"it cannot be read yet ({error})")
-    damaged = missing != _TRAINING and time.time() - changed > SETTLED  # the check will say what is wrong with it
+    damaged = missing != _TRAINING and time.time() - changed > SETTLED  # the check will find the damage
     whole = damaged or not missing
     return VersionFolder(name, path, "whole" if whole else "waiting", missing, manifest, identity, there)
 
@@ -125,15 +132,15 @@ _TRAINING = "its training has not ended"
 
 
 def _missing(path: Path) -> str:
-    """What a run lacks to be whole; empty where it lacks nothing."""
+    """The reason why a run is not whole; empty where it is."""
     try:
         tree = manifests.load_manifest(path, manifests.RUN_AGAIN)
         if tree.get("finished") is False:
             return _TRAINING
         files = tree.get("files")
-        if isinstance(files, dict):  # older formats list none: opening them says what is wrong
-            own = {name for name in files if os.path.basename(name) == name or is_sealed(name)}
-            manifests.check_files(path, files, own, set(), manifests.RUN_AGAIN)
+        if isinstance(files, dict):  # older formats list none: opening them finds damage
+            checked = {name for name in files if os.path.basename(name) == name or is_sealed(name)}
+            manifests.check_files(path, files, checked, set(), manifests.RUN_AGAIN)
     except UserError as error:  # perhaps it is still being copied
         return str(error).removesuffix(f"; {manifests.RUN_AGAIN}").replace(f"{path}{os.sep}", "")
     return ""
@@ -181,22 +188,23 @@ class CanarySettings(Spec):
 
 @dataclass(frozen=True)
 class Canary:
-    """One history, oldest first, and what its user chose next; external ids."""
+    """One history, oldest first, and the item that its user chose next; external ids."""
 
     items: tuple[int | str, ...]
     times: tuple[float, ...]
     target: int | str
     events: tuple[Mapping[str, Any], ...] = ()
-    """Features beside the items; none: nothing is known."""
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the user and of the event that is the target: a version reads those of its request."""
+    """Features of the events; empty where none are known."""
+    request: Mapping[str, Any] = field(default_factory=dict)
+    """Features of the user and of the event that is the target: a version reads those of its
+    request."""
     time: float | None = None
-    """When the target was asked for; None: now."""
+    """Time of the request that the target answered; None: now."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """One check of a version and its outcome."""
 
     name: str
     ok: bool
@@ -229,7 +237,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """What it was refused for; empty where it was not."""
+        """The checks that failed; empty where none did."""
         return "; ".join(str(check) for check in self.checks if not check.ok)
 
     def dump(self) -> dict[str, Any]:
@@ -246,24 +254,25 @@ def read_body(kind: type[T], body: Any) -> T | None:
 
 
 RunOnModel = Callable[[Callable[[], Any]], Any]
-"""Runs a step where models may be used (`ServedModel.answer` is of the model thread) and gives what it gave."""
+"""Runs a step where models may be used (`ServedModel.answer` is of the model thread) and returns
+its value."""
 
 
 async def sample_canaries(store: HistoryStore, settings: CanarySettings) -> list[Canary]:
     """Canaries of users of the history store; fewer where it has fewer. Raises `StoreUnavailable`."""
-    found: list[Canary] = []
+    canaries: list[Canary] = []
     for user in await store.sample_users(2 * settings.requests):
         events, known = await store.history(user, settings.history + 1), await store.user(user)
         rows = [event.features or {} for event in events]
-        found += _canary([event.item for event in events], [event.time for event in events], rows, known or {})
-        if len(found) == settings.requests:
+        canaries += _canary([event.item for event in events], [event.time for event in events], rows, known or {})
+        if len(canaries) == settings.requests:
             break
-    return found
+    return canaries
 
 
 def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
-    """Canaries of a table with the columns user_id, item_id and timestamp; others are features of the events and of
-    their users. Raises `UserError` for another table."""
+    """Canaries of a table with the columns user_id, item_id and timestamp; others are features of
+    the events and of their users. Raises `UserError` for another table."""
     source = InputTable(path, "the canaries")
     columns = ["user_id", "item_id", "timestamp"]
     for name in columns:
@@ -279,118 +288,113 @@ def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
     if len(rows) > settings.requests:
         rows = rows.sample(settings.requests, seed=0)
     known = frame.select(more)
-    found = [
-        one
-        for items, times, at in rows.select("item", "time", "row").iter_rows()
-        for one in _canary(items, times, known[at].to_dicts() if more else ())
-    ]
-    if not found:
+    canaries: list[Canary] = []
+    for items, times, at in rows.select("item", "time", "row").iter_rows():
+        canaries += _canary(items, times, known[at].to_dicts() if more else ())
+    if not canaries:
         raise UserError(
             f"{source.name} has no user with two events of different items, so nothing can be asked of a new version",
             code="no-canaries",
         )
-    return found
+    return canaries
 
 
 def check_run_files(path: Path, problem: Problem = "retrieval") -> list[Check]:
-    """Whether the files of a run are as they were written, and the run one of the family that is served."""
+    """Whether the files of a run are as they were written, and the run one of the family that is
+    served."""
     try:
-        found = verify(path)
-        found.require_ok()
-        if found.kind != "run":
-            return [Check("files", False, detail=f"this is a {found.kind}, and no run")]
-        own = Run.open(path).spec.problem
+        report = verify(path)
+        report.require_ok()
+        if report.kind != "run":
+            return [Check("files", False, detail=f"this is a {report.kind}, and no run")]
+        family = Run.open(path).spec.problem
     except UserError as error:
         return [Check("files", False, detail=str(error))]
-    detail = "" if own == problem else f"it is of {own}, and what is served is of {problem}"
-    return [
-        Check("files", True, len(found.files), detail="; ".join(found.notes)),
-        Check("problem", own == problem, detail=detail),
-    ]
+    lack = "" if family == problem else f"it is of {family}, and what is served is of {problem}"
+    return [Check("files", True, len(report.files), detail="; ".join(report.notes)), _without("problem", lack)]
 
 
 def check_model(
     model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings, run: RunOnModel
 ) -> list[Check]:
-    """All that is asked of an opened version, beside the one that answers now (None: none does)."""
+    """The checks of an opened version, beside the one that answers now (None: none does)."""
     checks = [*_check_catalogue(model, active, canaries, settings), *_check_columns(model, active)]
     if model.recall is not None:
         checks.append(_at_least("recall", float(model.recall), settings.recall))
-    if not all(check.ok for check in checks):  # what cannot be looked up is not worth asking
+    if not all(check.ok for check in checks):  # lists of items that are not known say nothing
         return checks
-    asked = list(canaries) or _made_up(model if active is None else active)
-    answers = asked_all(model, asked, settings.k, run)
-    checks += _check_answers(answers)
+    questions = list(canaries) or _popular_canaries(model if active is None else active)
+    answers = ask_all(model, questions, settings.k, run)
+    checks.append(_check_answers(answers))
     if checks[-1].ok and canaries and active is not None:
-        checks += _check_quality(canaries, answers, asked_all(active, canaries, settings.k, run), settings)
+        checks += _check_quality(canaries, answers, ask_all(active, canaries, settings.k, run), settings)
     return checks
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a version answered to one canary."""
+class CanaryAnswer:
+    """The answer of a version to one canary."""
 
     items: tuple[int | str, ...]
     faults: tuple[str, ...]
-    """What is wrong with the list, behind "answers are"."""
+    """Faults of the list, as words behind "answers are"."""
 
 
-def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel) -> list[Asked]:
+def ask_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel) -> list[CanaryAnswer]:
     """The answers of a version to all canaries, a few at a time."""
-    found: list[Asked] = []
+    answers: list[CanaryAnswer] = []
     for first in range(0, len(canaries), AT_ONCE):
-        some = canaries[first : first + AT_ONCE]
-        found += run(partial(_asked, model, some, k))
-    return found
+        part = canaries[first : first + AT_ONCE]
+        answers += run(partial(_ask, model, part, k))
+    return answers
 
 
-def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
-    """Every other request excludes an item, so that filters are asked for too."""
-    live, free, asks = model.items, np.flatnonzero(~np.asarray(model.items.barred)), []
-    for place, canary in enumerate(canaries):
+def _ask(model: Model, canaries: Sequence[Canary], k: int) -> list[CanaryAnswer]:
+    """The answers of a version to a few canaries. Every other request excludes an item, to check
+    filters too."""
+    live, free, queries = model.items, np.flatnonzero(~np.asarray(model.items.barred)), []
+    for number, canary in enumerate(canaries):
         numbers = np.array([live.numbers.get(item) for item in canary.items], np.int64)
         times = np.array(canary.times).astype(np.int64)[numbers >= 0] if model.reads_times else None
-        excluded = free[place % len(free) :][:1] if place % 2 and len(free) else free[:0]
+        excluded = free[number % len(free) :][:1] if number % 2 and len(free) else free[:0]
         if live.numbers.get(canary.target) in excluded:
             excluded = free[:0]
-        ask = Ask(
-            numbers[numbers >= 0], ListOptions(k=k), times, excluded, budget=model.budget, ranked=model.ranked,
-            time=canary.time,
-        )  # fmt: skip
+        query = Query(numbers[numbers >= 0], ListOptions(k=k), times, excluded, time=canary.time)
+        query.budget, query.ranked = model.budget, model.ranked
         if model.features is not None:
-            told = model.features.told(canary.events, {}, canary.asked)
-            ask.told = told.beside(np.flatnonzero(numbers >= 0)[model.features.last].tolist())
-        asks.append(ask)
-    return [_looked_at(model, ask, answer) for ask, answer in zip(asks, model.answer(asks), strict=True)]
+            features = model.features.read(canary.events, {}, canary.request)
+            query.features = features.at(np.flatnonzero(numbers >= 0)[model.features.last].tolist())
+        queries.append(query)
+    return [_inspect(model, query, answer) for query, answer in zip(queries, model.answer(queries), strict=True)]
 
 
-def _looked_at(model: Model, ask: Ask, answer: Answer) -> Asked:
+def _inspect(model: Model, query: Query, answer: Answer) -> CanaryAnswer:
     catalog, out = model.items.catalog, np.array(model.items.barred)
-    out[ask.items] = out[ask.excluded] = True
+    out[query.items] = out[query.excluded] = True
     ids = np.array(answer.ids, np.int64)
     inside = ids[(ids >= 0) & (ids < catalog.size)]
     sound = len(np.unique(inside)) == len(ids) and not out[inside].any()
     faults = {
         "not finite": len(answer.scores) != len(ids) or not np.isfinite(np.array(answer.scores, float)).all(),
-        "short": len(ids) < min(ask.k, int((~out).sum())),
+        "short": len(ids) < min(query.k, int((~out).sum())),
         "with refused or repeated items": not sound,
     }
-    return Asked(tuple(catalog.external(inside).to_list()), tuple(what for what, bad in faults.items() if bad))
+    return CanaryAnswer(tuple(catalog.external(inside).to_list()), tuple(what for what, bad in faults.items() if bad))
 
 
 def _check_catalogue(
     model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings
 ) -> Iterator[Check]:
-    """Drift: how much of what is known now the new version knows."""
-    own = model.items.catalog
+    """Drift: the share of the items and events of now that the new version knows."""
+    now = model.items.catalog
     if active is not None:
         before = active.items.catalog
-        kinds = [("text" if catalog.ids.dtype == pl.String else "whole numbers") for catalog in (before, own)]
-        if kinds[0] != kinds[1]:
-            yield Check("ids", False, detail=f"item ids were {kinds[0]} and are {kinds[1]}")
+        were, are = ("text" if catalog.ids.dtype == pl.String else "whole numbers" for catalog in (before, now))
+        if were != are:
+            yield _without("ids", f"item ids were {were} and are {are}")
             return
         open_ids = before.ids.filter(pl.Series(~np.asarray(active.items.barred)[: before.size]))
-        share = float((own.lookup(open_ids) >= 0).mean()) if len(open_ids) else 1.0
+        share = float((now.lookup(open_ids) >= 0).mean()) if len(open_ids) else 1.0
         yield _at_least("catalogue", share, settings.known, "items known of those that are shown")
     if canaries:
         known = [model.items.numbers.get(item) >= 0 for canary in canaries for item in canary.items]
@@ -401,6 +405,11 @@ def _at_least(name: str, figure: float, bound: float, detail: str = "") -> Check
     return Check(name, figure >= bound, figure, bound, detail)
 
 
+def _without(name: str, lack: str) -> Check:
+    """A check that is passed where nothing is lacking."""
+    return Check(name, not lack, detail=lack)
+
+
 def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
     """Schema: columns that filters may name, and the ranker's fields, are still there."""
     if active is None:
@@ -409,26 +418,25 @@ def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
     lost = [
         name for name in active.items.catalog.columns if name not in now or kind_of(before[name]) != kind_of(now[name])
     ]
-    yield Check("columns", not lost, detail=f"lost, or of another type: {', '.join(lost)}" if lost else "")
+    yield _without("columns", f"lost, or of another type: {', '.join(lost)}" if lost else "")
     fields, theirs = set(active.ranker_fields), set(model.ranker_fields)
     if fields or theirs:
         gone = sorted(fields - theirs)
-        yield Check("ranker fields", not gone, detail=f"lost: {', '.join(gone)}" if gone else "")
+        yield _without("ranker fields", f"lost: {', '.join(gone)}" if gone else "")
 
 
-def _check_answers(answers: Sequence[Asked]) -> Iterator[Check]:
+def _check_answers(answers: Sequence[CanaryAnswer]) -> Check:
     count = len(answers)
     if not count:
-        yield Check("answers", False, 0, 1, "there is nothing to ask it")
-        return
-    wrong = Counter(fault for one in answers for fault in one.faults)
-    found = [f"{bad} of {count} answers are {what}" for what, bad in wrong.items()]
-    good = sum(not one.faults for one in answers)
-    yield Check("answers", not found, good / count, 1.0, "; ".join(found))
+        return Check("answers", False, 0, 1, "there is nothing to ask it")
+    wrong = Counter(fault for answer in answers for fault in answer.faults)
+    faults = [f"{bad} of {count} answers are {what}" for what, bad in wrong.items()]
+    good = sum(not answer.faults for answer in answers)
+    return Check("answers", not faults, good / count, 1.0, "; ".join(faults))
 
 
 def _check_quality(
-    canaries: Sequence[Canary], new: Sequence[Asked], old: Sequence[Asked], settings: CanarySettings
+    canaries: Sequence[Canary], new: Sequence[CanaryAnswer], old: Sequence[CanaryAnswer], settings: CanarySettings
 ) -> Iterator[Check]:
     """Hit rate and nDCG of the next events, paired by canary."""
     if len(canaries) < FEWEST:
@@ -438,10 +446,10 @@ def _check_quality(
     enough = before[:, 0].sum() >= FEWEST_HITS
     for name, now, was in zip(("hit", "ndcg"), after.T, before.T, strict=True):
         lost = bool(enough and now.mean() < settings.remaining * was.mean())
-        yield _compared(f"loss of {name}@{settings.k}", now, was, settings, sign=1, lost=lost)
+        yield _compare(f"loss of {name}@{settings.k}", now, was, settings, sign=1, lost=lost)
 
 
-def _compared(
+def _compare(
     name: str,
     new: Float[np.ndarray, "U"],
     old: Float[np.ndarray, "U"],
@@ -450,7 +458,8 @@ def _compared(
     sign: Literal[1, -1],
     lost: bool = False,
 ) -> Check:
-    """Figures of two versions, paired; more is better, or with the sign -1 less. One that is `lost` is never well."""
+    """Figures of two versions, paired; more is better, or with the sign -1 less. One that is `lost`
+    is never well."""
     was, now = float(old.mean()), float(new.mean())
     upper = bounds(resample(sign * (new - old)[:, None], samples=SAMPLES, seed=0)[:, 0], 0.95)[1]
     loss = sign * (was - now) / was if was > 0 else -sign * now
@@ -459,14 +468,14 @@ def _compared(
     return Check(name, not worse and not lost, loss, settings.tolerance, detail)
 
 
-def _gains(canaries: Sequence[Canary], answers: Sequence[Asked]) -> Float[np.ndarray, "U 2"]:
+def _gains(canaries: Sequence[Canary], answers: Sequence[CanaryAnswer]) -> Float[np.ndarray, "U 2"]:
     """Hit, and nDCG with one target, of each canary."""
-    found = np.zeros((len(canaries), 2))
-    for row, (canary, answer) in enumerate(zip(canaries, answers, strict=True)):
+    gains = np.zeros((len(canaries), 2))
+    for gain, canary, answer in zip(gains, canaries, answers, strict=True):
         target, items = str(canary.target), list(map(str, answer.items))
         if target in items:
-            found[row] = 1, 1 / np.log2(items.index(target) + 2)
-    return found
+            gain[:] = 1, 1 / np.log2(items.index(target) + 2)
+    return gains
 
 
 def _canary(
@@ -475,15 +484,17 @@ def _canary(
     events: Sequence[Mapping[str, Any]],
     user: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Canary]:
-    """The last event as the target of those before it; none where it stands among them, which no list would show."""
+    """The last event as the target of those before it; none where it stands among them, which no
+    list would show."""
     if len(items) < 2 or items[-1] in items[:-1]:
         return []
     (*before, at), target = map(float, times), events[-1] if events else {}
     return [Canary(tuple(items[:-1]), tuple(before), items[-1], tuple(events[:-1]), {**user, **target}, at)]
 
 
-def _made_up(model: Model) -> list[Canary]:
-    """Histories of popular items, for a store in which nobody has done anything yet: whether it answers at all."""
+def _popular_canaries(model: Model) -> list[Canary]:
+    """Histories of popular items, for a store in which nobody has done anything yet: whether it
+    answers at all."""
     catalog = model.items.catalog
     rng, now = np.random.default_rng(0), time.time()
     weights = catalog.popularity + 1.0
@@ -503,24 +514,24 @@ ROWS_AT_ONCE = 1000
 
 def read_rows(path: Path, settings: CanarySettings) -> pl.DataFrame:
     """Rows of a table of impressions, drawn at random. Raises `UserError` where it cannot be read."""
-    source = InputTable(path, "the canaries")
+    source, most = InputTable(path, "the canaries"), settings.requests * ROWS_EACH
     frame = source.read(source.columns)
-    most = settings.requests * ROWS_EACH
     return frame.sample(most, seed=0) if len(frame) > most else frame
 
 
 async def no_rows(store: HistoryStore, settings: CanarySettings) -> pl.DataFrame:
-    """The store of a ranking model's service knows no rows."""
+    """No canaries: the store of a ranking model's service has no rows."""
     return pl.DataFrame()
 
 
 def ask_rows(
     model: ServedPredictor, rows: pl.DataFrame | Sequence[object], k: int, run: RunOnModel
 ) -> Float[np.ndarray, "R"]:
-    """The probabilities of canaries, a few at a time; of a row of missing values where there are none."""
-    asked = rows if isinstance(rows, pl.DataFrame) and len(rows) else model.blank
-    require_fields(InputTable(asked, "the canaries"), model.predictor.encoder.schema)
-    return np.concatenate([run(partial(model.probabilities, part)) for part in asked.iter_slices(ROWS_AT_ONCE)])
+    """The probabilities of canaries, a few at a time; of a row of missing values where there are
+    none."""
+    table = rows if isinstance(rows, pl.DataFrame) and len(rows) else model.blank
+    require_fields(InputTable(table, "the canaries"), model.predictor.encoder.schema)
+    return np.concatenate([run(partial(model.probabilities, part)) for part in table.iter_slices(ROWS_AT_ONCE)])
 
 
 def check_predictor(
@@ -530,29 +541,30 @@ def check_predictor(
     settings: CanarySettings,
     run: RunOnModel,
 ) -> list[Check]:
-    """All that is asked of an opened version, beside the one that answers now (None: none does)."""
+    """The checks of an opened version, beside the one that answers now (None: none does)."""
     checks = [] if active is None else [_check_row_columns(model, active)]
-    if not all(check.ok for check in checks):
+    if checks and not checks[0].ok:
         return checks
-    found = ask_rows(model, rows, 1, run)
-    bad = int((~np.isfinite(found) | (found < 0) | (found > 1)).sum())
-    told = f"{bad:,} of {len(found):,} answers are no probability" if bad else ""
-    checks.append(Check("answers", not bad, 1 - bad / len(found), 1.0, told))
+    probabilities = ask_rows(model, rows, 1, run)
+    bad = int((~np.isfinite(probabilities) | (probabilities < 0) | (probabilities > 1)).sum())
+    detail = f"{bad:,} of {len(probabilities):,} answers are no probability" if bad else ""
+    checks.append(Check("answers", not bad, 1 - bad / len(probabilities), 1.0, detail))
     if not bad and active is not None and len(rows):
-        checks.append(_check_log_loss(active, rows, found, ask_rows(active, rows, 1, run), settings))
+        checks.append(_check_log_loss(active, rows, probabilities, ask_rows(active, rows, 1, run), settings))
     return checks
 
 
 def _check_row_columns(model: ServedPredictor, active: ServedPredictor) -> Check:
-    """Requests give every column of the version that answers, so that another one has to read the same."""
+    """The columns are the same: requests give every column of the version that answers, and no
+    other."""
     before, now = active.rows.properties, model.rows.properties
     changed = {
         "no longer read": before.keys() - now.keys(),
         "new": now.keys() - before.keys(),
         "of another type": {name for name in before.keys() & now.keys() if before[name] != now[name]},
     }
-    told = [f"{what}: {', '.join(sorted(names))}" for what, names in changed.items() if names]
-    return Check("columns", not told, detail="; ".join(told))
+    changes = [f"{what}: {', '.join(sorted(names))}" for what, names in changed.items() if names]
+    return _without("columns", "; ".join(changes))
 
 
 def _check_log_loss(
@@ -568,13 +580,13 @@ def _check_log_loss(
     if labels is None or len(rows) < FEWEST:
         lack = f"{len(rows)} rows, fewer than {FEWEST}" if labels is not None else f"no labels in {schema.label!r}"
         return Check("quality", True, detail=f"not judged: {lack}")
-    before, after = (ctr.losses(found, labels.astype(np.float64)) for found in (old, new))
-    return _compared("rise of log loss", after, before, settings, sign=-1)
+    before, after = (ctr.losses(predicted, labels.astype(np.float64)) for predicted in (old, new))
+    return _compare("rise of log loss", after, before, settings, sign=-1)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Canaries of one family, and what is asked by them."""
+    """The canaries of one family of models, and the checks by them."""
 
     read: Callable[..., Any]
     """(path of a table, settings) -> canaries."""
@@ -587,6 +599,6 @@ class Trial:
 
 
 TRIALS: dict[Problem, Trial] = {
-    "retrieval": Trial(read_canaries, sample_canaries, asked_all, check_model),
+    "retrieval": Trial(read_canaries, sample_canaries, ask_all, check_model),
     "ranking": Trial(read_rows, no_rows, ask_rows, check_predictor),
 }

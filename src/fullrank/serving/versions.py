@@ -1,20 +1,23 @@
-"""Versions: the models that a service may answer with, which users each of them answers, swap, rollback, and new runs.
+"""Versions: the models that a service may answer with, which users each of them answers, swap,
+rollback, and new runs.
 
-What answers is one immutable object (`_Routing`), replaced in one assignment: a request takes its model from it once
-and keeps it, so no swap loses a request. The version before stays open, for requests in flight and to go back to it.
+The models that answer are one immutable object (`_Routing`), replaced in one assignment: a request
+takes its model from it once and keeps it, so no swap loses a request. The version before stays
+open, for requests in flight and to go back to it.
 
-Which versions answer, with which shares, is a document of the store (kind `versions`, key `active`). Every process
-follows it: it opens and warms what the document names in a thread of its own, then swaps.
+Which versions answer, with which shares, is a document of the store (kind `versions`, key
+`active`). Every process follows it: it opens and warms what the document names in a thread of its
+own, then swaps.
 
-A run that comes later than those that answer is checked as soon as it is whole (`version_checks.py`). One process
-claims it by a document of the store and leaves its verdict there, by the hash of the run's manifest; what was refused
-is not looked at again until its files change. Runs that were there before are left alone until somebody activates them
-by name.
+A run that comes later than those that answer is checked as soon as it is whole
+(`version_checks.py`). One process claims it by a document of the store and leaves its verdict
+there, by the hash of the run's manifest; a run that was refused is not looked at again until its
+files change. Runs that were there before are left alone until somebody activates them by name.
 
-Users are divided by weighted rendezvous hashing, a pure function of the user's id and the shares: every version draws a
-number from (version, user), and the one with the largest share / -ln(number) has the user. A version gets its share of
-users, and when shares change nobody moves who need not: from 90 : 10 to 80 : 20 a ninth of the first version's users go
-to the second, and none back.
+Users are divided by weighted rendezvous hashing, a pure function of the user's id and the shares:
+every version draws a number from (version, user), and the one with the largest share / -ln(number)
+has the user. A version gets its share of users, and when shares change nobody moves who need not:
+from 90 : 10 to 80 : 20 a ninth of the first version's users go to the second, and none back.
 
     versions = Versions(opener, Watched(base=Path("runs/may"), folder=Path("runs")), keep=2, ...)
     await versions.begin(await store.documents())  # opens what answered last, or the base
@@ -48,7 +51,7 @@ from fullrank.core.log import logger
 from fullrank.core.registry import Problem
 from fullrank.serving.batcher import stopping
 from fullrank.serving.messages import JsonObject
-from fullrank.serving.problems import without_places
+from fullrank.serving.problems import without_paths
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
 from fullrank.serving.version_checks import (
     TRIALS,
@@ -73,10 +76,12 @@ SETTLE = 0.5
 CLAIMED = 120.0
 """Seconds after which a claim without a verdict is that of a process that has ended."""
 RETRY = 5.0
-"""Seconds between two tries to open what the store says should answer."""
+"""Seconds between two tries to open the versions that the store says should answer."""
 WARM_UP = 4
 """Canaries that a version answers before its first user."""
 M = TypeVar("M")
+Documents = Mapping[str, JsonObject | None]
+"""Key -> body of documents of this kind to put; None removes one."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,12 @@ class ActiveVersions:
 
     @property
     def shares(self) -> dict[str, float]:
-        return {one.name: one.share for one in self.split}
+        return {share.name: share.share for share in self.split}
 
     @property
     def first(self) -> str:
         """The version with the largest share."""
-        return max(self.split, key=lambda one: one.share).name
+        return max(self.split, key=lambda share: share.share).name
 
 
 class Split:
@@ -133,7 +138,7 @@ class Split:
 
 
 class _Routing(Generic[M]):
-    """What a request reads: the split, and the model of each name."""
+    """The snapshot that a request reads: the split, and the model of each name."""
 
     def __init__(self, state: ActiveVersions, models: Mapping[str, M]):
         self.state, self.models = state, dict(models)
@@ -141,8 +146,9 @@ class _Routing(Generic[M]):
 
 
 class Versions(Generic[M]):
-    """The versions of one process. `for_user`, `named`, `active` and `describe` are for any thread; what is awaited and
-    `follow` are for the event loop that `begin` ran on; all else is for the versions' own thread.
+    """The versions of one process. `for_user`, `named`, `active` and `describe` are for any thread;
+    what is awaited and `follow` are for the event loop that `begin` ran on; all else is for the
+    versions' own thread.
     """
 
     def __init__(
@@ -155,23 +161,23 @@ class Versions(Generic[M]):
         adopt: Callable[[M], None],
         changed: Callable[[], None],
     ):
-        """`opener` opens a run, in the versions' thread. `keep`: versions kept open, those that answer included. `run`
-        runs a step where models may be asked. `adopt` is called with each opened model on the event loop, before it
-        answers anybody, `changed` after each swap.
+        """`opener` opens a run, in the versions' thread. `keep`: versions kept open, those that
+        answer included. `run` runs a step where models may be asked. `adopt` is called with each
+        opened model on the event loop, before it answers anybody, `changed` after each swap.
         """
         self._opener, self._keep, self._run, self._adopt, self._changed = opener, keep, run, adopt, changed
         self.store: HistoryStore
-        self.documents: dict[str, dict[str, Any]] = {}
+        self.documents: dict[str, JsonObject] = {}
         """Key -> body of the documents of this kind, as this process knows them."""
         self.opened_at: dict[tuple[str, str], float] = {}
         """When the manifests of opened runs came to their place."""
         self.detail: str | None = None
-        """What is not as it should be, for readyz; None where all is well."""
+        """A problem, for readyz; None where all is well."""
         self.watcher = Watcher(self, watched, run)
         self._routing: _Routing[M] | None = None
         self._opened: dict[tuple[str, str], M] = {}  # those that answered longest ago first
         self._sequence = 0  # of the last document `active` that was obeyed
-        self._wanted: ActiveVersions | None = None  # what the store says, until it is so
+        self._wanted: ActiveVersions | None = None  # the state in the store, until it is in force
         self._retry_at = 0.0
         self._thread = ThreadPoolExecutor(1, "versions")
         self._stop = threading.Event()
@@ -179,7 +185,8 @@ class Versions(Generic[M]):
         self._loop: asyncio.AbstractEventLoop
 
     async def begin(self, documents: Sequence[Document]) -> None:
-        """Open what answered last, as the store's `documents` say, or the base; nothing is written.
+        """Open the versions that answered last, as the store's `documents` say, or the base;
+        nothing is written.
 
         Raises `UserError` where nothing can be opened.
         """
@@ -189,10 +196,10 @@ class Versions(Generic[M]):
         await asyncio.to_thread(self._begin)
 
     async def start(self, store: HistoryStore) -> None:
-        """Watch, and from now on say in the store what answers."""
+        """Watch, and from now on write to the store which versions answer."""
         self.store = store
         if self.watcher.folder is not None and ACTIVE not in self.documents:
-            await self._publish(self.state)
+            await self._publish(self.state, {})
         self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
@@ -202,7 +209,7 @@ class Versions(Generic[M]):
             self._watching.cancel()
         await asyncio.to_thread(self._thread.shutdown)
 
-    # -- what a request asks
+    # -- for requests
 
     @property
     def active(self) -> M:
@@ -211,22 +218,25 @@ class Versions(Generic[M]):
         return routing.models[routing.state.first]
 
     def for_user(self, user: str | None) -> M:
-        """The version that answers a user: the same one while the shares stay as they are. Without an id, any."""
+        """The version that answers a user: the same one while the shares stay as they are. Without
+        an id, any."""
         routing = self._current
         return routing.models[routing.split.of(user)]
 
     def named(self, name: str) -> M:
-        """An open version by its name (a request that asks for one). Raises `UserError` where none has it."""
+        """An open version by its name (a request that asks for one). Raises `UserError` where none
+        has it."""
         routing = self._current
         if name in routing.models:
             return routing.models[name]
-        opened = {own: model for (own, _), model in list(self._opened.items()) if own != self.watcher.checking}
+        checking = self.watcher.checking
+        opened = {version: model for (version, _), model in list(self._opened.items()) if version != checking}
         if name not in opened:
             raise unknown("version", name, opened | routing.models, public=True)
         return opened[name]
 
     def models(self) -> list[M]:
-        """All that are open: what changes items changes them in each."""
+        """All that are open: a change of items changes each."""
         return list(self._opened.values())
 
     @property
@@ -236,20 +246,23 @@ class Versions(Generic[M]):
 
     def describe(self) -> JsonObject:
         """Plain data for GET /v1/versions."""
-        state, watcher = self.state, self.watcher
+        state, watcher, detail = self.state, self.watcher, self.detail
         return {
-            "active": state.first, "split": state.shares,
-            "previous": {one.name: one.share for one in state.previous} or None,
-            "watching": watcher.folder is not None, "auto_activate": watcher.auto_activate,
-            "checking": watcher.checking, "detail": None if self.detail is None else without_places(self.detail),
+            "active": state.first,
+            "split": state.shares,
+            "previous": {share.name: share.share for share in state.previous} or None,
+            "watching": watcher.folder is not None,
+            "auto_activate": watcher.auto_activate,
+            "checking": watcher.checking,
+            "detail": detail and without_paths(detail),
             "versions": [self._described(folder, state) for _, folder in sorted(dict(watcher.listing).items())],
-        }  # fmt: skip
+        }
 
     def _described(self, folder: VersionFolder, state: ActiveVersions) -> JsonObject:
         verdict = self.watcher.verdict(folder)
-        told = None if verdict is None else verdict.dump()  # without folders of this machine
-        for check in () if told is None else told["checks"]:
-            check["detail"] = without_places(check["detail"])
+        record = None if verdict is None else verdict.dump()  # without folders of this machine
+        for check in () if record is None else record["checks"]:
+            check["detail"] = without_paths(check["detail"])
         if folder.name in state.shares:
             word = "serving"
         elif folder.name == self.watcher.checking:
@@ -259,13 +272,15 @@ class Versions(Generic[M]):
         else:
             word = "unchecked" if verdict is None else "ready" if verdict.ok else "refused"
         return {
-            "name": folder.name, "state": word, "share": state.shares.get(folder.name, 0.0),
+            "name": folder.name,
+            "state": word,
+            "share": state.shares.get(folder.name, 0.0),
             "open": any(name == folder.name for name, _ in list(self._opened)),
-            "reason": without_places(folder.reason or ("" if verdict is None else verdict.reason)),
-            "verdict": told,
-        }  # fmt: skip
+            "reason": without_paths(folder.reason or ("" if verdict is None else verdict.reason)),
+            "verdict": record,
+        }
 
-    # -- what an administrator asks, on the event loop
+    # -- for administrators, on the event loop
 
     async def activate(self, name: str) -> None:
         """Let one version answer everybody, after its check where it is not open.
@@ -286,10 +301,11 @@ class Versions(Generic[M]):
                 code="no-former-version",
                 public=True,
             )
-        await self._change_and_wait(previous)
+        await self._change_and_wait(previous, {})
 
     async def set_split(self, shares: Mapping[str, float]) -> None:
-        """Divide users between versions, by shares that are scaled to 1; those that are not open are checked first.
+        """Divide users between versions, by shares that are scaled to 1; those that are not open
+        are checked first.
 
         Each share is above 0. Raises `UserError` for unknown or refused versions.
         """
@@ -302,7 +318,8 @@ class Versions(Generic[M]):
         await self._change_and_wait(tuple(split), verdicts)
 
     async def check_now(self) -> JsonObject:
-        """Look at the watched folder at once; what `describe` says then. Raises `UserError` where none is watched."""
+        """Look at the watched folder at once; then `describe`. Raises `UserError` where none is
+        watched."""
         if self.watcher.folder is None:
             raise UserError(
                 "a folder to watch is missing: start the service with --watch DIR", code="nothing-watched", public=True
@@ -312,11 +329,9 @@ class Versions(Generic[M]):
 
     def follow(self, document: Document) -> None:
         """Obey a document of the store, whoever put it. Called on the event loop; never waits."""
-        state = self._note(document)
-        if state is None:
-            return
-        self._swap_or_want(state)
-        self._thread.submit(self._keep_up)
+        if (state := self._note(document)) is not None:
+            self._swap_or_want(state)
+            self._thread.submit(self._keep_up)
 
     async def _checked(self, folder: VersionFolder) -> Verdict:
         verdict: Verdict = await self._in_thread(partial(self.watcher.check, folder))
@@ -348,22 +363,20 @@ class Versions(Generic[M]):
         state = read_body(ActiveVersions, document.body)
         if state is None:
             log.error("the document of the active versions is none of this service's: it is passed over")
-            return None
         return None if self._routing is not None and state == self._routing.state else state
 
-    async def change(self, split: tuple[Share, ...], more: Mapping[str, Any] | None = None) -> None:
-        """Publish what answers from now on, then swap. What answers now is what one can go back to.
+    async def change(self, split: tuple[Share, ...], more: Documents) -> None:
+        """Publish which versions answer from now on, then swap. One can go back to those that
+        answer now.
 
-        What is not open is opened by the thread, which may be the one that waits for this.
+        A version that is not open is opened by the thread, which may be the one that waits for
+        this.
         """
-        now = self.state
-        if split == now.split:
-            return
-        state = ActiveVersions(split, now.split)
-        if await self._publish(state, more):
+        state = ActiveVersions(split, self.state.split)
+        if split != state.previous and await self._publish(state, more):
             self._swap_or_want(state)
 
-    async def _change_and_wait(self, split: tuple[Share, ...], more: Mapping[str, Any] | None = None) -> None:
+    async def _change_and_wait(self, split: tuple[Share, ...], more: Documents) -> None:
         await self.change(split, more)
         if self._wanted is not None:
             await self._in_thread(self._catch_up)
@@ -372,15 +385,16 @@ class Versions(Generic[M]):
                 f"the version cannot be opened: {self.detail}", code="version-cannot-be-opened", public=True
             )
 
-    async def _publish(self, state: ActiveVersions, more: Mapping[str, Any] | None = None) -> bool:
-        """One write for all processes: the state, and what led to it. False where a later one of another process was
-        followed before this returned: that one holds."""
-        bodies = {**(more or {}), ACTIVE: asdict(state)}
+    async def _publish(self, state: ActiveVersions, more: Documents) -> bool:
+        """Write for all processes the state, and `more` documents that led to it. False where a
+        later state of another process was followed before this returned: that one holds."""
+        bodies = {**more, ACTIVE: asdict(state)}
         sequence = await self.store.put_documents(KIND, bodies)
-        holds = sequence >= self._sequence
-        later = {} if holds else {ACTIVE: self.documents[ACTIVE]}
-        self.documents |= {key: body for key, body in bodies.items() if body is not None} | later
-        self._sequence = max(self._sequence, sequence)
+        if holds := sequence >= self._sequence:
+            self._sequence = sequence
+        else:
+            del bodies[ACTIVE]
+        self.documents |= {key: body for key, body in bodies.items() if body is not None}
         return holds
 
     def _swap_or_want(self, state: ActiveVersions) -> None:
@@ -390,26 +404,27 @@ class Versions(Generic[M]):
             self._wanted, self._retry_at = state, 0.0
 
     def _is_open(self, state: ActiveVersions) -> bool:
-        return all(one.key in self._opened for one in state.split)
+        return all(share.key in self._opened for share in state.split)
 
     def _apply(self, state: ActiveVersions) -> None:
         """The swap: one assignment. Called on the event loop, or before there are requests."""
         before = None if self._routing is None else self._routing.state
-        models = {one.name: self._opened[one.key] for one in state.split}
+        models = {share.name: self._opened[share.key] for share in state.split}
         self._routing = _Routing(state, models)
         self._wanted, self.detail = None, None
-        for one in (*state.previous, *state.split):  # the last to answer are the last to be closed
-            if one.key in self._opened:
-                self._opened[one.key] = self._opened.pop(one.key)
+        for share in (*state.previous, *state.split):  # the last to answer are the last to be closed
+            if share.key in self._opened:
+                self._opened[share.key] = self._opened.pop(share.key)
         self._evict()
         if before is None or before.split != state.split:
-            told = [f"{name} ({share:.0%})" if share < 1 else name for name, share in state.shares.items()]
-            log.info(f"answers come from {', '.join(told)}")
+            parts = [f"{name} ({share:.0%})" if share < 1 else name for name, share in state.shares.items()]
+            log.info(f"answers come from {', '.join(parts)}")
             self._changed()
 
     def _evict(self) -> None:
-        """Let go of versions beyond `keep`, the one that answered longest ago first. Requests in flight hold theirs."""
-        split = {one.key for one in self.state.split}
+        """Let go of versions beyond `keep`, the one that answered longest ago first. Requests in
+        flight hold theirs."""
+        split = {share.key for share in self.state.split}
         for key in list(self._opened):
             if len(self._opened) <= max(self._keep, len(split)):
                 return
@@ -455,23 +470,24 @@ class Versions(Generic[M]):
         return asyncio.run_coroutine_threadsafe(step, self._loop).result(seconds)
 
     def _begin(self) -> None:
-        """Open what the document says, else what answered before that, else the base, else the newest run."""
+        """Open the versions of the document, else those before them, else the base, else the newest
+        run."""
         state, errors = read_body(ActiveVersions, self.documents.get(ACTIVE)), list[str]()
         listing = self.watcher.look()
-        newest = sorted(listing.values(), key=lambda one: (one.name != self.watcher.base.name, -one.time))
+        newest = sorted(listing.values(), key=lambda folder: (folder.name != self.watcher.base.name, -folder.time))
         splits = [] if state is None else [state.split, state.previous]
-        splits += [(Share(one.name, one.manifest),) for one in newest if one.state == "whole"]
-        some = (tuple(one for one in split if self._opens(one, errors)) for split in splits)
-        opened = next(filter(None, some), None)
+        splits += [(Share(folder.name, folder.manifest),) for folder in newest if folder.state == "whole"]
+        openable = (tuple(share for share in split if self._opens(share, errors)) for split in splits)
+        opened = next(filter(None, openable), None)
         if opened is None:
-            errors += [f"{one.name}: {one.reason}" for one in newest if one.state != "whole"]
+            errors += [f"{folder.name}: {folder.reason}" for folder in newest if folder.state != "whole"]
             raise UserError(
                 f"no version can be opened: {'; '.join(errors) or 'there is no run to open'} (what is served is a "
                 "run, a folder that `fullrank train` makes)",
                 code="no-version",
             )
-        total = sum(one.share for one in opened)
-        left = ActiveVersions(tuple(replace(one, share=one.share / total) for one in opened))
+        total = sum(share.share for share in opened)
+        left = ActiveVersions(tuple(replace(share, share=share.share / total) for share in opened))
         self._apply(state if state is not None and opened == state.split else left)
         for error in errors:
             log.error(f"a version that should answer cannot be opened: {error}")
@@ -488,14 +504,15 @@ class Versions(Generic[M]):
             return False
 
     def _catch_up(self) -> None:
-        """Open what the store says should answer, then swap on the event loop; tried again later where it fails."""
+        """Open the versions that the store says should answer, then swap on the event loop; tried
+        again later where that fails."""
         state = self._wanted
         if state is None:
             return
         self._retry_at = time.monotonic() + RETRY
         try:
-            for one in state.split:
-                self.open_version(one)
+            for share in state.split:
+                self.open_version(share)
         except UserError as error:
             detail = f"{error}; answers come from {self.state.first!r}"
             if detail != self.detail:
@@ -510,9 +527,9 @@ class Versions(Generic[M]):
 
     def open_version(self, share: Share) -> M:
         """An open version; its run is opened and warmed where it is not yet. Raises `UserError`."""
-        found = self._opened.get(share.key)
-        if found is not None:
-            return found
+        opened = self._opened.get(share.key)
+        if opened is not None:
+            return opened
         folder = self.watcher.whole(share.name)
         if folder.manifest != share.manifest:
             raise UserError(
@@ -540,13 +557,14 @@ class Versions(Generic[M]):
         return model
 
     async def _adopted(self, key: tuple[str, str], model: M) -> None:
-        """On the event loop, so that no item changes between the two."""
+        """Bring a version up to date and list it as open: on the event loop, so that no item
+        changes between."""
         self._adopt(model)
         self._opened[key] = model
 
     def drop(self, key: tuple[str, str]) -> None:
         """Let go of a version that neither answers nor did before."""
-        if key not in {one.key for one in (*self.state.split, *self.state.previous)}:
+        if key not in {share.key for share in (*self.state.split, *self.state.previous)}:
             self._opened.pop(key, None)
 
 
@@ -567,7 +585,7 @@ class Watched:
 
 
 class Watcher:
-    """The runs that there are, and what was found of each. Its methods are of the versions' thread."""
+    """The runs that there are, and the verdict on each. Its methods are of the versions' thread."""
 
     def __init__(self, versions: Versions[Any], watched: Watched, run: RunOnModel):
         base, folder = watched.base, watched.folder
@@ -603,22 +621,23 @@ class Watcher:
         return listing
 
     def whole(self, name: str) -> VersionFolder:
-        """The version of that name. Raises `UserError` for names that no listing gave, and where it is not whole."""
-        found = self.look().get(name)
-        if found is None:
+        """The version of that name. Raises `UserError` for names that no listing gave, and where it
+        is not whole."""
+        version = self.look().get(name)
+        if version is None:
             raise unknown("version", name, self.listing, public=True)
-        if found.state != "whole":
+        if version.state != "whole":
             raise UserError(
-                f"the version {name!r} cannot answer: {found.reason}", code="version-not-whole", public=True
+                f"the version {name!r} cannot answer: {version.reason}", code="version-not-whole", public=True
             )
-        return found
+        return version
 
     def scan(self, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Check what is new, the newest first, and let it answer where it passes."""
+        """Check new runs, the newest first, and let one answer where it passes."""
         self.look()
         self._forget_gone()
         versions = self.versions
-        for folder in sorted(self.listing.values(), key=lambda one: one.time, reverse=True):
+        for folder in sorted(self.listing.values(), key=lambda folder: folder.time, reverse=True):
             newest = max(versions.opened_at.get(share.key, 0.0) for share in versions.state.split)
             if stopping() or folder.time <= newest:
                 return
@@ -626,7 +645,8 @@ class Watcher:
                 self._judge(folder)
 
     def verdict(self, folder: VersionFolder) -> Verdict | None:
-        """What was found of a run as it is on the disk now, by this process or another."""
+        """The verdict on a run as it is on the disk now, by this process or another; None without
+        one."""
         if not folder.identity:
             return None
         if folder.identity not in self._seen:
@@ -637,7 +657,7 @@ class Watcher:
         return self._seen[folder.identity]
 
     def check(self, folder: VersionFolder) -> Verdict:
-        """All that is asked of a version before it may answer. It is open then, unless it is refused."""
+        """Check a version before it may answer. It is open then, unless it is refused."""
         begun, against = time.perf_counter(), self.versions.state.first
         share = Share(folder.name, folder.manifest)
         self.checking = folder.name
@@ -659,7 +679,7 @@ class Watcher:
         return verdict
 
     def canaries(self, most: int | None = None) -> Any:
-        """What versions are asked, as `trial` has it; nothing where the store has nobody yet, or is away."""
+        """Canaries as `trial` has them; none where the store has no users yet, or is away."""
         if self._table is not None:
             return self._table[:most]
         settings = self.settings if most is None else self.settings.model_copy(update={"requests": most})
@@ -690,12 +710,13 @@ class Watcher:
         try:
             beside = None if active is model else active
             return [opens, *self.trial.check(model, beside, self.canaries(), self.settings, self._run)]
-        except Exception as error:  # a model may raise anything; whatever it is, it does not answer
+        except Exception as error:  # a model may raise anything; then it does not answer
             log.exception(f"the version {share.name!r} fails on canaries")
             return [opens, Check("answers", False, detail=f"it raised {type(error).__name__}: {str(error)[:200]}")]
 
     def _claim(self, folder: VersionFolder) -> bool:
-        """Whether this process is the one that checks a run. Two may, where both put their claim at one moment."""
+        """Whether this process is the one that checks a run. Two may, where both put their claim at
+        one moment."""
         key, now, store = CLAIM + folder.name, time.time(), self.versions.store
         held = self.versions.documents.get(key, {})
         other = held.get("identity") == folder.identity and held.get("by") != self._me
@@ -704,13 +725,11 @@ class Watcher:
         body = {"identity": folder.identity, "by": self._me, "until": now + CLAIMED}
         sequence = self.versions.on_loop(store.put_documents(KIND, {key: body}))
         time.sleep(SETTLE)
-        last = [
-            one for one in self.versions.on_loop(store.documents(sequence - 1)) if (one.kind, one.key) == (KIND, key)
-        ]
-        if not last or last[-1].body is None:
-            return False  # its checker is done
-        self.versions.documents[key] = last[-1].body
-        return bool(last[-1].body.get("by") == self._me)
+        for document in self.versions.on_loop(store.documents(sequence - 1)):
+            if (document.kind, document.key) == (KIND, key) and document.body is not None:
+                self.versions.documents[key] = document.body
+                return bool(document.body.get("by") == self._me)
+        return False  # its checker is done
 
     def _forget_gone(self) -> None:
         """Remove the verdicts on runs that are no longer there."""

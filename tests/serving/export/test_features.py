@@ -21,7 +21,7 @@ from fullrank.run import Run
 from fullrank.serving.export import parity
 from fullrank.serving.export.encode import Encoder
 from fullrank.serving.export.graph import OnnxGraph
-from fullrank.serving.export.make import loaded_program
+from fullrank.serving.export.make import load_program
 from fullrank.serving.export.session import ExportedModel
 from fullrank.training.data_module import RetrievalData
 from refusals import refused
@@ -159,7 +159,7 @@ def test_a_torch_program_takes_them(run: Run, graph: Path, tmp_path: Path) -> No
     made = fr.export(run, tmp_path / "torch", to="torch", k=8)
     events, people = requests(12, seed=2)
     names = [one["name"] for one in made.manifest["inputs"]]
-    found = loaded_program(made.path / "model.pt2", names)(inputs_of(made.path, run, events, people))
+    found = load_program(made.path / "model.pt2", names)(inputs_of(made.path, run, events, people))
     same(found, lists_of(run, events, people))
     shapes = {one["name"]: one["shape"] for one in made.manifest["inputs"]}
     assert shapes["event_categorical"] == ["B", "T", 1] and shapes["user_numeric"] == ["B", 1]

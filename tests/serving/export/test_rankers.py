@@ -13,7 +13,7 @@ from discover import Pair
 from fullrank.cli import main
 from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModel
-from fullrank.serving.export.make import written
+from fullrank.serving.export.make import write_program
 from fullrank.serving.export.model_graphs import ranker_graph
 from fullrank.serving.export.parity import TOLERANCE, compare_probabilities, impression_batches
 from fullrank.serving.export.session import ExportedModel
@@ -28,7 +28,7 @@ from tiny import shaken
 @pytest.mark.parametrize("to", ["onnx", "torch"])
 @pytest.mark.parametrize("embedding", [(), ("bags=sum",)])
 def test_every_ranker(pair: Pair, to: str, embedding: tuple, tmp_path: Path) -> None:
-    _, answer = written(ranker_graph(model(pair, *embedding).eval()), tmp_path, to)
+    _, answer = write_program(ranker_graph(model(pair, *embedding).eval()), tmp_path, to)
     found = compare_probabilities(answer, model(pair, *embedding).eval(), impression_batches(FIELDS))
     assert found["largest_difference"] <= TOLERANCE
 
@@ -97,7 +97,7 @@ def test_behaviour_sequences(settings: tuple, to: str, tmp_path: Path) -> None:
     own, exported = (shaken(spec.build(sequences.FIELDS)).eval() for _ in range(2))
     exported.load_state_dict(own.state_dict())
     graph = ranker_graph(exported)
-    _, answer = written(graph, tmp_path, to)
+    _, answer = write_program(graph, tmp_path, to)
     batches = impression_batches(sequences.FIELDS, own.embedding.equally_long)
     assert compare_probabilities(answer, own, batches)["largest_difference"] <= TOLERANCE
     letters = {port.name: port.shape[1] for port in graph.inputs if port.name in ("bag_0", "bag_3")}

@@ -1,22 +1,26 @@
-"""Raw columns of impressions to the inputs of the graph in this folder. It needs numpy alone, and not fullrank.
+"""Raw columns of impressions to the inputs of the graph in this folder. It needs numpy alone, and
+not fullrank.
 
     encode = Encoder("exports/ranker")
     inputs = encode({"user": [7, None], "genres": ["Drama|Comedy", None], "price": [9.5, 3]})
 
-A copy of this file lies in every export of a ranking model, and of a recommender that reads features, whose roles
-(`event`, `request`, `user`) have an encoder each. What it does, for code in other languages:
+A copy of this file lies in every export of a ranking model, and of a recommender that reads
+features, whose roles (`event`, `request`, `user`) have an encoder each. What it does, for code in
+other languages:
 
-- A category is text: 42 and 42.0 are "42", true is "true". Null, NaN and "" are missing. Ids: 0 missing, 1 unknown,
-  else 2 + the place in the field's list in vocabulary.json. With `shares` the list is that of the field named there.
-- With `hash_buckets` there is no list: BLAKE2b of the UTF-8 text with a digest of 8 bytes, as a whole number with the
-  lowest byte first, modulo `hash_buckets`, plus 2.
-- Numbers are float32, NaN where missing: `linear` x; `standard` (x - mean) * scale, so `scale` is 1 / deviation; `log`
-  sign(x) log(1 + |x|). `bucket` is an id: 2 plus how many `edges` are at most x (a value on an edge belongs to the
-  bucket above it), 0 where missing.
-- A bag or sequence is a list, or text that is cut at `separator` and stripped. Missing values are left out; then a bag
-  keeps its first `max_length` values, a sequence its last.
+- A category is text: 42 and 42.0 are "42", true is "true". Null, NaN and "" are missing. Ids: 0
+  missing, 1 unknown, else 2 + the place in the field's list in vocabulary.json. With `shares` the
+  list is that of the field named there.
+- With `hash_buckets` there is no list: BLAKE2b of the UTF-8 text with a digest of 8 bytes, as a
+  whole number with the lowest byte first, modulo `hash_buckets`, plus 2.
+- Numbers are float32, NaN where missing: `linear` x; `standard` (x - mean) * scale, so `scale` is 1
+  / deviation; `log` sign(x) log(1 + |x|). `bucket` is an id: 2 plus how many `edges` are at most x
+  (a value on an edge belongs to the bucket above it), 0 where missing.
+- A bag or sequence is a list, or text that is cut at `separator` and stripped. Missing values are
+  left out; then a bag keeps its first `max_length` values, a sequence its last.
 
-B rows, F categorical fields and numbers in buckets, X other numbers, L values of the longest row of a bag.
+B rows, F categorical fields and numbers in buckets, X other numbers, L values of the longest row of
+a bag.
 """
 
 from __future__ import annotations
@@ -34,21 +38,24 @@ MISSING, UNKNOWN, FIRST = 0, 1, 2
 
 
 class Encoder:
-    """What encoder.json and vocabulary.json of a folder say; call it with raw columns."""
+    """The encoder that encoder.json and vocabulary.json of a folder describe; call it with raw
+    columns."""
 
     def __init__(self, folder: str | Path = ".", role: str = "fields"):
-        told = json.loads((Path(folder) / "encoder.json").read_text(encoding="utf-8"))
+        encoder = json.loads((Path(folder) / "encoder.json").read_text(encoding="utf-8"))
         values = json.loads((Path(folder) / "vocabulary.json").read_text(encoding="utf-8"))
-        self.fields = told["schema"][role]
-        self._fitted = told["fitted"]
-        self._ids = {name: {value: FIRST + at for at, value in enumerate(own)} for name, own in values.items()}
+        self.fields = encoder["schema"][role]
+        self._fitted = encoder["fitted"]
+        self._ids = {name: {value: FIRST + at for at, value in enumerate(listed)} for name, listed in values.items()}
         self._buckets = {field["name"]: field.get("hash_buckets") for field in self.fields}
 
     def __call__(self, columns: Any) -> dict[str, np.ndarray]:
-        """The inputs by name: `categorical` [B F], `numeric` [B X], `bag_0` [B L], `bag_lengths_0` [B], ...
+        """The inputs by name: `categorical` [B F], `numeric` [B X], `bag_0` [B L], `bag_lengths_0`
+        [B], ...
 
-        `columns[name]` are the values of each field: a mapping to lists, or a DataFrame. Raises `KeyError` for a column
-        that is not there, and `ValueError` for values that training would have refused.
+        `columns[name]` are the values of each field: a mapping to lists, or a DataFrame. Raises
+        `KeyError` for a column that is not there, and `ValueError` for values that training would
+        have refused.
         """
         ids: list[np.ndarray] = []
         numbers: list[np.ndarray] = []
@@ -87,9 +94,9 @@ class Encoder:
             if field["separator"] is None:
                 raise ValueError(f"{field['name']} is text, and its schema has no separator: give lists")
             value = [part.strip() for part in value.split(field["separator"])]
-        known = [one for one in map(category, value) if one is not None]
-        kept = known[-field["max_length"] :] if field["kind"] == "sequence" else known[: field["max_length"]]
-        return [self._id(field, one) for one in kept]
+        known = [text for text in map(category, value) if text is not None]
+        limited = known[-field["max_length"] :] if field["kind"] == "sequence" else known[: field["max_length"]]
+        return [self._id(field, text) for text in limited]
 
     def _bucket_ids(self, name: str, column: Iterable[Any]) -> np.ndarray:
         values = np.array([number(value) for value in column], np.float64)
@@ -134,10 +141,10 @@ def number(value: Any) -> float:
     """A number as float, NaN where it is missing."""
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return math.nan
-    found = float(value)
-    if math.isinf(found):
+    parsed = float(value)
+    if math.isinf(parsed):
         raise ValueError(f"{value!r} is no finite number")
-    return found
+    return parsed
 
 
 def hash_bucket(text: str, buckets: int) -> int:

@@ -1,8 +1,9 @@
-"""The folder of an export: manifest.json, the graph or index, and the ids that go in and come out of it.
+"""The folder of an export: manifest.json, the graph or index, and the ids that go in and come out
+of it.
 
-Of a recommender items.parquet gives each item number its id; of a ranking model, and of one that reads features,
-encoder.json and vocabulary.parquet say how values become ids, and encode.py does it. Whole or absent; hashes find
-damage and mix-ups, not malice.
+Of a recommender items.parquet gives each item number its id; of a ranking model, and of one that
+reads features, encoder.json and vocabulary.parquet say how values become ids, and encode.py does
+it. Whole or absent; hashes find damage and mix-ups, not malice.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
-from fullrank.core.files import copy_file, jsonable, require_replaceable, whole_folder, write_json
+from fullrank.core.files import JsonObject, copy_file, jsonable, require_replaceable, whole_folder, write_json
 from fullrank.core.parquet import read_parquet
 from fullrank.core.registry import Problem
 from fullrank.core.tables import write_table
@@ -34,7 +34,7 @@ ITEMS, ENCODER = "items.parquet", (encoder_files.NAME, encoder_files.VOCABULARY)
 ENCODE, VALUES = "encode.py", "vocabulary.json"
 """The code that encodes raw columns without this library, and the vocabulary as it reads it."""
 MODELS = {"onnx": "model.onnx", "torch": "model.pt2", "faiss": "index.faiss"}
-"""What is exported to -> its file."""
+"""Kind of export -> its file."""
 WEIGHTS = "model.onnx.data"
 """Beside a graph whose weights are too large for one file."""
 FILES = {*MODELS.values(), WEIGHTS, ITEMS, *ENCODER, ENCODE, VALUES}
@@ -45,11 +45,12 @@ class Exported:
     """A folder that was written, or opened again."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: JsonObject
 
     @classmethod
     def open(cls, path: str | Path) -> Exported:
-        """Every file is read and compared with the manifest. Raises `UserError` for another or a damaged folder."""
+        """Every file is read and compared with the manifest. Raises `UserError` for another or a
+        damaged folder."""
         folder = check_path("the export", path)
         manifest = manifests.read_header(folder, FORM)
         to = manifest.get("to")
@@ -68,13 +69,14 @@ class Exported:
         return str(self.manifest["to"])
 
     @property
-    def parity(self) -> dict[str, Any]:
+    def parity(self) -> JsonObject:
         """How far its answers are from the run's, as measured when it was written."""
         return dict(self.manifest["parity"])
 
     @property
     def item_ids(self) -> pl.Series:
-        """The external id of each item number. Raises `UserError` for a ranking model, which ranks no catalogue."""
+        """The external id of each item number. Raises `UserError` for a ranking model, which ranks
+        no catalogue."""
         self.require_problem("retrieval")
         try:
             frame = read_parquet(self.path / ITEMS, "the item table")
@@ -87,13 +89,12 @@ class Exported:
     def require_problem(self, problem: Problem) -> None:
         """Raise `UserError` for what a model of the other problem alone can answer."""
         if self.manifest["problem"] != problem:
-            own, code = {
-                "ranking": ("recommends items: use `answer`", "not-a-ranking-model"),
-                "retrieval": (
-                    "gives probabilities of clicks and ranks no catalogue: use `probabilities`", "not-a-recommender"
-                ),
-            }[problem]  # fmt: skip
-            raise UserError(f"{self.path} {own}", code=code)
+            if problem == "ranking":
+                raise UserError(f"{self.path} recommends items: use `answer`", code="not-a-ranking-model")
+            raise UserError(
+                f"{self.path} gives probabilities of clicks and ranks no catalogue: use `probabilities`",
+                code="not-a-recommender",
+            )
 
     def require_run(self, run: Run) -> None:
         """Raise `UserError` unless this was exported from `run` as it is now."""
@@ -106,12 +107,12 @@ class Exported:
 
 
 def require_replaceable_export(out: Path, *, overwrite: bool = True) -> None:
-    """Raise `UserError` unless an export may be written at `out`: nothing there, an empty folder, or, with `overwrite`,
-    an export.
+    """Raise `UserError` unless an export may be written at `out`: nothing there, an empty folder,
+    or, with `overwrite`, an export.
     """
     manifests.require_outside_stores(out)
-    own = {manifests.NAME, *FILES, "__pycache__"}  # Python leaves the last beside encode.py when it is imported there
-    require_replaceable(out, "folder of an export", is_export, own.__contains__, overwrite=overwrite)
+    names = {manifests.NAME, *FILES, "__pycache__"}  # Python leaves the last beside encode.py when it is imported there
+    require_replaceable(out, "folder of an export", is_export, names.__contains__, overwrite=overwrite)
 
 
 def is_export(folder: Path) -> bool:
@@ -120,11 +121,12 @@ def is_export(folder: Path) -> bool:
 
 
 def write_export(
-    out: Path, run: Run, known: Catalog | FieldEncoder, to: str, write: Callable[[Path], dict[str, Any]]
+    out: Path, run: Run, known: Catalog | FieldEncoder, to: str, write: Callable[[Path], JsonObject]
 ) -> Exported:
     """The folder, all or nothing; an export that is there is replaced.
 
-    `write` puts the model into the folder that it is given and says what the manifest tells of it.
+    `write` puts the model into the folder that it is given, and returns its entries of the
+    manifest.
     """
     with whole_folder(out, "an export") as folder:
         facts = write(folder)
@@ -141,9 +143,10 @@ def write_export(
             write_json(folder / VALUES, values, indent=None, ensure_ascii=False)
             copy_file(Path(__file__).with_name(ENCODE), folder / ENCODE)
         source = {
-            "path": str(run.path), "weights_sha256": weights_hash(run.path),
+            "path": str(run.path),
+            "weights_sha256": weights_hash(run.path),
             "split_fingerprint": run.manifest["data"]["split_fingerprint"],
-        }  # fmt: skip
-        told = {"to": to, "problem": run.spec.problem, "run": source} | jsonable(facts)
-        manifests.write_manifest(folder, FORM, told, manifests.describe_files(folder))
+        }
+        header = {"to": to, "problem": run.spec.problem, "run": source} | jsonable(facts)
+        manifests.write_manifest(folder, FORM, header, manifests.describe_files(folder))
     return Exported(out, manifests.load_manifest(out))

@@ -1,9 +1,11 @@
-"""The graph of a trained model: a module with named inputs and outputs, and one program traced of it.
+"""The graph of a trained model: a module with named inputs and outputs, and one program traced of
+it.
 
-The program is what `--to torch` writes, and what ONNX is made from: a graph that ONNX Runtime runs (extra `export`).
+The program is what `--to torch` writes, and what ONNX is made from: a graph that ONNX Runtime runs
+(extra `export`).
 
-Sizes that may change from call to call have a letter: B rows, T events of a history, X excluded items, L values of a
-bag. Every other size is fixed when the graph is made.
+Sizes that may change from call to call have a letter: B rows, T events of a history, X excluded
+items, L values of a bag. Every other size is fixed when the graph is made.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from torch.export._patches import register_gru_while_loop_decomposition
 from fullrank.core.errors import UserError
 
 EXAMPLE_ROWS = 3
-"""Rows of the example that a graph is traced with. Sizes of 0 and 1 would be taken for constants, and so would sizes
-that happen to be equal."""
+"""Rows of the example that a graph is traced with. Sizes of 0 and 1 would be taken for constants,
+and so would sizes that happen to be equal."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Graph:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     example: tuple[Tensor, ...]
-    """One for each input, in order."""
+    """A tensor for each input, in order."""
     most: dict[str, int]
     """The largest size that a letter may stand for, where there is one."""
 
@@ -70,7 +72,8 @@ class Traced:
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Quiet, without gradients, and with a GRU as one operator: torch would unroll it, which fixes its length.
+    """Trace inside the block: without warnings and gradients, and with a GRU as one operator, since
+    torch would unroll it, which fixes its length.
 
     For all that traces: what makes ONNX of a program does it again.
     """
@@ -79,7 +82,8 @@ def tracing() -> Iterator[None]:
 
 
 def trace(graph: Graph) -> Traced:
-    """The graph with every lettered size open; a size that the model cannot leave open is fixed at its largest.
+    """The graph with every lettered size open; a size that the model cannot leave open is fixed at
+    its largest.
 
     Raises `UserError` for a model whose answer depends on numbers in a way that no graph can hold.
     """
@@ -106,13 +110,13 @@ def _open(graph: Graph, fixed: dict[str, int]) -> tuple[dict[int, Any], ...]:
 
 def _example(graph: Graph, fixed: dict[str, int]) -> tuple[Tensor, ...]:
     """The example, padded to what is fixed."""
-    found = []
+    padded = []
     for port, tensor in zip(graph.inputs, graph.example, strict=True):
         pad: list[int] = []
         for letter, size in zip(reversed(port.shape), reversed(tensor.shape), strict=True):
             pad += [0, fixed.get(str(letter), size) - size]
-        found.append(nn.functional.pad(tensor, pad))
-    return tuple(found)
+        padded.append(nn.functional.pad(tensor, pad))
+    return tuple(padded)
 
 
 OPSET = 20
@@ -120,28 +124,34 @@ OPSET = 20
 
 
 def require_onnx() -> None:
-    """Name what is missing of the extra before minutes are spent on tracing."""
+    """Raise `ModuleNotFoundError` for a missing package before minutes are spent on tracing."""
     import onnx  # noqa: F401
     import onnxruntime  # noqa: F401
     import onnxscript  # noqa: F401
 
 
 def write_onnx(traced: Traced, graph: Graph, path: Path) -> None:
-    """Write a program as model.onnx, with model.onnx.data beside it where a file of ONNX cannot hold the weights."""
+    """Write a program as model.onnx, with model.onnx.data beside it where a file of ONNX cannot
+    hold the weights."""
     import onnx
 
     with tracing(), _silent():
         model = torch.onnx.export(
-            traced.program, dynamo=True, opset_version=OPSET, input_names=[port.name for port in graph.inputs],
-            output_names=[port.name for port in graph.outputs], verbose=False,
-        )  # fmt: skip
+            traced.program,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=[port.name for port in graph.inputs],
+            output_names=[port.name for port in graph.outputs],
+            verbose=False,
+        )
         assert model is not None
         model.save(path)
         onnx.checker.check_model(path)
 
 
 class OnnxGraph:
-    """A graph opened by ONNX Runtime on the CPU, with `threads` for each operator. Threads may share one."""
+    """A graph opened by ONNX Runtime on the CPU, with `threads` for each operator. Threads may
+    share one."""
 
     def __init__(self, path: Path, threads: int = 1):
         import onnxruntime
@@ -150,18 +160,20 @@ class OnnxGraph:
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3  # errors; its warnings are of what it leaves out of a graph to be faster
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self.inputs = tuple(one.name for one in self.session.get_inputs())
-        self.outputs = tuple(one.name for one in self.session.get_outputs())
+        self.inputs = tuple(port.name for port in self.session.get_inputs())
+        self.outputs = tuple(port.name for port in self.session.get_outputs())
 
-    def __call__(self, given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
-        """The outputs in order. An input that the graph does not read is left out."""
-        found: Sequence[np.ndarray] = self.session.run(None, {name: given[name] for name in self.inputs})
-        return [one.view(one.dtype.str) for one in found]  # its int64 is numpy's longlong, another type by name
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        """The outputs in order. Inputs that the graph does not read are left out."""
+        outputs: Sequence[np.ndarray] = self.session.run(None, {name: inputs[name] for name in self.inputs})
+        return [
+            output.view(output.dtype.str) for output in outputs
+        ]  # its int64 is numpy's longlong, another type by name
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Without what the exporter of torch prints and logs, which says nothing of this model."""
+    """Keep quiet what the exporter of torch prints and logs, which says nothing of this model."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:

@@ -1,4 +1,5 @@
-"""Export a run: an ONNX graph, a torch program, its item vectors for faiss, or the run itself, in a folder to ship."""
+"""Export a run: an ONNX graph, a torch program, its item vectors for faiss, or the run itself, in a
+folder to ship."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from jaxtyping import Int
 
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.files import open_whole, whole_folder, without_dots
+from fullrank.core.files import JsonObject, open_whole, whole_folder, without_dots
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import require_outside_stores
@@ -58,46 +59,47 @@ def export_run(
     data: AnyStore | str | Path | None = None,
     logs: bool = False,
 ) -> Exported | Run:
-    """Write an export of a run to the folder `out`; one that is there is replaced, unless it is a run.
+    """Write an export of a run to the folder `out`; one that is there is replaced, unless it is a
+    run.
 
     `to` is onnx, torch, faiss or folder, a run to ship, which `logs` are of. `k` (100) and `seen`
-    ("exclude") are built into the graph of a recommender. `int8` is of faiss, whose recall is then measured on
-    histories of the store, `data` where it was moved. Raises `UserError` for a model that has no graph or no vectors,
-    and where the graph does not answer as the run does.
+    ("exclude") are built into the graph of a recommender. `int8` is of faiss, whose recall is then
+    measured on histories of the store, `data` where it was moved. Raises `UserError` for a model
+    that has no graph or no vectors, and where the graph does not answer as the run does.
     """
     check_to(to)
-    place = without_dots(out)
+    folder = without_dots(out)
     ranking = run.spec.problem == "ranking"
-    given = {"k": k, "seen": seen, "int8": int8 or None, "data": data, "logs": logs or None}
-    _refuse_idle(to, ranking, given, needs_store=run.needs_store)
+    arguments = {"k": k, "seen": seen, "int8": int8 or None, "data": data, "logs": logs or None}
+    _refuse_idle(to, ranking, arguments, needs_store=run.needs_store)
     if to == FOLDER:
-        return export_folder(run, place, logs=logs)
-    require_replaceable_export(place)
+        return export_folder(run, folder, logs=logs)
+    require_replaceable_export(folder)
     if to == "faiss":
-        return _vectors(run, place, int8, data)
+        return _export_vectors(run, folder, int8, data)
     if ranking:
         encoder = run.encoder(data)
         return write_export(
-            place, run, encoder, to, lambda folder: _ranker(run.model(encoder), run.model(encoder), folder, to)
+            folder, run, encoder, to, lambda folder: _ranker(run.model(encoder), run.model(encoder), folder, to)
         )
     length = LIST if k is None else check_whole("k", k, 1, MOST_LISTED)
     policy = seen_policy("exclude" if seen is None else seen)
-    return write_export(place, run, run.catalog, to, lambda folder: _recommender(run, folder, to, length, policy))
+    return write_export(folder, run, run.catalog, to, lambda folder: _recommender(run, folder, to, length, policy))
 
 
 def check_to(to: str) -> None:
-    """Raise `UserError` for an export that there is not."""
+    """Raise `UserError` for an export that does not exist."""
     targets = (*MODELS, FOLDER)
     if to not in targets:
         raise unknown("export", to, targets)
 
 
-def _refuse_idle(to: str, ranking: bool, given: dict[str, Any], *, needs_store: bool) -> None:
+def _refuse_idle(to: str, ranking: bool, arguments: JsonObject, *, needs_store: bool) -> None:
     """Raise `UserError` for an argument that this export would not read."""
     of_graph = {"data"} if needs_store else set[str]() if ranking else {"k", "seen"}
     of_index = set[str]() if ranking else {"int8", "data"}
     read = {FOLDER: {"logs"}, "faiss": of_index}.get(to, of_graph)
-    idle = [name for name, value in given.items() if value is not None and name not in read]
+    idle = [name for name, value in arguments.items() if value is not None and name not in read]
     if idle:
         what = "a ranking model" if ranking else "a recommender"
         raise UserError(
@@ -107,37 +109,42 @@ def _refuse_idle(to: str, ranking: bool, given: dict[str, Any], *, needs_store: 
         )
 
 
-def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str, Any]:
-    budget = _fixed(run.spec.lists.reasoning)
+def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> JsonObject:
+    budget = _fixed_budget(run.spec.lists.reasoning)
     graph = recommender_graph(run.model(), k, hide_seen=seen == "exclude", budget=budget)
-    traced, answer = written(graph, folder, to)
+    traced, answer = write_program(graph, folder, to)
     model: Any = run.model()
     k = int(graph.outputs[0].shape[1])
     batches = history_batches(run.catalog, model.max_length, traced.fixed.get("T"))
     parity = compare_lists(answer, model, batches, k=k, seen=seen, budget=budget)
     reasons = model.reasoner
+    reasoning = None
+    if reasons is not None:
+        reasoning = {"steps": budget.steps_of(reasons), "streams": budget.streams_of(reasons)}
     return {
-        **_described(graph, traced, to),
-        "k": k, "seen": seen, "items": model.num_items, "max_length": model.max_length,
+        **_graph_facts(graph, traced, to),
+        "k": k,
+        "seen": seen,
+        "items": model.num_items,
+        "max_length": model.max_length,
         "reads_times": bool(model.reads_times),
-        "reasoning": None if reasons is None else {
-            "steps": budget.steps_of(reasons), "streams": budget.streams_of(reasons)
-        },
+        "reasoning": reasoning,
         "parity": parity,
-    }  # fmt: skip
+    }
 
 
-def _ranker(exported: Any, model: Any, folder: Path, to: str) -> dict[str, Any]:
+def _ranker(exported: Any, model: Any, folder: Path, to: str) -> JsonObject:
     embedding = require_layers(model, "a graph", code="not-exportable").embedding
     graph = ranker_graph(exported)
-    traced, answer = written(graph, folder, to)
+    traced, answer = write_program(graph, folder, to)
     parity = compare_probabilities(answer, model, impression_batches(embedding.fields, embedding.equally_long))
     calibration = None if model.calibration is None else model.calibration.spec.method
-    return _described(graph, traced, to) | {"calibration": calibration, "parity": parity}
+    return _graph_facts(graph, traced, to) | {"calibration": calibration, "parity": parity}
 
 
-def written(graph: Graph, folder: Path, to: str) -> tuple[Traced, Answer]:
-    """One traced program, on disk as torch saves it or as ONNX, and what answers from that file.
+def write_program(graph: Graph, folder: Path, to: str) -> tuple[Traced, Answer]:
+    """One traced program, on disk as torch saves it or as ONNX, and a function that answers from
+    that file.
 
     Raises `UserError` where the model cannot be traced.
     """
@@ -151,25 +158,28 @@ def written(graph: Graph, folder: Path, to: str) -> tuple[Traced, Answer]:
     traced.program.example_inputs = None  # the archive would hold it as a pickle, and nothing reads it
     with open_whole(path) as file:
         torch.export.save(traced.program, file)
-    return traced, loaded_program(path, [port.name for port in graph.inputs])
+    return traced, load_program(path, [port.name for port in graph.inputs])
 
 
-def _described(graph: Graph, traced: Traced, to: str) -> dict[str, Any]:
+def _graph_facts(graph: Graph, traced: Traced, to: str) -> JsonObject:
     return {
-        "inputs": traced.fix(graph.inputs), "outputs": traced.fix(graph.outputs),
+        "inputs": traced.fix(graph.inputs),
+        "outputs": traced.fix(graph.outputs),
         "largest": {letter: most for letter, most in graph.most.items() if letter not in traced.fixed},
-        **({"opset": OPSET} if to == "onnx" else {}), "torch": torch.__version__,
-    }  # fmt: skip
+        **({"opset": OPSET} if to == "onnx" else {}),
+        "torch": torch.__version__,
+    }
 
 
-def _fixed(budget: Budget) -> Budget:
-    """The steps of a budget, without adaptive stopping, which depends on lists that a graph cannot compare."""
+def _fixed_budget(budget: Budget) -> Budget:
+    """The steps of a budget, without adaptive stopping, which depends on lists that a graph cannot
+    compare."""
     return AS_TRAINED.model_copy(update={"steps": budget.steps, "streams": budget.streams})
 
 
-def _vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None) -> Exported:
+def _export_vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None) -> Exported:
     catalog = run.catalog  # refuses a ranking model
-    predictor = Predictor(run.model(), catalog, device="cpu", budget=_fixed(run.spec.lists.reasoning))
+    predictor = Predictor(run.model(), catalog, device="cpu", budget=_fixed_budget(run.spec.lists.reasoning))
     predictor.item_vectors()  # refuses a model without
     if int8 or data is not None:  # 8 bits lose something, and how much is a question of real users
         known = event_store_of(run, data).eval_set("test").histories
@@ -179,28 +189,29 @@ def _vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None
         drawn = history_batches(catalog, min(predictor.model.max_length, DRAWN))[-1]
         histories, source = histories_of(drawn), "drawn by popularity"
     return write_export(
-        out, run, catalog, "faiss",
-        lambda folder: write_index(predictor, folder, histories, int8=int8, source=source),
-    )  # fmt: skip
+        out, run, catalog, "faiss", lambda folder: write_index(predictor, folder, histories, int8=int8, source=source)
+    )
 
 
-def loaded_program(path: Path, inputs: Sequence[str]) -> Answer:
-    """What answers from a program as torch saved it: for torch alone, in Python or by AOTInductor in C++."""
+def load_program(path: Path, inputs: Sequence[str]) -> Answer:
+    """Answers from a program as torch saved it: for torch alone, in Python or by AOTInductor in
+    C++."""
     module = torch.export.load(path).module()
 
-    def answer(given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+    def answer(arrays: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         with torch.inference_mode():
-            return [output.numpy() for output in module(*(torch.from_numpy(given[name]) for name in inputs))]
+            return [output.numpy() for output in module(*(torch.from_numpy(arrays[name]) for name in inputs))]
 
     return answer
 
 
 def export_folder(run: Run, out: Path, *, logs: bool = False) -> Run:
-    """A sealed copy of a run in the new folder `out`: spec, weights, items or encoder, and metrics.jsonl with `logs`.
+    """A sealed copy of a run in the new folder `out`: spec, weights, items or encoder, and
+    metrics.jsonl with `logs`.
 
-    Every call and the service work from it anywhere. Every file is compared with its hash before it is copied. Raises
-    `UserError` for a run whose training has not ended, for a ranking run of format 1, which cannot do without its
-    store, and for a folder that is not empty.
+    Every call and the service work from it anywhere. Every file is compared with its hash before it
+    is copied. Raises `UserError` for a run whose training has not ended, for a ranking run of
+    format 1, which cannot do without its store, and for a folder that is not empty.
     """
     require_outside_stores(out)
     require_empty(out)
@@ -211,13 +222,14 @@ def export_folder(run: Run, out: Path, *, logs: bool = False) -> Run:
 
 
 K = 10
-"""Of recall."""
+"""Length of the lists whose recall is measured."""
 USERS = 1000
 """Most users that recall is measured on."""
 
 
-def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int8: bool, source: str) -> dict[str, Any]:
-    """Write index.faiss; what the manifest says of it, with the recall@10 of these histories against exact lists.
+def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int8: bool, source: str) -> JsonObject:
+    """Write index.faiss; gives its entries of the manifest, with the recall@10 of these histories
+    against exact lists.
 
     Raises `UserError` for a model that does not score by inner products.
     """
@@ -232,7 +244,7 @@ def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int
     path = folder / MODELS["faiss"]
     with open_whole(path) as file:  # faiss's own writing does not look whether its end reached the disk
         file.write(faiss.serialize_index(index).data)
-    recall, users = measured_recall(predictor, faiss.read_index(str(path)), ids, histories)
+    recall, users = measure_recall(predictor, faiss.read_index(str(path)), ids, histories)
     outputs = (
         Port("scores", "float32", ("B", "k"), "inner products, largest first"),
         Port("ids", "int64", ("B", "k"), "the index's ids, -1 where none is left"),
@@ -240,23 +252,29 @@ def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int
     return {
         "inputs": [asdict(Port("vectors", "float32", ("B", dim), "vectors of users"))],
         "outputs": [asdict(port) for port in outputs],
-        "items": size, "width": dim, "int8": int8, "ids": "item_id" if external else "item",
+        "items": size,
+        "width": dim,
+        "int8": int8,
+        "ids": "item_id" if external else "item",
         "bytes": path.stat().st_size,
         "parity": {f"recall@{K}": recall, "users": users, "histories": source},
-    }  # fmt: skip
+    }
 
 
 def index_ids(ids: pl.Series) -> tuple[Int[np.ndarray, "V"], bool]:
-    """The ids in the index, and whether they are the external ones. -1 stands for no item, so none may be below 0."""
-    if ids.dtype.is_integer() and int(ids.min()) >= 0 and int(ids.max()) < 2**63:  # type: ignore[arg-type]
-        return ids.to_numpy().astype(np.int64), True
+    """The ids in the index, and whether they are the external ones. -1 stands for no item, so none
+    may be below 0."""
+    numbers = ids.to_numpy()
+    if ids.dtype.is_integer() and numbers.min() >= 0 and numbers.max() < 2**63:
+        return numbers.astype(np.int64), True
     return np.arange(len(ids)), False
 
 
-def measured_recall(
+def measure_recall(
     predictor: Predictor, index: Any, ids: Int[np.ndarray, "V"], histories: Histories
 ) -> tuple[float, int]:
-    """The share of each user's exact list that the index finds, seen items included, and how many users were asked."""
+    """The share of each user's exact list that the index finds, seen items included, and how many
+    users were asked."""
     k, hits = min(K, len(ids)), 0
     budget = None if predictor.model.reasoner is None else predictor.budget
     for _, scorer in score_batches(predictor.model, histories, budget=budget, index=predictor.index):

@@ -1,13 +1,14 @@
 """Graphs of both families of models: of a recommender and of a ranking model.
 
-Of a recommender histories, and the features that it reads, go in and the k best items come out, with the seen and
-excluded items masked inside. The
-vectors of all items are constants of the graph, made once when it is exported, whatever they were made of (a table,
-text, features, codes). Of cosine scores the graph holds the unit vectors and their lengths, so that one table serves
-both ends.
+The graph of a recommender takes histories, and the features that it reads, and gives the k best
+items, with the seen and excluded items masked inside. The vectors of all items are constants of the
+graph, made once when it is exported, whatever they were made of (a table, text, features, codes).
+For cosine scores the graph holds the unit vectors and their lengths, so that one table serves both
+ends.
 
-Of a ranking model encoded impressions go in and click probabilities come out. Bags come padded, with their lengths, and
-stay so (`FusedTable.padded`, `FieldEmbedding.padded`). Sequences that must be equally long share a letter.
+Into the graph of a ranking model encoded impressions go and click probabilities come out. Bags come
+padded, with their lengths, and stay so (`FusedTable.padded`, `FieldEmbedding.padded`). Sequences
+that must be equally long share a letter.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 EXCLUDED = 5
 """Excluded items of the example."""
 LENGTHS = (7, 6, 4, 2)
-"""Of the example: the first that the model reads and that is neither `EXAMPLE_ROWS` nor `EXCLUDED`."""
+"""Events of the example: the first that the model reads and that is neither `EXAMPLE_ROWS` nor
+`EXCLUDED`."""
 
 
 class FrozenItems(Items):
@@ -74,18 +76,19 @@ class FrozenItems(Items):
 
 
 class RecommenderGraph(nn.Module):
-    """Items, lengths, excluded items, times and features where the model reads them -> scores and ids of the k best."""
+    """Items, lengths, excluded items, times and features where the model reads them -> scores and
+    ids of the k best."""
 
     def __init__(self, model: RecommenderModel, k: int, names: Sequence[str], *, hide_seen: bool, budget: Budget):
         super().__init__()
         self.names = tuple(names)
-        """Of the inputs, in order."""
+        """Names of the inputs, in order."""
         self.k, self.hide_seen, self.budget = min(k, model.num_items), hide_seen, budget
         for part in list(model.encoder.modules()):
             if isinstance(part, HSTUAttention) and part.by_time is not None:
                 part.bucket_edges = bucket_edges()
             if isinstance(part, FMLPBlock):
-                part.filter = Convolution(part.filter)  # type: ignore[assignment]
+                part.register_module("filter", Convolution(part.filter))
         for idle in ("loss", "weighting", "penalties"):  # their tensors would be shipped
             delattr(model, idle)
         by_codes, cosine = model.task.generates, model.cosine
@@ -100,8 +103,8 @@ class RecommenderGraph(nn.Module):
         items, lengths, excluded = inputs["items"], inputs["lengths"], inputs["excluded"]
         batch = Batch(items, lengths, times=inputs.get("times"))
         if self.model.features is not None:
-            event, request, user, asked = (_fields(inputs, name) for name in (*OF_EVENTS, "user", "asked"))
-            batch = replace(batch, features=BatchFeatures(event, request, user, asked, inputs.get("asked_at")))
+            event, request, user, answered = (_fields(inputs, name) for name in (*OF_EVENTS, "user", "asked"))
+            batch = replace(batch, features=BatchFeatures(event, request, user, answered, inputs.get("asked_at")))
         searched = self.model.items if self.coded is None else self.coded
         index = ItemIndex(searched, normalise=self.normalise)
         scores = _all_scores(self.model.answer(batch, index=index, budget=self.budget)).float()
@@ -109,7 +112,7 @@ class RecommenderGraph(nn.Module):
         if self.hide_seen:
             valid = torch.arange(items.shape[1], device=items.device) < lengths[:, None]
             hidden = torch.cat([torch.where(valid, items, -1), excluded], 1)
-        # What is hidden falls to -inf by a minimum; a padding place takes the minimum with +inf, which changes nothing.
+        # Hidden items fall to -inf by a minimum; a padding place takes the minimum with +inf, which changes nothing.
         ceiling = torch.where(hidden < 0, torch.inf, -torch.inf)
         scores = scores.scatter_reduce(1, hidden.clamp_min(0), ceiling, "amin")
         values, ids = scores.topk(self.k)
@@ -125,7 +128,7 @@ def _all_scores(scorer: Scorer) -> Float[Tensor, "B V"]:
 
 
 def _fields(inputs: Mapping[str, Tensor], name: str) -> Fields:
-    """What a batch has of events, requests or users, of the inputs of `feature_ports`."""
+    """The features of events, requests or users of a batch, from the inputs of `feature_ports`."""
     none = inputs["items" if name in OF_EVENTS else "lengths"][..., None][..., :0]
     numbers = inputs.get(f"{name}_numeric", none.float())
     missing, ids = numbers.isnan(), inputs.get(f"{name}_categorical", none)
@@ -134,20 +137,21 @@ def _fields(inputs: Mapping[str, Tensor], name: str) -> Fields:
 
 
 def feature_inputs(known: BatchFeatures, places: int) -> dict[str, np.ndarray]:
-    """The inputs that say what is known of a batch: rows padded to `places`, lists to the longest of all."""
-    parts = {name: one for name, one in vars(known).items() if isinstance(one, Fields)}
-    longest = max([1, *(bag.shape[-1] for one in parts.values() for bag in one.bags)])
-    found = {} if known.asked_at is None else {"asked_at": known.asked_at}
-    for name, one in parts.items():
-        more = (0, places - one.ids.shape[1]) if name in OF_EVENTS else ()
-        kinds = {"categorical": one.ids.long(), "numeric": torch.where(one.missing, torch.nan, one.numbers)}
-        kinds |= {f"bag_{n}": pad(bag.long(), (0, longest - bag.shape[-1])) for n, bag in enumerate(one.bags)}
-        found |= {f"{name}_{kind}": pad(x, (0, 0, *more)) for kind, x in kinds.items()}
-    return {name: x.numpy() for name, x in found.items()}
+    """The inputs of the features of a batch: rows padded to `places`, lists to the longest of all."""
+    parts = {name: fields for name, fields in vars(known).items() if isinstance(fields, Fields)}
+    longest = max([1, *(bag.shape[-1] for fields in parts.values() for bag in fields.bags)])
+    inputs = {} if known.asked_at is None else {"asked_at": known.asked_at}
+    for name, fields in parts.items():
+        more = (0, places - fields.ids.shape[1]) if name in OF_EVENTS else ()
+        kinds = {"categorical": fields.ids.long(), "numeric": torch.where(fields.missing, torch.nan, fields.numbers)}
+        kinds |= {f"bag_{n}": pad(bag.long(), (0, longest - bag.shape[-1])) for n, bag in enumerate(fields.bags)}
+        inputs |= {f"{name}_{kind}": pad(x, (0, 0, *more)) for kind, x in kinds.items()}
+    return {name: x.numpy() for name, x in inputs.items()}
 
 
 def feature_ports(reader: FeatureReader) -> list[Port]:
-    """The inputs of features, role by role: fields that are encoded, and when it is asked where that is read."""
+    """The inputs of features, role by role: fields that are encoded, and when it is asked where
+    that is read."""
     ports: list[Port] = []
     for name, part in reader.vectors.items():
         role: Any = "request" if name == "asked" else name
@@ -161,11 +165,12 @@ def feature_ports(reader: FeatureReader) -> list[Port]:
 
 
 def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) -> Graph:
-    """The graph of a trained recommender, which keeps parts of `model`: give one that nobody else uses.
+    """The graph of a trained recommender, which keeps parts of `model`: give one that nobody else
+    uses.
 
-    `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, which has no adaptive stopping
-    (`make._fixed`).
-    Raises `UserError` for a recommender without gradient descent, which has no graph.
+    `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, which has no
+    adaptive stopping (`make._fixed_budget`). Raises `UserError` for a recommender without gradient
+    descent, which has no graph.
     """
     if not isinstance(model, RecommenderModel):
         raise UserError(
@@ -180,7 +185,7 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
             code="not-exportable",
         )
     longest, size = model.max_length, model.num_items
-    length = next(one for one in LENGTHS if one <= longest)
+    length = next(candidate for candidate in LENGTHS if candidate <= longest)
     numbered = torch.arange(EXAMPLE_ROWS * length).view(EXAMPLE_ROWS, length)
     lengths = torch.tensor([length, max(length - 1, 1), 1])
     inputs = [
@@ -209,17 +214,17 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
 class Convolution(nn.Module):
     """FMLP-Rec's `Filter` as one convolution with a constant kernel: the product of two transforms.
 
-    Transforms of a traced graph fix the length of a history, and ONNX Runtime takes their sizes for others. The kernel
-    of a circular filter reaches the events behind a place too.
+    Transforms of a traced graph fix the length of a history, and ONNX Runtime takes their sizes for
+    others. The kernel of a circular filter reaches the events behind a place too.
     """
 
     kernel: Tensor
 
-    def __init__(self, made: Filter):
+    def __init__(self, original: Filter):
         super().__init__()
-        self.behind, self.before = 0 if made.causal else made.places - 1, made.places - 1
+        self.behind, self.before = 0 if original.causal else original.places - 1, original.places - 1
         ago = torch.arange(self.before, -self.behind - 1, -1)
-        self.register_buffer("kernel", made.kernel().detach()[ago % made.places].T[:, None].contiguous())
+        self.register_buffer("kernel", original.kernel().detach()[ago % original.places].T[:, None].contiguous())
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         wide = x.float() * batch.valid[..., None] if self.behind else x.float()
@@ -230,15 +235,18 @@ class Convolution(nn.Module):
 def _zeros(ports: Sequence[Port], length: int = 0) -> list[Tensor]:
     """Examples of inputs, where every letter has a size of its own."""
     sizes: dict[str | int, Any] = {"B": EXAMPLE_ROWS, "T": length}
-    found = []
+    tensors = []
     for port in ports:
-        shape = [one if isinstance(one, int) else sizes.setdefault(one, LENGTHS[0] + len(sizes)) for one in port.shape]
-        found.append(torch.zeros(shape, dtype=getattr(torch, port.dtype)))
-    return found
+        shape = [
+            size if isinstance(size, int) else sizes.setdefault(size, LENGTHS[0] + len(sizes)) for size in port.shape
+        ]
+        tensors.append(torch.zeros(shape, dtype=getattr(torch, port.dtype)))
+    return tensors
 
 
 VALUES = 4
-"""Values of a bag of the example; each has one more than the one before it, but for those that run in parallel."""
+"""Values of a bag of the example; each has one more than the one before it, but for those that run
+in parallel."""
 
 
 def impressions_of(
@@ -250,7 +258,8 @@ def impressions_of(
 
 
 class RankerGraph(nn.Module):
-    """Categorical, numeric, then ids and lengths of each bag, as far as there are any -> probability and logit."""
+    """Categorical, numeric, then ids and lengths of each bag, as far as there are any ->
+    probability and logit."""
 
     def __init__(self, model: RankingModule):
         super().__init__()
@@ -274,7 +283,8 @@ KINDS = (("categorical",), ("numeric",), ("bag", "sequence"))
 
 
 def by_input(fields: Sequence[FieldInfo]) -> list[list[FieldInfo]]:
-    """The categorical fields, the numeric ones, and bags and sequences, each in the order of the schema."""
+    """The categorical fields, the numeric ones, and bags and sequences, each in the order of the
+    schema."""
     return [[field for field in fields if field.kind in kinds] for kinds in KINDS]
 
 
@@ -293,18 +303,19 @@ def _field_ports(fields: Sequence[FieldInfo], rows: tuple[str | int, ...] = ("B"
 
 
 def ranker_graph(model: RankingModule) -> Graph:
-    """The graph of a trained ranking model, which keeps parts of `model`: give one that nobody else uses."""
+    """The graph of a trained ranking model, which keeps parts of `model`: give one that nobody else
+    uses."""
     inputs = _field_ports(model.embedding.fields)
     example, bags = _zeros(inputs), by_input(model.embedding.fields)[2]
     first = {number: group[0] for group in model.embedding.equally_long for number in group}
     for number, field in enumerate(bags):
-        own = first.get(number, number)
-        letter = f"L{own}"
+        leader = first.get(number, number)
+        letter = f"L{leader}"
         inputs += [
             Port(f"bag_{number}", "int64", ("B", letter), f"ids of {field.name}, padded at the right by any id"),
             Port(f"bag_lengths_{number}", "int64", ("B",), f"values of {field.name}, 0 where it is missing"),
         ]
-        wide: Int[Tensor, "B L"] = torch.zeros(EXAMPLE_ROWS, VALUES + own, dtype=torch.long)
+        wide: Int[Tensor, "B L"] = torch.zeros(EXAMPLE_ROWS, VALUES + leader, dtype=torch.long)
         example += [wide, torch.tensor([2, 0, 1])]
     outputs = (
         Port("probability", "float32", ("B",), "of a click"),

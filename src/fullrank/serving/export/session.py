@@ -1,4 +1,5 @@
-"""ExportedModel: an exported ONNX graph opened to answer, as `fullrank serve` does. Needs the extra `export`."""
+"""ExportedModel: an exported ONNX graph opened to answer, as `fullrank serve` does. Needs the extra
+`export`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from fullrank.serving.export.model_graphs import feature_inputs
 
 
 class ExportedModel:
-    """A graph that was written by `fullrank export --to onnx`, with what its manifest says. Threads may share one."""
+    """A graph that was written by `fullrank export --to onnx`, with what its manifest says. Threads
+    may share one."""
 
     def __init__(self, exported: Exported, graph: OnnxGraph):
         self.exported, self.graph = exported, graph
@@ -52,7 +54,7 @@ class ExportedModel:
             raise
         except Exception as error:  # ONNX Runtime has types of its own for each way in which a file may be wrong
             raise damaged_file(path, f"ONNX Runtime cannot read it ({str(error).splitlines()[0]})", AGAIN) from None
-        named = [{one["name"] for one in exported.manifest[key]} for key in ("inputs", "outputs")]
+        named = [{port["name"] for port in exported.manifest[key]} for key in ("inputs", "outputs")]
         if not set(graph.inputs) <= named[0] or set(graph.outputs) != named[1]:
             raise damaged_file(path, "its inputs and outputs are not those in the manifest", AGAIN)
         return cls(exported, graph)
@@ -65,23 +67,25 @@ class ExportedModel:
         excluded: Int[np.ndarray, "B X"] | None = None,
         features: BatchFeatures | None = None,
     ) -> tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"]]:
-        """Scores and item numbers of the k best items of each row, best first; -inf and -1 where none is left.
+        """Scores and item numbers of the k best items of each row, best first; -inf and -1 where
+        none is left.
 
-        Rows are the last `max_length` events or fewer, at least one, right-padded. The graph hides the items that it is
-        given where it was exported with seen=exclude; older events that a list must not repeat belong to `excluded`,
-        whose places are -1 where there is none. `times` (seconds) are for a model that reads them, and so
-        are `features` (`data.feature_batches`). Raises `UserError` for other shapes, for numbers outside the catalogue,
-        and where an input is missing.
+        Rows are the last `max_length` events or fewer, at least one, right-padded. The graph hides
+        the items that it is given where it was exported with seen=exclude; older events that a list
+        must not repeat belong to `excluded`, whose places are -1 where there is none. `times`
+        (seconds) are for a model that reads them, and so are `features` (`data.feature_batches`).
+        Raises `UserError` for other shapes, for numbers outside the catalogue, and where an input
+        is missing.
         """
         self.exported.require_problem("retrieval")
         excluded = np.full((len(items), 1), -1) if excluded is None or excluded.shape[1] == 0 else excluded
         self._check(items, lengths, times, excluded)
-        given = {"items": self._padded(items), "lengths": _whole(lengths), "excluded": _whole(excluded)}
+        inputs = {"items": self._padded(items), "lengths": _whole(lengths), "excluded": _whole(excluded)}
         if self.reads_times and times is not None:
-            given["times"] = self._padded(times)
-        given |= feature_inputs(features or BatchFeatures(), given["items"].shape[1])
-        self._check_columns(given)
-        scores, ids = self.graph(given)
+            inputs["times"] = self._padded(times)
+        inputs |= feature_inputs(features or BatchFeatures(), inputs["items"].shape[1])
+        self._check_columns(inputs)
+        scores, ids = self.graph(inputs)
         return scores, ids
 
     def probabilities(
@@ -90,22 +94,23 @@ class ExportedModel:
         numeric: Float[np.ndarray, "B X"] | None = None,
         bags: Sequence[tuple[Int[np.ndarray, "B L"], Int[np.ndarray, "B"]]] = (),
     ) -> tuple[Float[np.ndarray, "B"], Float[np.ndarray, "B"]]:
-        """Probability and logit of each impression, encoded as `FieldEncoder.encode` does; NaN is a missing number.
+        """Probability and logit of each impression, encoded as `FieldEncoder.encode` does; NaN is a
+        missing number.
 
-        `bags` are padded ids and lengths, in the order of the schema. Raises `UserError` for a recommender, and where
-        an input that the graph reads is missing or has other columns.
+        `bags` are padded ids and lengths, in the order of the schema. Raises `UserError` for a
+        recommender, and where an input that the graph reads is missing or has other columns.
         """
         self.exported.require_problem("ranking")
-        given: dict[str, np.ndarray] = {}
+        inputs: dict[str, np.ndarray] = {}
         if categorical is not None:
-            given["categorical"] = _whole(categorical)
+            inputs["categorical"] = _whole(categorical)
         if numeric is not None:
-            given["numeric"] = np.ascontiguousarray(numeric, np.float32)
+            inputs["numeric"] = np.ascontiguousarray(numeric, np.float32)
         for number, (ids, lengths) in enumerate(bags):
-            given[f"bag_{number}"] = _whole(ids) if ids.shape[1] else np.zeros((len(ids), 1), np.int64)
-            given[f"bag_lengths_{number}"] = _whole(lengths)
-        self._check_columns(given)
-        probability, logit = self.graph(given)
+            inputs[f"bag_{number}"] = _whole(ids) if ids.shape[1] else np.zeros((len(ids), 1), np.int64)
+            inputs[f"bag_lengths_{number}"] = _whole(lengths)
+        self._check_columns(inputs)
+        probability, logit = self.graph(inputs)
         return probability, logit
 
     def _check(self, items: np.ndarray, lengths: np.ndarray, times: Any, excluded: np.ndarray) -> None:
@@ -132,20 +137,21 @@ class ExportedModel:
                 code="item-out-of-range",
             )
 
-    def _check_columns(self, given: Mapping[str, np.ndarray]) -> None:
+    def _check_columns(self, inputs: Mapping[str, np.ndarray]) -> None:
         for port in self.exported.manifest["inputs"]:
             name, shape = port["name"], port["shape"]
             if name not in self.graph.inputs:
                 continue
-            read = check_given(name, given.get(name), f"this model reads it ({port['meaning']})", code="missing-input")
+            read = check_given(name, inputs.get(name), f"this model reads it ({port['meaning']})", code="missing-input")
             fits = len(shape) == read.ndim and all(
-                not isinstance(size, int) or size == own for size, own in zip(shape, read.shape, strict=True)
+                not isinstance(size, int) or size == actual for size, actual in zip(shape, read.shape, strict=True)
             )
             if not fits:
                 raise UserError(f"{name} has the shape {read.shape}, not {shape}", code="shapes-differ")
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of the length that the graph takes. Padding is never read, but must be a number of an item."""
+        """Rows of the length that the graph takes. Padding is never read, but must be a number of
+        an item."""
         missing = 0 if self.length is None else self.length - rows.shape[1]
         return _whole(np.pad(rows, ((0, 0), (0, missing))) if missing else rows)
 

@@ -1,8 +1,9 @@
 """History stores of the service: events, features of users, and documents that all processes read.
 
-A store is opened by its address (`open_history_store`), and keeps what a call was given before the call returns; what
-"keeps" means (a killed process, a loss of power) is the store's `promise`. SQLite is for one machine, Redis or Valkey
-for several, memory for trying out. What every store has to do is checked by `fullrank.testing.stores`.
+A store is opened by its address (`open_history_store`), and keeps the data of a call before the
+call returns; its `promise` says what "keeps" means (a killed process, a loss of power). SQLite is
+for one machine, Redis or Valkey for several, memory for trying out. `fullrank.testing.stores`
+checks the duties of every store.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import importlib
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +37,7 @@ STORES = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a user did: `item` at `time`. Of one user, an `event_id` is stored once."""
+    """An event: `user` chose `item` at `time`. Of one user, an `event_id` is stored once."""
 
     event_id: str
     user: str
@@ -43,7 +45,7 @@ class Event:
     time: float
     """Seconds since 1970."""
     features: Mapping[str, Any] | None = None
-    """What is known of it."""
+    """Features of the event."""
 
 
 class EventRow(NamedTuple):
@@ -53,12 +55,14 @@ class EventRow(NamedTuple):
     user: str
     time: float
     body: str
-    """`["event_id",item,time]`; features stand behind the id, where readers that know of none pass over them."""
+    """`["event_id",item,time]`; features stand behind the id, where readers that know of none pass
+    over them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The latest `body` of a (kind, key), and when it was put among all documents; no body: it was removed."""
+    """The latest `body` of a (kind, key), and when it was put among all documents; no body: it was
+    removed."""
 
     kind: str
     key: str
@@ -68,28 +72,32 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was deleted of a user."""
+    """The data of a user that was deleted."""
 
     events: int
     features: bool
 
 
 class StoreUnavailable(UserError):
-    """The store cannot be reached, or could not write (code `store-unavailable`). Trying again later may help."""
+    """The store cannot be reached, or could not write (code `store-unavailable`). Trying again
+    later may help."""
 
     def __init__(self, sentence: str):
         super().__init__(sentence, code="store-unavailable")
 
 
 class HistoryStore(ABC):
-    """Where the service keeps what must survive it. Every method but `open` and `close` may be called at any time, by
-    many tasks of one event loop, and raises `StoreUnavailable` where the store is away; nothing is half-written then.
+    """A store of the data that must survive the service. Every method but `open` and `close` may be
+    called at any time, by many tasks of one event loop, and raises `StoreUnavailable` where the
+    store is away; nothing is half-written then.
 
-    A call that was cancelled, or that failed, may have been stored all the same: send events again with their ids.
+    A call that was cancelled, or that failed, may have been stored all the same: send events again
+    with their ids.
     """
 
     promise: str
-    """One sentence: what survives once a call has returned. Some stores know it only when they are open."""
+    """One sentence: which data survive what once a call has returned. Some stores know it only when
+    they are open."""
     file: Path | None = None
     """The file that `open` makes where it is not there; None for a store that makes none."""
 
@@ -97,14 +105,16 @@ class HistoryStore(ABC):
         self.address = address
         """As logs and errors may show it: without a password."""
         self.keep = keep
-        """Events of each user that are kept at least; older ones go, with their ids, and are never shown."""
+        """Events of each user that are kept at least; older ones go, with their ids, and are never
+        shown."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r}, keep={self.keep})"
 
     @abstractmethod
     async def open(self) -> None:
-        """Connect; once, before anything else. Raises `UserError` where the place holds something else."""
+        """Connect; once, before anything else. Raises `UserError` where the place holds something
+        else."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -115,15 +125,18 @@ class HistoryStore(ABC):
         """Return where the store can be reached and takes events, quickly."""
 
     async def add_events(self, events: Sequence[Event]) -> list[bool]:
-        """Store all events of the call or none; they are kept on return. Raises `UserError` for what is no event.
+        """Store all events of the call or none; they are kept on return. Raises `UserError` for
+        what is no event.
 
-        True: new. False: its user has an event of this id already (also earlier in the same call), which stays.
+        True: new. False: its user has an event of this id already (also earlier in the same call),
+        which stays.
         """
         rows = [EventRow(e.event_id, e.user, _time(e), _event_json(e)) for e in events]
         return await self._add(rows) if rows else []
 
     async def history(self, user: str, limit: int) -> list[Event]:
-        """The last `limit` events of a user, at most `keep`: oldest first by time, and by arrival in equal times."""
+        """The last `limit` events of a user, at most `keep`: oldest first by time, and by arrival
+        in equal times."""
         limit = min(limit, self.keep)
         rows = from_json(f"[{await self._last(user, limit)}]") if limit > 0 and _storable(user) else []
         return [_event(user, row) for row in reversed(rows)]
@@ -136,8 +149,8 @@ class HistoryStore(ABC):
 
     async def user(self, user: str) -> dict[str, Any] | None:
         """The features of a user, or None."""
-        found = await self._user(user) if _storable(user) else None
-        return None if found is None else from_json(found)
+        text = await self._user(user) if _storable(user) else None
+        return None if text is None else from_json(text)
 
     async def delete_user(self, user: str) -> Forgotten:
         """Delete events, event ids and features of a user. Raises `UserError`."""
@@ -145,26 +158,28 @@ class HistoryStore(ABC):
         return Forgotten(*await self._delete_user(user))
 
     async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
-        """Store the body of each key, all or none; None removes one. The number of the last (0: nothing was given)."""
+        """Store the body of each key, all or none; None removes one. The number of the last (0:
+        nothing was given)."""
         rows = [(key, json_text([kind, key, body])) for key, body in bodies.items()]
         return await self._put_documents(kind, rows) if rows else 0
 
     async def documents(self, after: int = 0) -> list[Document]:
         """The latest document of each (kind, key) with a `sequence` above `after`, in that order.
 
-        Whoever asks with the last number that it was given misses no document, whichever process put it.
+        Whoever asks with the last number that it was given misses no document, whichever process
+        put it.
         """
-        found: dict[tuple[str, str], Document] = {}
+        latest: dict[tuple[str, str], Document] = {}
         for sequence, (kind, key, body) in await self._documents(after):
-            found[kind, key] = Document(kind, key, body, sequence)  # one that was put again between two pages
-        return sorted(found.values(), key=lambda document: document.sequence)
+            latest[kind, key] = Document(kind, key, body, sequence)  # one that was put again between two pages
+        return sorted(latest.values(), key=lambda document: document.sequence)
 
     async def sample_users(self, count: int, seed: int = 0) -> list[str]:
-        """Up to `count` different users who have events; all where there are no more. For equal content and seed the
-        same ones."""
+        """Up to `count` different users who have events; all where there are no more. For equal
+        content and seed the same ones."""
         return await self._sample(max(count, 0), random.Random(seed))
 
-    # -- what each store does: bodies are JSON, and what is asked for can be stored
+    # -- the part of each store: bodies are JSON, and users can be stored
 
     @abstractmethod
     async def _add(self, rows: Sequence[EventRow]) -> list[bool]:
@@ -202,8 +217,9 @@ class HistoryStore(ABC):
 def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
     """The store at an address, not yet connected: call its `open`.
 
-    Addresses: `sqlite:PATH` or a path; `redis://[:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` (TLS) and
-    `unix://[:PASSWORD@]PATH`, with `?prefix=NAME` where several services share a server; `memory:`. Raises `UserError`.
+    Addresses: `sqlite:PATH` or a path; `redis://[:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` (TLS)
+    and `unix://[:PASSWORD@]PATH`, with `?prefix=NAME` where several services share a server;
+    `memory:`. Raises `UserError`.
     """
     scheme, colon, _ = address.partition(":")
     kind = scheme.lower()
@@ -216,21 +232,22 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
     ):
         kind = "sqlite"  # a path, also `C:\\x` and one with a colon in it
     if address.strip().lower() in ("", "sqlite:") or "\0" in address or kind not in STORES:
-        given = brief(scheme + ":...") if "://" in address else brief(address)  # what follows may hold a password
+        shown = brief(scheme + ":...") if "://" in address else brief(address)  # what follows may hold a password
         raise UserError(
-            f"{given} is no address of a store (allowed: a path, sqlite:PATH, redis://HOST:PORT, rediss://HOST:PORT, "
+            f"{shown} is no address of a store (allowed: a path, sqlite:PATH, redis://HOST:PORT, rediss://HOST:PORT, "
             "unix://PATH, memory:)",
             code="unknown-store-address",
         )
     module, _, name = STORES[kind].partition(":")
-    found: type[HistoryStore] = getattr(importlib.import_module(module), name)
-    return found(address, keep)
+    store: type[HistoryStore] = getattr(importlib.import_module(module), name)
+    return store(address, keep)
 
 
 def settle(future: asyncio.Future[Any], outcome: Any) -> None:
     """Give whoever waits the result or the error of a call; nothing where nobody waits any more.
 
-    Each gets a `StoreUnavailable` of its own: one error that is raised again and again grows a traceback.
+    Each gets a `StoreUnavailable` of its own: one error that is raised again and again grows a
+    traceback.
     """
     if future.done():
         return
@@ -240,6 +257,71 @@ def settle(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
+
+
+MOST_WAITING = 100_000
+"""Rows that wait; above it calls are refused, since the store does not keep up."""
+
+
+class Gatherer:
+    """Hands calls that queued during one round trip to `send` together, in the next one.
+
+    Calls go in order, in lists of up to `most` rows, one list at a time. `send` returns an outcome
+    for each: its result, or its error. What it raises is the error of all of them.
+    """
+
+    def __init__(self, send: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]], most: int):
+        self._send, self._most = send, most
+        self._waiting: deque[tuple[Any, int, asyncio.Future[Any]]] = deque()
+        self._rows = 0  # of those that wait
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, call: Any, rows: int = 1) -> Any:
+        """The result of a call, with which so many rows go. Raises its error."""
+        if self._rows + rows > max(MOST_WAITING, rows):
+            raise StoreUnavailable(f"{self._rows:,} rows wait for the store; try again later")
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._waiting.append((call, rows, future))
+        self._rows += rows
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        return await future
+
+    async def finish(self) -> None:
+        """Wait until nothing is under way."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        futures: list[asyncio.Future[Any]] = []
+        try:
+            while self._waiting:
+                calls, futures = self._take(self._most)
+                try:
+                    outcomes = await self._send(calls)
+                except Exception as error:
+                    if isinstance(error, StoreUnavailable):  # those that wait would wait for nothing
+                        futures += self._take(self._rows)[1]
+                    outcomes = [error] * len(futures)
+                for future, outcome in zip(futures, outcomes, strict=True):
+                    settle(future, outcome)
+        finally:
+            self._task = None
+            for future in futures + self._take(self._rows)[1]:
+                settle(future, StoreUnavailable("the store was closed meanwhile"))  # cancelled
+
+    def _take(self, most: int) -> tuple[list[Any], list[asyncio.Future[Any]]]:
+        """The first calls with so many rows, one call at least, and their futures."""
+        calls: list[Any] = []
+        futures: list[asyncio.Future[Any]] = []
+        while self._waiting and (not calls or self._waiting[0][1] <= most):
+            call, rows, future = self._waiting.popleft()
+            calls.append(call)
+            futures.append(future)
+            most -= rows
+            self._rows -= rows
+        return calls, futures
 
 
 def json_text(value: Any) -> str:

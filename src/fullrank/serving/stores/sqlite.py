@@ -1,8 +1,10 @@
-"""The history store of one machine: a SQLite file, which several processes of the service may share.
+"""The history store of one machine: a SQLite file, which several processes of the service may
+share.
 
-Each process has one thread that writes (`sqlite_file.Writer`). A history is read in the thread that asks: it takes tens
-of microseconds, less than handing it to another thread. Every query gives one row of JSON, whatever it found: SQLite
-lets go of the interpreter at each row, and has to wait for it again while a model computes.
+Each process has one thread that writes (`sqlite_file.Writer`). A history is read in the thread that
+asks: it takes tens of microseconds, less than handing it to another thread. Every query gives one
+row of JSON, whatever it found: SQLite lets go of the interpreter at each row, and has to wait for
+it again while a model computes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from fullrank.serving.stores import KEEP, EventRow, HistoryStore, StoreUnavailab
 from fullrank.serving.stores.sqlite_file import FORMAT, Writer, check_room, connect, prepare_file
 
 TRIMMED_EVERY = 64
-"""A user's older events are looked for after so many new ones, on average: to count them for each costs too much."""
+"""A user's older events are looked for after so many new ones, on average: to count them for each
+costs too much."""
 PROBE = 1.0
 """Least seconds between two writes by which `ping` looks whether the store takes events."""
 _PAGE = 1000
@@ -102,12 +105,12 @@ class SqliteStore(HistoryStore):
 
     async def _last(self, user: str, limit: int) -> str:
         # The order of a sub-query is the order in which its rows are joined; the component checks hold it.
-        (found,) = self._row(
+        (bodies,) = self._row(
             "SELECT group_concat(body) FROM (SELECT body FROM event WHERE user = (SELECT number FROM user "
             "WHERE name = ?) ORDER BY time DESC, sequence DESC LIMIT ?)",
             (user, limit),
         )
-        return found or ""
+        return bodies or ""
 
     async def _put_user(self, user: str, features: str) -> None:
         await self._open_writer().write(
@@ -143,7 +146,7 @@ class SqliteStore(HistoryStore):
         return self._writer
 
     def _read(self, query: Callable[[sqlite3.Connection], Any]) -> Any:
-        """What a query finds, on this thread's connection."""
+        """Run a query on this thread's connection."""
         self._open_writer()
         try:
             connection = getattr(self._readers, "connection", None)
@@ -159,13 +162,14 @@ class SqliteStore(HistoryStore):
         return self._read(lambda connection: connection.execute(query, values).fetchone())
 
     async def _read_aside(self, query: Callable[[sqlite3.Connection], Any]) -> Any:
-        """The same for what may take long, on a thread of its own."""
+        """Run a query that may take long, on a thread of its own."""
         self._open_writer()
         return await asyncio.get_running_loop().run_in_executor(self._slow, self._read, query)
 
 
 def _rewrite(connection: sqlite3.Connection) -> None:
-    """Write what stands there once more, as many pages as a few events take, and one where there are none."""
+    """Write what stands there once more, as many pages as a few events take, and one where there
+    are none."""
     connection.execute(f"PRAGMA user_version={FORMAT}")
     connection.execute(
         "UPDATE event SET event_id = event_id, time = time WHERE sequence > (SELECT max(sequence) - 16 FROM event)"
@@ -189,7 +193,8 @@ def _forget(connection: sqlite3.Connection, user: str) -> tuple[int, bool]:
 
 
 def _put(connection: sqlite3.Connection, kind: str, rows: Sequence[tuple[str, str]]) -> int:
-    """Numbered inside the one transaction that writes: who sees a number sees all before it."""
+    """Put documents, numbered inside the one transaction that writes: who sees a number sees all
+    before it."""
     last: int = connection.execute("SELECT coalesce(max(sequence), 0) FROM document").fetchone()[0]
     for number, (key, body) in enumerate(rows, last + 1):
         connection.execute(
@@ -202,19 +207,20 @@ def _put(connection: sqlite3.Connection, kind: str, rows: Sequence[tuple[str, st
 
 def _pages(connection: sqlite3.Connection, after: int) -> Iterator[tuple[int, list[Any]]]:
     while True:
-        found = connection.execute(
+        page = connection.execute(
             "SELECT group_concat('[' || sequence || ',' || body || ']') FROM "
             "(SELECT sequence, body FROM document WHERE sequence > ? ORDER BY sequence LIMIT ?)",
             (after, _PAGE),
         ).fetchone()[0]
-        if found is None:
+        if page is None:
             return
-        for after, body in from_json(f"[{found}]"):
+        for after, body in from_json(f"[{page}]"):
             yield after, body
 
 
 def _sample(connection: sqlite3.Connection, count: int, draw: random.Random) -> list[str]:
-    """Users at random numbers, those that are near a gap somewhat more often; all of them where they are few."""
+    """Users at random numbers, those that are near a gap somewhat more often; all of them where
+    they are few."""
     has_events = "EXISTS (SELECT 1 FROM event WHERE event.user = number)"
     low, high = connection.execute("SELECT min(number), max(number) FROM user").fetchone()
     if low is None or count == 0:
@@ -222,17 +228,17 @@ def _sample(connection: sqlite3.Connection, count: int, draw: random.Random) -> 
     if high - low < 8 * count:
         rows = connection.execute(f"SELECT name FROM user WHERE {has_events} ORDER BY number").fetchall()
         return draw.sample([name for (name,) in rows], min(count, len(rows)))
-    found: dict[str, None] = {}
+    users: dict[str, None] = {}
     for _ in range(4 * count):
         row = connection.execute(
             f"SELECT name FROM user WHERE number >= ? AND {has_events} ORDER BY number LIMIT 1",
             (draw.randint(low, high),),
         ).fetchone()
         if row is not None:
-            found[row[0]] = None
-        if len(found) == count:
+            users[row[0]] = None
+        if len(users) == count:
             break
-    if len(found) < count:  # most numbers are gone, or have features alone
+    if len(users) < count:  # most numbers are gone, or have features alone
         more = connection.execute(f"SELECT name FROM user WHERE {has_events} ORDER BY number LIMIT ?", (count,))
-        found |= dict.fromkeys(name for (name,) in more)
-    return list(found)[:count]
+        users |= dict.fromkeys(name for (name,) in more)
+    return list(users)[:count]

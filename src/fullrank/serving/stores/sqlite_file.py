@@ -1,7 +1,8 @@
-"""The file of a SQLite history store: its tables, how it is opened, what is refused in its place, and who writes to it.
+"""The file of a SQLite history store: its tables, how it is opened, what is refused in its place,
+and who writes to it.
 
-One thread writes (`Writer`): a commit costs a flush of the disk, a few milliseconds, whatever it holds, and sixty-four
-callers share one.
+One thread writes (`Writer`): a commit costs a flush of the disk, a few milliseconds, whatever it
+holds, and sixty-four callers share one.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from typing import Any
 from fullrank.core.errors import UserError
 from fullrank.core.file_system import network_file_system
 from fullrank.core.files import flush
-from fullrank.serving.stores import StoreUnavailable
-from fullrank.serving.stores.gather import Gatherer
+from fullrank.serving.stores import Gatherer, StoreUnavailable
 
 APPLICATION = 0x66726E6B
 """`PRAGMA application_id` of our files: "frnk"."""
@@ -31,7 +31,8 @@ FORMAT = 1
 WAIT = 5.0
 """Seconds that a writer waits for another process that writes."""
 CHECKED = 64 * 2**20
-"""Bytes of a file up to which it is read whole when it is opened, and damage found before it serves."""
+"""Bytes of a file up to which it is read whole when it is opened, and damage found before it
+serves."""
 ROOM = 64 << 10
 """Bytes of a disk below which it is full."""
 _HEADER = b"SQLite format 3\0"
@@ -82,13 +83,15 @@ def prepare_file(path: Path) -> None:
 
 
 def check_room(path: Path) -> None:
-    """Raise `StoreUnavailable` where the disk is full: the least write may find a place that events do not."""
+    """Raise `StoreUnavailable` where the disk is full: the least write may find a place that events
+    do not."""
     if shutil.disk_usage(path.parent).free < ROOM:
         raise StoreUnavailable(f"the disk of {str(path)!r} has less than {ROOM >> 10} KiB left: make room")
 
 
 def connect(path: Path, *, reader: bool = False) -> sqlite3.Connection:
-    """A connection that commits when it is told to; a writer's waits by itself (`begin`). A reader cannot write."""
+    """A connection that commits when it is told to; a writer's waits by itself (`begin`). A reader
+    cannot write."""
     connection = sqlite3.connect(path, timeout=1.0 if reader else 0.0, isolation_level=None, check_same_thread=False)
     if reader:
         connection.execute("PRAGMA query_only=ON")
@@ -166,14 +169,15 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     if path.stat().st_size <= CHECKED:
-        found = patiently(connection, "PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise _damaged(path, str(found).splitlines()[0])
+        report = patiently(connection, "PRAGMA quick_check(1)").fetchone()[0]
+        if report != "ok":
+            raise _damaged(path, str(report).splitlines()[0])
     _write_ahead(connection, path)
 
 
 def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
-    """Readers do not wait for the writer, nor it for them; a commit is one flush. The file remembers it."""
+    """Have the file keep a write-ahead log: readers do not wait for the writer, nor it for them,
+    and a commit is one flush. The file remembers it."""
     mode = patiently(connection, "PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
         raise _not_opened(path, "its disk has no shared memory for SQLite's log")
@@ -206,7 +210,8 @@ Work = Callable[[sqlite3.Connection], Any]
 
 
 class Writer:
-    """Writes to one file, in a thread of its own: what queued during one transaction is the next one (`Gatherer`)."""
+    """Writes to one file, in a thread of its own: what queued during one transaction is the next
+    one (`Gatherer`)."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -217,8 +222,8 @@ class Writer:
         self._gathered = Gatherer(self._send, MOST_TOGETHER)
 
     async def write(self, work: Work, rows: int = 1, *, scrub: bool = False) -> Any:
-        """What `work` returns, which is part of a transaction that is committed and flushed; `scrub`: deleted bytes
-        leave the log as well."""
+        """Run `work` in a transaction, and return its value once that is committed and flushed;
+        `scrub`: deleted bytes leave the log as well."""
         return await self._gathered((work, scrub), rows)
 
     async def close(self) -> None:
@@ -228,7 +233,8 @@ class Writer:
         await asyncio.to_thread(self._connection.close)
 
     def check(self) -> None:
-        """Raise `StoreUnavailable` where the file is not the one that was opened: what is written would be lost."""
+        """Raise `StoreUnavailable` where the file is not the one that was opened: what is written
+        would be lost."""
         if _identity(self.path) != self._file:
             raise StoreUnavailable(f"the store {str(self.path)!r} was removed or replaced; restart the service")
 
@@ -236,7 +242,7 @@ class Writer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, jobs)
 
     def _commit(self, jobs: Sequence[tuple[Work, bool]]) -> Sequence[Any]:
-        """What each work returned, or the error of those that are not stored."""
+        """The value of each work, or its error where it is not stored."""
         try:
             results = self._transaction([work for work, _ in jobs])
             self.check()
@@ -265,7 +271,8 @@ class Writer:
         return results
 
     def _truncate_log(self) -> None:
-        """Move the log into the file and empty it. Where another process reads just now, it is tried again later."""
+        """Move the log into the file and empty it. Where another process reads just now, it is
+        tried again later."""
         with suppress(sqlite3.Error):
             busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self._scrub = bool(busy)
@@ -277,9 +284,9 @@ class Writer:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another one in its place."""
+    """Device and inode, which tell a file from another one in its place; None without a file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
