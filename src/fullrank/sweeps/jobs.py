@@ -50,7 +50,7 @@ Settings = dict[str, Any]
 
 
 def recipe_label(recipe: str) -> str:
-    """A recipe's name in tables: of a function its own name, of a file that of the file."""
+    """A recipe's name in tables: that of its function, or of its file."""
     return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
 
 
@@ -62,13 +62,13 @@ class StudyFile(Spec):
 
     @classmethod
     def read(cls: type[S], path: str | Path) -> S:
-        """From a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
+        """Read a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
         with in_context(f"{path}: "):
             return cls.from_text(read_text(path))
 
 
 DIFFERENT = once("seed", code="invalid-seeds")
-"""Of seeds."""
+"""The check that no seed is listed twice."""
 
 
 class Cell(Spec):
@@ -85,12 +85,12 @@ class Cell(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipe_alone(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            given = {"recipe": given}
-        if isinstance(given, dict) and isinstance(given.get("recipe"), str):
-            return {"name": recipe_label(given["recipe"]), **given}
-        return given
+    def _recipe_alone(cls, fields: Any) -> Any:
+        if isinstance(fields, str):
+            fields = {"recipe": fields}
+        if isinstance(fields, dict) and isinstance(fields.get("recipe"), str):
+            return {"name": recipe_label(fields["recipe"]), **fields}
+        return fields
 
     @model_validator(mode="after")
     def _name_is_a_folder_name(self) -> Cell:
@@ -128,28 +128,28 @@ class Job:
 
     @property
     def evaluations(self) -> dict[str, tuple[Split, AnyProtocol]]:
-        """What is evaluated when training has ended, by its name in rows: `test`, `test_seen_keep`."""
-        own = self.experiment.evaluation
-        first: AnyProtocol = own.for_selection() if self.selection_only else own
-        found = {str(split): (split, first) for split in self.splits}
-        return found | {f"{split}_{name}": (split, spec) for name, spec in self.also.items() for split in self.splits}
+        """Evaluations when training has ended, by their names in rows: `test`, `test_seen_keep`."""
+        full = self.experiment.evaluation
+        specs = {"": full.for_selection() if self.selection_only else full}
+        specs |= {f"_{name}": spec for name, spec in self.also.items()}
+        return {f"{split}{name}": (split, spec) for name, spec in specs.items() for split in self.splits}
 
     @cached_property
     def spec_hash(self) -> str:
-        """What rows know the experiment by; equal on every machine and in every later version (`spec_tree`)."""
+        """The hash by which rows know the experiment; equal on every machine and in later versions (`spec_tree`)."""
         return tree_hash(spec_tree(self.experiment))
 
     @cached_property
     def earlier_hashes(self) -> frozenset[str]:
-        """What `spec_hash` was before the fields in `ADDED` existed, back to the first that stands elsewhere."""
-        found, without = set(), dict[tuple[str, str], Any]()
+        """The hashes that it had before the fields in `ADDED` existed, back to the first that it sets otherwise."""
+        hashes, without = set(), dict[tuple[str, str], Any]()
         for step in ADDED:
             without |= step
             tree = spec_tree(self.experiment, without)
             if tree is None:
                 break
-            found.add(tree_hash(tree))
-        return frozenset(found)
+            hashes.add(tree_hash(tree))
+        return frozenset(hashes)
 
     @cached_property
     def cost_key(self) -> str:
@@ -173,7 +173,7 @@ def make_jobs(
     settings = parse_exponents(cell.set)
     with in_context(f"cell {cell.name!r}: "):
         experiment = find_experiment(cell.recipe).override(*as_settings(settings))
-        further = {evaluation_name(one): experiment.evaluation.override(*as_settings(one)) for one in also}
+        further = {evaluation_name(changes): experiment.evaluation.override(*as_settings(changes)) for changes in also}
         if "seed" in cell.set:
             raise UserError("'seed' cannot be set there; list the seeds in 'seeds'", code="seed-in-settings")
         if experiment.training.precision == "auto":
@@ -187,11 +187,18 @@ def make_jobs(
         chosen = chosen[:1]
     return [
         Job(
-            cell.name, cell.recipe, settings, seed, experiment.override(f"seed={seed}"), splits,
-            group or f"{cell.name}-seed{seed}", selection_only, further,
+            cell.name,
+            cell.recipe,
+            settings,
+            seed,
+            experiment.override(f"seed={seed}"),
+            splits,
+            group or f"{cell.name}-seed{seed}",
+            selection_only,
+            further,
         )
         for seed in chosen
-    ]  # fmt: skip
+    ]
 
 
 def evaluation_name(settings: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Runs jobs within a time limit: skips the finished, resumes what was cut off, survives failures."""
+"""Schedule of jobs within a time limit: skip the finished, resume what was cut off, survive failures."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def run_jobs(
 
 
 def hours_left(max_hours: float | None, begun: float) -> float | None:
-    """The rest of the time allowed since a moment: at least so much that everything is priced."""
+    """The rest of `max_hours` since `begun` (of `perf_counter`): at least so much that everything is priced."""
     return None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
 
 
@@ -152,7 +152,7 @@ class _Schedule:
             self._refuse(rest, [self.seconds(job) for job in rest], "the engine did not ask for it")
 
     def refuse_late(self) -> None:
-        """Say what would not be started if every run took as long as it may."""
+        """Refuse the jobs that would not be started if every run took as long as it may."""
         spent = 0.0
         for group, needed in self._groups():
             if spent + sum(needed) > self.limit:
@@ -162,8 +162,7 @@ class _Schedule:
 
     def _groups(self) -> Iterator[tuple[list[Job], list[float]]]:
         """The jobs of each group and what they need, in seconds, as it is known when the group's turn comes."""
-        for _, some in groupby(self.left, key=lambda job: job.group):
-            group = list(some)
+        for group in (list(jobs) for _, jobs in groupby(self.left, key=lambda job: job.group)):
             yield group, [self.seconds(job) for job in group]
 
     def _refuse(self, group: list[Job], needed: list[float], why: str = TOO_LONG) -> None:

@@ -33,7 +33,7 @@ from fullrank.sweeps.jobs import (
     check_distinct_folders,
     check_name,
     make_jobs,
-)  # fmt: skip
+)
 
 Whole = Annotated[int, Field(ge=-MOST_SEED, le=MOST_SEED)]
 
@@ -66,19 +66,19 @@ class Range(Spec):
         """The ends of a range of real numbers."""
         return self.log or self.uniform or (0.0, 1.0)
 
-    def at(self, place: float) -> Any:
-        """The value at a place in [0, 1); numbers to 3 significant digits, within the range."""
+    def at(self, position: float) -> Any:
+        """The value at a position in [0, 1); numbers to 3 significant digits, within the range."""
         if self.choice is not None:
-            return self.choice[int(place * len(self.choice))]
+            return self.choice[int(position * len(self.choice))]
         if self.integer is not None:
-            return self.integer[0] + int(place * (self.integer[1] - self.integer[0] + 1))
+            return self.integer[0] + int(position * (self.integer[1] - self.integer[0] + 1))
         low, high = self.ends
         if self.log is not None:
-            return self.tidy(low * (high / low) ** place)
-        return self.tidy(low + (high - low) * place)
+            return self.tidy(low * (high / low) ** position)
+        return self.tidy(low + (high - low) * position)
 
     def tidy(self, value: Any) -> Any:
-        """A value as it is tried: of a choice the one at this place, a number to 3 significant digits in the range."""
+        """A value as it is tried: the choice at this index, or a number to 3 significant digits in the range."""
         if self.choice is not None:
             return self.choice[value]
         if self.integer is not None:
@@ -87,10 +87,10 @@ class Range(Spec):
         return min(max(float(f"{value:.3g}"), low), high)
 
     def place_of(self, value: Any) -> Any:
-        """The inverse of `tidy`: of a choice its place, else the value.
+        """The inverse of `tidy`: the index of a choice, else the value.
 
-        Raises `ValueError` for what is none of the choices. They are compared as JSON, which a kept value has been:
-        there a tuple is a list, and True is not 1.
+        Raises `ValueError` for a value that is no choice. Choices are compared as JSON, which plan.json holds: there a
+        tuple is a list, and True is not 1.
         """
         if self.choice is None:
             return value
@@ -116,7 +116,7 @@ class SearchCell(Cell):
 
 
 class Search(StudyFile):
-    """What `tune` tries. Every cell gets the same number of trials, the first of them its own defaults.
+    """A search of `tune`. Every cell gets the same number of trials, the first of them its own defaults.
 
     Trials are evaluated on the validation split; there is no setting that would look at the test split.
     """
@@ -136,7 +136,7 @@ class Search(StudyFile):
     seeds: Annotated[tuple[SeedNumber, ...], DIFFERENT] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each trial is trained with each of these; its score is the mean."""
     seed: SeedNumber = 0
-    """Of the points tried."""
+    """Seed of the points that are tried."""
 
     @model_validator(mode="after")
     def _every_cell_has_a_space(self) -> Search:
@@ -173,9 +173,9 @@ class Search(StudyFile):
         return self
 
     def with_settings(self, settings: Settings) -> Search:
-        """The same search with settings that win over those of every cell."""
-        made = [c.model_copy(update={"set": {**self.set, **c.set, **settings}}) for c in self.cells]
-        return self.model_copy(update={"cells": tuple(made), "set": {}})
+        """A copy with settings that win over those of every cell."""
+        cells = [c.model_copy(update={"set": {**self.set, **c.set, **settings}}) for c in self.cells]
+        return self.model_copy(update={"cells": tuple(cells), "set": {}})
 
     def trial_settings(self, cell: SearchCell) -> list[Settings]:
         """The values of each trial of a cell by axis, different from one another; trial 0 changes nothing.
@@ -185,7 +185,7 @@ class Search(StudyFile):
         space = self.space_of(cell)
         tried: list[Settings] = [{}]
         for point in itertools.islice(halton(len(space), self.seed), 200 + 20 * self.trials):
-            values = {path: some.at(u) for (path, some), u in zip(space.items(), point, strict=True)}
+            values = {path: axis.at(u) for (path, axis), u in zip(space.items(), point, strict=True)}
             if values not in tried:
                 tried.append(values)
             if len(tried) == self.trials:
@@ -197,7 +197,7 @@ class Search(StudyFile):
         )
 
     def space_of(self, cell: SearchCell) -> dict[str, Range]:
-        """What is searched in a cell."""
+        """The search space of a cell: its own, or that of all."""
         return cell.space or self.space
 
     def plan(self) -> Plan:
@@ -205,8 +205,8 @@ class Search(StudyFile):
         return {cell.name: self.trial_settings(cell) for cell in self.cells}
 
     def jobs(self, plan: Plan | None = None) -> list[Job]:
-        """Trial by trial, all cells in each. Every experiment is built here: a bad setting is found before any runs."""
-        made: list[Job] = []
+        """Jobs trial by trial, all cells in each. A bad setting is found here, before any runs."""
+        jobs: list[Job] = []
         plan = self.plan() if plan is None else plan
         for trial in range(len(plan[self.cells[0].name])):
             for cell in self.cells:
@@ -215,9 +215,9 @@ class Search(StudyFile):
                 plain = Cell(name=name, recipe=cell.recipe, set=settings)
                 for job in make_jobs(plain, self.seeds, ("validation",), group=f"trial {trial}", selection_only=True):
                     epochs = max(1, round(job.experiment.training.max_epochs * self.epochs_share))
-                    made.append(replace(job, experiment=job.experiment.override(f"training.max_epochs={epochs}")))
-        check_distinct_folders(made)
-        return made
+                    jobs.append(replace(job, experiment=job.experiment.override(f"training.max_epochs={epochs}")))
+        check_distinct_folders(jobs)
+        return jobs
 
 
 def paths_of(axis: str) -> list[str]:
@@ -226,7 +226,7 @@ def paths_of(axis: str) -> list[str]:
 
 
 def settings_of(values: Settings) -> Settings:
-    """The settings that a trial's values by axis are of."""
+    """The settings of a trial from its values by axis."""
     return {path: value for axis, value in values.items() for path in paths_of(axis)}
 
 

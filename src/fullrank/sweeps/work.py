@@ -50,7 +50,7 @@ def run_job(
     progress: bool = False,
     device: str = "auto",
 ) -> Row:
-    """Train, evaluate, and say so in one row. A run folder that was cut off is continued from its last checkpoint."""
+    """Train and evaluate a job, and return its row. A run folder that was cut off is continued from its last checkpoint."""
     folder = job.run_folder(out)
     resume = (folder / "manifest.json").is_file()
     first, earlier = steps_done(folder), logged_seconds(folder) if resume else 0.0
@@ -60,15 +60,16 @@ def run_job(
     model: Any = run.model().to(resolve_device(device))
     evaluations = replace(job, experiment=run.spec).evaluations
     evaluate = partial(EVALUATE[run.spec.problem], model, store)
-    made = {asked: evaluate(*asked).dump() for asked in dict.fromkeys(evaluations.values())}  # two may be the same
-    found = {name: made[asked] for name, asked in evaluations.items()}
+    distinct = dict.fromkeys(evaluations.values())  # two may be the same
+    dumps = {evaluation: evaluate(*evaluation).dump() for evaluation in distinct}
+    dumped = {name: dumps[evaluation] for name, evaluation in evaluations.items()}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     # metrics among sampled negatives, and their gaps, where they were asked for
-    sampled = {name: result["sampled"] for name, result in found.items() if "sampled" in result}
+    sampled = {name: result["sampled"] for name, result in dumped.items() if "sampled" in result}
     return {
         **job_fields(job, store),
-        "metrics": {name: result["metrics"] for name, result in found.items()},
-        "stderr": {name: result["stderr"] for name, result in found.items()},
+        "metrics": {name: result["metrics"] for name, result in dumped.items()},
+        "stderr": {name: result["stderr"] for name, result in dumped.items()},
         **({"sampled": sampled} if sampled else {}),
         **training_figures(run, job),
         "precision": run.spec.training.precision,
@@ -77,7 +78,7 @@ def run_job(
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "estimated_seconds": None if cost is None else round(cost.total, 2),
         "resumed_at_step": first if resume else None,
-        "protocol": {name: result["protocol"] for name, result in found.items()},
+        "protocol": {name: result["protocol"] for name, result in dumped.items()},
         **_stamp(),
     }
 
@@ -90,7 +91,7 @@ def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> R
 
 
 def job_fields(job: Job, store: AnyStore) -> Row:
-    """What a row is about."""
+    """The fields of a row that name its job and its data."""
     return {
         "cell": job.cell,
         "recipe": job.recipe,
@@ -118,7 +119,7 @@ def training_figures(run: Run, job: Job) -> Row:
 
 
 def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
-    """How large the model is and what it costs, where that is counted."""
+    """Parameters and FLOPs of the model, where they are counted."""
     if "size" in run.manifest:
         return {"size": run.manifest["size"]}
     if not isinstance(model, RecommenderModel) or store.problem != "retrieval":
@@ -158,7 +159,7 @@ def _stamp() -> Row:
 
 @dataclass(frozen=True)
 class Work:
-    """One job and all that it needs. In another process it is plain data of a few kB: of its store the path alone."""
+    """One job and all that it needs; sent to another process, a few kB of plain data with the path of the store."""
 
     job: Job
     store: AnyStore | StoreAt
