@@ -3,9 +3,10 @@
     Cascade("runs/sasrec", "runs/dcnv2", items="movies.parquet").recommend({"me": [2, 3, 5]}, context={"hour": 20})
     Cascade("runs/sasrec", "runs/dcnv2").evaluate("test").differences["ndcg@10"]
 
-The retriever is any run that ranks a catalogue, the ranker any ranking model. What the ranker reads of a user, of an
-item and of the context is encoded once for each of them; a pair (user, candidate) is a gather. Pairs exist in chunks
-alone: U users and C candidates never make a table of U x C rows of features. R pairs of a chunk, B users of a block.
+The retriever is any run that ranks a catalogue, the ranker any ranking model. What the ranker reads
+of a user, of an item and of the context is encoded once for each of them; a pair (user, candidate)
+is a gather. Pairs exist in chunks alone: U users and C candidates never make a table of U x C rows
+of features. R pairs of a chunk, B users of a block.
 """
 
 from __future__ import annotations
@@ -72,13 +73,14 @@ STAGE_DEFAULTS: StageKeywords = {"store": None, "impressions": None, "device": "
 class Cascade:
     """A retriever and a ranker, opened once.
 
-    `retriever` and `ranker` are run folders, runs, or `RetrievalStage` and `RankingStage` of models in memory. `users`
-    and `items` are tables (a path or a DataFrame) with a row per id and the columns that the ranker reads; without them
-    those of the retriever's store and catalogue are taken. `user` and `item` name the columns of the ranker's schema
-    that hold the ids (else the group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has
-    that name or the usual one. `store` and `impressions` are the two stores, where they were moved since the training
-    (that of impressions is needed by runs of format 1 alone).
-    Raises `UserError` where one of these is not what it should be.
+    `retriever` and `ranker` are run folders, runs, or `RetrievalStage` and `RankingStage` of models
+    in memory. `users` and `items` are tables (a path or a DataFrame) with a row per id and the
+    columns that the ranker reads; without them those of the retriever's store and catalogue are
+    taken. `user` and `item` name the columns of the ranker's schema that hold the ids (else the
+    group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has that name
+    or the usual one. `store` and `impressions` are the two stores, where they were moved since the
+    training (that of impressions is needed by runs of format 1 alone). Raises `UserError` where one
+    of these is not what it should be.
     """
 
     @takes(StageKeywords, STAGE_DEFAULTS)
@@ -93,9 +95,9 @@ class Cascade:
         item: str | None = None,
         **options: Unpack[StageKeywords],
     ):
-        stages = with_defaults(options, STAGE_DEFAULTS)
-        self.retriever = RetrievalStage.of(retriever, stages["store"])
-        self.ranker = RankingStage.of(ranker, stages["impressions"])
+        stage_options = with_defaults(options, STAGE_DEFAULTS)
+        self.retriever = RetrievalStage.of(retriever, stage_options["store"])
+        self.ranker = RankingStage.of(ranker, stage_options["impressions"])
         evaluation, catalog = self.retriever.evaluation, self.retriever.catalog
         self.encoder = self.ranker.encoder
         self._past = past_features(catalog.features, self.encoder)
@@ -120,7 +122,7 @@ class Cascade:
         self.predictor = Predictor(
             self.retriever.model,
             catalog,
-            device=stages["device"],
+            device=stage_options["device"],
             budget=evaluation.reasoning,
             decoding=evaluation.decoding,
             name=self.retriever.name,
@@ -150,14 +152,16 @@ class Cascade:
 
         The source is "ranker"; the columns are those of `fr.recommend`.
 
-        Histories as in `fr.recommend`, and so are filters and policies; or `users`, ids of the retriever's store, with
-        all their events there (`unknown_users` as there too). In a list of item lists nobody is named: what is read of
-        users is missing. Sequences that are called like an event feature of the retriever's store are those of the past
-        events, from the store or from columns of a table of histories. `context` has what the ranker reads beside user
-        and item: {"hour": 20} for all, or a table with a row for each user. `features` as in `fr.recommend`, for both:
-        a field of the ranker that they name has their value, over that of the context and of the table of users. The
-        score is the click probability, and that of `blend` > 0 a mix with the retriever's order
-        (`blend_scores`). Users for whom the retriever finds nothing are an error, or skipped (`bare`).
+        Histories as in `fr.recommend`, and so are filters and policies; or `users`, ids of the
+        retriever's store, with all their events there (`unknown_users` as there too). In a list of
+        item lists nobody is named: what is read of users is missing. Sequences that are called like
+        an event feature of the retriever's store are those of the past events, from the store or
+        from columns of a table of histories. `context` has what the ranker reads beside user and
+        item: {"hour": 20} for all, or a table with a row for each user. `features` as in
+        `fr.recommend`, for both: a field of the ranker that they name has their value, over that of
+        the context and of the table of users. The score is the click probability, and that of
+        `blend` > 0 a mix with the retriever's order (`blend_scores`). Users for whom the retriever
+        finds nothing are an error, or skipped (`bare`).
         """
         wanted = ListOptions.of(options)
         check_candidates(wanted.k, candidates, blend)
@@ -199,8 +203,8 @@ class Cascade:
     ) -> CascadeResult:
         """Measure the retriever's lists and the re-ranked ones on the same users, with paired differences.
 
-        `set` changes the retriever's evaluation (`"ks=[10]"`), the rest is as in `recommend`. Warns where the ranker
-        may have been trained on the targets (`leakage`).
+        `set` changes the retriever's evaluation (`"ks=[10]"`), the rest is as in `recommend`. Warns
+        where the ranker may have been trained on the targets (`leakage`).
         """
         spec = self.retriever.evaluation.override(*check_overrides(set))
         check_type("split", split, str, "'validation' or 'test'")
@@ -217,7 +221,8 @@ class Cascade:
     def ordering(self, context: Any, said: Collection[str] = ()) -> Reranker:
         """A reranker for one `context`, and for features that callers say of users and requests (`said`: their names).
 
-        Raises `UserError` where a field has no source. The catalogue is encoded once for each choice of the items' columns, not once for each call.
+        Raises `UserError` where a field has no source. The catalogue is encoded once for each
+        choice of the items' columns, not once for each call.
         """
         names = [field.name for field in self.encoder.schema.fields]
         context_fields = Context(context, names, self._user_keys)
@@ -226,7 +231,9 @@ class Cascade:
         plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, known, self._past)
         if plan.items not in self._encoded_items:
             self._encoded_items[plan.items] = self._encode_items(plan)
-        return Reranker(self.ranker, self.users, self.user, plan, context_fields, self._encoded_items[plan.items], self._past)
+        return Reranker(
+            self.ranker, self.users, self.user, plan, context_fields, self._encoded_items[plan.items], self._past
+        )
 
     def _encode_items(self, plan: FieldPlan) -> EncodedFields:
         """The catalogue as the ranker reads it: the fields of `plan.items`, a row for each item."""

@@ -1,9 +1,10 @@
 """Evaluation of a cascade: retrieved and re-ranked lists of the same users, measured alike, and their difference.
 
-The times of the two stores tell whether a ranker may have been trained on what the retriever is tested on (`leakage`).
-Consistent are two stores that were split at the same moment: `global_time` for events and `temporal` for impressions,
-with the same `validation_from` and `test_from`. Leave-one-out cannot be: the last event of a user who left early lies
-before the moment at which a ranker's training ends.
+The times of the two stores tell whether a ranker may have been trained on what the retriever is
+tested on (`leakage`). Consistent are two stores that were split at the same moment: `global_time`
+for events and `temporal` for impressions, with the same `validation_from` and `test_from`.
+Leave-one-out cannot be: the last event of a user who left early lies before the moment at which a
+ranker's training ends.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class CascadeResult:
     def save(self, folder: Path | str) -> None:
         """Write `cascade.json`, and both results into `before` and `after` (`EvaluationResult.load` reads them).
 
-        The folder is replaced at once. Raises `UserError` where it holds anything else, and where the disk refuses.
+        The folder is replaced at once. Raises `UserError` where it holds anything else, and where
+        the disk refuses.
         """
         out = Path(folder)
         self.check_folder(out)
@@ -147,8 +149,9 @@ def evaluate_cascade(
 def leakage(store: Store, split: str, last: int | None) -> tuple[JsonObject, str | None]:
     """Facts about the times of a split's targets, and a sentence where they are a reason to doubt the numbers.
 
-    `last` is the time of the ranker's last training impression (seconds). The facts are that, `ranker_trained_until`,
-    and how many targets of the split are not later, `targets_not_later`; both None where either has no times.
+    `last` is the time of the ranker's last training impression (seconds). The facts are that,
+    `ranker_trained_until`, and how many targets of the split are not later, `targets_not_later`;
+    both None where either has no times.
     """
     if last is None or store.times is None:
         which = (

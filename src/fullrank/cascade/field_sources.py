@@ -1,4 +1,4 @@
-"""Where each field that a ranker reads comes from: tables of users and items, or the context of a call.
+"""Sources of the fields that a ranker reads: tables of users and items, or the context of a call.
 
 Tables have one row per id, found by the id as text, so that 42 and "42" are one.
 """
@@ -75,8 +75,9 @@ class FieldPlan:
 def id_column(schema: Schema, role: str, column: str | None) -> str:
     """The column of the schema that holds the ids of `role` (user or item).
 
-    Where no `column` is named: the group column (of users), or a field of a usual name. Raises `UserError` where there
-    is none, and for one that is no categorical field (a group column need not be a field).
+    Where no `column` is named: the group column (of users), or a field of a usual name. Raises
+    `UserError` where there is none, and for one that is no categorical field (a group column need
+    not be a field).
     """
     if column is not None:
         check_type(role, column, str, "the name of a column of the ranker's schema")
@@ -126,8 +127,8 @@ def plan_fields(
 ) -> FieldPlan:
     """The source of every field. Raises `UserError` for a field that no table has, or that both tables have.
 
-    A sequence that no table and no context has is the request's own history, where it shares the table of a field that
-    is read of items, or is a feature of its `events`.
+    A sequence that no table and no context has is the request's own history, where it shares the
+    table of a field that is read of items, or is a feature of its `events`.
     """
     places: dict[str, list[str]] = {"users": [], "items": [], "context": [], "history": []}
     lost = []

@@ -1,8 +1,9 @@
 """Rerank candidates by click probability: features of (user, item) pairs, their probabilities, and the blend.
 
-Each side of a pair is encoded once, and a pair is a gather of both. The encoding is the ranker's own
-(`data.impressions.encoding`): what `predict` gives for the joined table of pairs is what is given here, an unknown
-value is id 1 and a missing one id 0. B users of a block, C candidates of each, R pairs of a chunk.
+Each side of a pair is encoded once, and a pair is a gather of both. The encoding is the ranker's
+own (`data.impressions.encoding`): what `predict` gives for the joined table of pairs is what is
+given here, an unknown value is id 1 and a missing one id 0. B users of a block, C candidates of
+each, R pairs of a chunk.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class Reranker:
     ) -> CandidateScores:
         """Scores of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
 
-        `users` are external ids, null where nobody is named; `histories` have items by internal ids, oldest first;
-        `stated` has the features that a caller gave of these users and requests.
+        `users` are external ids, null where nobody is named; `histories` have items by internal
+        ids, oldest first; `stated` has the features that a caller gave of these users and requests.
         """
         clicks = probabilities(self.ranker.model, self.pairs(users, histories, stated), ids)
         return blend_scores(clicks, scores, blend)
@@ -91,8 +92,10 @@ class Reranker:
         columns += [constant_column(name, None, len(users)) for name in self.plan.context if name not in here]
         encoded = encode_fields(encoder, columns, len(users), "the users")
         if stated is not None:
-            encoded = with_given(encoder, encoded, stated)
-        past = {name: event_feature.ids(histories) for name, event_feature in self.past.items() if name in self.plan.history}
+            encoded = with_stated(encoder, encoded, stated)
+        past = {
+            name: event_feature.ids(histories) for name, event_feature in self.past.items() if name in self.plan.history
+        }
         bags = history_bags(self.ranker, self.plan.history, self.items, histories.items, past)
         return PairFeatures(encoder, replace(encoded, bags=encoded.bags | bags), self.items)
 
@@ -152,7 +155,7 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
     )
 
 
-def with_given(encoder: FieldEncoder, known: EncodedFields, stated: Given) -> EncodedFields:
+def with_stated(encoder: FieldEncoder, known: EncodedFields, stated: Given) -> EncodedFields:
     """A copy of the fields of users with the `stated` values in their place; it may have other fields besides."""
     columns = [column for column in stated.frame if column.name in stated.said]
     new = encode_fields(encoder, columns, len(stated.frame), stated.what)
@@ -174,7 +177,7 @@ class PastFeature:
     """An event feature of the retriever's store that is a sequence of the ranker."""
 
     column: int
-    """Its column among the categories of events (`FeatureTable.categorical`)."""
+    """Index among the categories of events (`FeatureTable.categorical`)."""
     known: Int[np.ndarray, "V"]
     """The ranker's id of each of the store's V ids."""
 
@@ -185,8 +188,8 @@ class PastFeature:
 
 
 def past_features(theirs: FeatureEncoder | None, encoder: FieldEncoder) -> dict[str, PastFeature]:
-    """The event features of a retriever's catalogue that the ranker's `encoder` reads as sequences, by name: those
-    with a vocabulary."""
+    """The event features of a retriever's catalogue that the ranker's `encoder` reads as
+    sequences, by name: those with a vocabulary."""
     read = {
         field.name: field for field in encoder.multivalued if isinstance(field, SequenceOf) and field.shares is None
     }
@@ -208,9 +211,10 @@ def history_bags(
 ) -> dict[int, Jagged]:
     """The sequences of `names` by the number of their bag: of each event the ranker's id of the shared field.
 
-    `items` has these fields, `histories` internal item ids, oldest first; `past` has the ids of event features, beside
-    the items. A missing value is left out, as in training, but where the sequence keeps it or the model reads sequences
-    event by event: there it is an event of the missing value.
+    `items` has these fields, `histories` internal item ids, oldest first; `past` has the ids of
+    event features, beside the items. A missing value is left out, as in training, but where the
+    sequence keeps it or the model reads sequences event by event: there it is an event of the
+    missing value.
     """
     encoder = ranker.encoder
     aligned = {number for group in ranker.model.parallel for number in group}
@@ -267,8 +271,8 @@ def probabilities(model: ClickModel, pairs: PairFeatures, ids: Int[np.ndarray, "
 def blend_scores(ranker: CandidateScores, retriever: CandidateScores, share: float) -> CandidateScores:
     """The scores that candidates are ordered by: probabilities, or (1 - share) z(logit) + share z(retriever's score).
 
-    z is standardised over the user's candidates (mean 0, deviation 1), because the two scales have nothing in common.
-    Empty places are -inf in both and stay so.
+    z is standardised over the user's candidates (mean 0, deviation 1), because the two scales have
+    nothing in common. Empty places are -inf in both and stay so.
     """
     if share == 0:
         return ranker

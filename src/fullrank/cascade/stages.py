@@ -34,7 +34,8 @@ class RetrievalStage:
     def of(cls, stage: RetrievalStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RetrievalStage:
         """Open a run as a retriever.
 
-        Raises `UserError` for a ranking model, and for a store given as `data` that is not the run's.
+        Raises `UserError` for a ranking model, and for a store given as `data` that is not the
+        run's.
         """
         if isinstance(stage, RetrievalStage):
             return stage
@@ -70,7 +71,9 @@ class RankingStage:
     def of(cls, stage: RankingStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RankingStage:
         """Open a run as a ranker.
 
-        Raises `UserError` for a run that is no ranking model, and for a store in `data` that is not its own. A run of format 1 needs its store, which is `data` where it was moved: `UserError` where it is not there.
+        Raises `UserError` for a run that is no ranking model, and for a store in `data` that is not
+        its own. A run of format 1 needs its store, which is `data` where it was moved: `UserError`
+        where it is not there.
         """
         if isinstance(stage, RankingStage):
             return stage

@@ -6,8 +6,9 @@
 3. A blend of the best counted and the best raced runs, without members that bring nothing. It is taken where it is
    better than the best of them by half of its standard error or more; else that one is.
 
-OUT is the run that was taken. OUT-auto holds what it came from: the runs (cells), their rows, and plan.json, where each
-decision is written before it is acted on, so that a call that was killed goes on to the same end.
+OUT is the run that was taken. OUT-auto holds what it came from: the runs (cells), their rows, and
+plan.json, where each decision is written before it is acted on, so that a call that was killed goes
+on to the same end.
 """
 
 from __future__ import annotations
@@ -55,7 +56,6 @@ LEAST_RACED = 10.0
 """Seconds below which nothing is raced: pricing a contender takes as long."""
 LEAST_EPOCHS, MOST_EPOCHS = 3, 200
 """Fewest epochs of a contender in the first round, and most in any."""
-STAGES = ("counting models", "racing recipes", "training the best", "blending", "evaluating on test")
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ def auto(
 ) -> AutoResult:
     """Find the best run for a store within `minutes`, and write it into the folder `out`.
 
-    `engine` runs the runs, where not one after another here. `tell` is called with the name of a stage and returns its
-    progress, which is called with (done, in all). Raises `UserError` for a store without validation targets, and for an
-    `OUT-auto` that was begun with other arguments.
+    `engine` runs the runs, where not one after another here. `tell` is called with the name of a
+    stage and returns its progress, which is called with (done, in all). Raises `UserError` for a
+    store without validation targets, and for an `OUT-auto` that was begun with other arguments.
     """
     check_place(out, overwrite=overwrite)
     work, begun = work_folder(out), time.perf_counter()
@@ -212,7 +212,7 @@ def auto(
         choices = _choose(race, rows, out, overwrite=overwrite, tell=tell)
         best = choices[0].run
         model: Any = best.model().to(resolve_device(device))
-        test = evaluate(model, store, "test", best.spec.lists, progress=tell(STAGES[4]))
+        test = evaluate(model, store, "test", best.spec.lists, progress=tell("evaluating on test"))
     said, facts = sentence_of(choices, race.metric), tuple(race.facts.sentences())
     return AutoResult(Run.open(out), race.metric, said, facts, choices, tuple(rows), test, time.perf_counter() - begun)
 
@@ -252,15 +252,13 @@ class Race:
 
     def run(self, tell: Tell) -> list[Row]:
         """The rows of all runs that ended, the best first."""
-        rows = self._rows(tell(STAGES[0]), [self._job(name, name, {}) for name in COUNTED])
-        known, step = contenders(self.facts), tell(STAGES[1])
+        rows = self._rows(tell("counting models"), [self._job(name, name, {}) for name in COUNTED])
+        known, step = contenders(self.facts), tell("racing recipes")
         first = self.plan.decide("first", lambda: self._epochs(known))
-        jobs = {name: self._job(f"{name}-first", *known[name], epochs=epochs) for name, epochs in first.items()}
-        raced = self._rows(step, list(jobs.values()))
-        names = {job.cell: name for name, job in jobs.items()}
-        second = self.plan.decide("second", lambda: self._last(raced, names))
-        last = [self._job(f"{name}-last", *known[name], epochs=epochs) for name, epochs in second.items()]
-        return sorted([*rows, *raced, *self._rows(tell(STAGES[2]), last)], key=self.value, reverse=True)
+        raced = self._rows(step, [self._job(f"{name}-first", *known[name], epochs) for name, epochs in first.items()])
+        second = self.plan.decide("second", lambda: self._last(raced))
+        last = [self._job(f"{name}-last", *known[name], epochs) for name, epochs in second.items()]
+        return sorted([*rows, *raced, *self._rows(tell("training the best"), last)], key=self.value, reverse=True)
 
     def value(self, row: Row) -> float:
         """The selection metric of a row."""
@@ -289,7 +287,8 @@ class Race:
     def _epochs(self, known: Mapping[str, tuple[str, Settings]]) -> dict[str, int]:
         """Epochs of each contender in the first round: as many as an equal share of its time buys.
 
-        Contenders that do not get an epoch are left out, and so are those that this store or machine cannot train.
+        Contenders that do not get an epoch are left out, and so are those that this store or
+        machine cannot train.
         """
         costs: dict[str, JobCost] = {}
         if self.left < LEAST_RACED:
@@ -318,14 +317,14 @@ class Race:
         quickest = min(costs, key=lambda name: costs[name].train)
         return {quickest: 1} if costs[quickest].total < self.left else {}
 
-    def _last(self, raced: Sequence[Row], names: Mapping[str, str]) -> dict[str, int]:
+    def _last(self, raced: Sequence[Row]) -> dict[str, int]:
         """Epochs of each contender in the second round: as many as the rest of the time buys."""
         best = sorted(raced, key=self.value, reverse=True)[:LAST]
         epochs = {}
         for row in best:
             allowed = int((self.share(len(best)) - row["seconds"]["evaluate"]) / max(seconds_per_epoch(row), 1e-6))
             if allowed > 1.3 * row["epochs"]:
-                epochs[names[row["cell"]]] = min(allowed, MOST_EPOCHS)
+                epochs[row["cell"].removesuffix("-first")] = min(allowed, MOST_EPOCHS)
         return epochs
 
 
@@ -336,14 +335,14 @@ def seconds_per_epoch(row: Row) -> float:
 
 def _choose(race: Race, rows: Sequence[Row], out: Path, *, overwrite: bool, tell: Tell) -> tuple[Choice, ...]:
     """Blend the best runs, write the best of all into the folder `out`, and return the choices, best first."""
-    step, cells = tell(STAGES[3]), race.plan.decide("members", lambda: _members(rows))
+    step, cells = tell("blending"), race.plan.decide("members", lambda: _members(rows))
     values = {row["cell"]: race.value(row) for row in rows}
     runs = {cell: Run.open(race.work / "cells" / f"{cell}-seed{race.seed}") for cell in cells}
-    choices = [_measured(race, cell, run, values[cell]) for cell, run in runs.items()]
+    choices = [_measure_choice(race, cell, run, values[cell]) for cell, run in runs.items()]
     if len(runs) > 1:
-        joined = _blended(race, runs, step)
+        joined = _blend_runs(race, runs, step)
         gains = joined.manifest["blend"]
-        whole = _measured(race, BLEND, joined, gains["blend"])
+        whole = _measure_choice(race, BLEND, joined, gains["blend"])
         if whole.value > max(values.values()) + gains["blend_se"] * LEAST_GAIN:
             choices.append(whole)
     choices.sort(key=lambda choice: -choice.value)
@@ -362,15 +361,13 @@ def _members(rows: Sequence[Row]) -> list[str]:
     return [row["cell"] for name, row in best.items() if name not in COUNTED][:RACED_IN_BLEND] + of_counted
 
 
-def _blended(race: Race, runs: Mapping[str, Run], progress: Progress) -> Run:
+def _blend_runs(race: Race, runs: Mapping[str, Run], progress: Progress) -> Run:
     """A blend of all runs, or of those that bring something where that is as good."""
     settings = [f"{path}={value}" for path, value in race.common.items()]
 
     def blended(joined: Sequence[Run], name: str) -> Run:
         device = resolve_device(race.device)
-        return blend(
-            joined, race.store, race.work / name, settings, device=device, overwrite=True, progress=progress
-        )
+        return blend(joined, race.store, race.work / name, settings, device=device, overwrite=True, progress=progress)
 
     whole = blended(list(runs.values()), "blend")
     gains = whole.manifest["blend"]
@@ -382,7 +379,7 @@ def _blended(race: Race, runs: Mapping[str, Run], progress: Progress) -> Run:
     return fewer if fewer.manifest["blend"]["blend"] > gains["blend"] - gains["blend_se"] / 4 else whole
 
 
-def _measured(race: Race, name: str, run: Run, value: float) -> Choice:
+def _measure_choice(race: Race, name: str, run: Run, value: float) -> Choice:
     """A run as a choice: its costs are measured by one evaluation on validation."""
     model: Any = run.model().to(resolve_device(race.device))
     begun = time.perf_counter()

@@ -1,7 +1,7 @@
 """Cost of a job, measured before it runs by a few steps of the real training loop and the evaluation of a few users.
 
-The estimate is for all epochs, so patience can only make a run shorter. Not in it: reading the store, log rows and
-checkpoints. Only the validation split is read.
+The estimate is for all epochs, so patience can only make a run shorter. Not in it: reading the
+store, log rows and checkpoints. Only the validation split is read.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def measure_costs(
 ) -> dict[str, JobCost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
 
-    Raises `UserError` where a model cannot be built or trained on this store, so that it is found before any job runs.
+    Raises `UserError` where a model cannot be built or trained on this store, so that it is found
+    before any job runs.
     """
     costs: dict[str, JobCost | None] = {}
     for job in jobs:
@@ -130,7 +131,10 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device:
 
 
 def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_metrics: bool) -> float:
-    """Seconds of one evaluation on validation: measured on growing shares of it, then drawn out in a line."""
+    """Seconds of one evaluation on validation, extrapolated from growing shares of it.
+
+    `points` are (share, seconds); the line through the last two gives the seconds at share 1.
+    """
     points: list[tuple[float, float]] = []
     for share in SHARES:
         begun = time.perf_counter()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -41,8 +41,9 @@ ADDED: tuple[dict[tuple[str, str], Any], ...] = (
     },
     {("transformer", "norm_affine"): True},
 )
-"""Fields of today's hashes that joined their Specs when rows were already kept, newest first: (kind, field) -> the
-value that changes nothing. Closed: a field added from now on is declared where it stands, with `core.spec.later`."""
+"""Fields of today's hashes that joined their Specs when rows were already kept, newest first:
+(kind, field) -> the value that changes nothing. Closed: a field added from now on is declared
+where it stands, with `core.spec.later`."""
 
 
 Settings = dict[str, Any]
@@ -54,14 +55,11 @@ def recipe_label(recipe: str) -> str:
     return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
 
 
-S = TypeVar("S", bound=Spec)
-
-
 class StudyFile(Spec):
     """A grid or a search, which stand in files."""
 
     @classmethod
-    def read(cls: type[S], path: str | Path) -> S:
+    def read(cls, path: str | Path) -> Self:
         """Read a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
         with in_context(f"{path}: "):
             return cls.from_text(read_text(path))
@@ -105,7 +103,7 @@ class Job:
     cell: str
     recipe: str
     settings: Mapping[str, Any]
-    """What was changed in the recipe (the seed apart)."""
+    """Settings that were changed in the recipe (the seed apart)."""
     seed: int
     experiment: Experiment
     splits: tuple[Split, ...]
@@ -123,7 +121,7 @@ class Job:
         return f"{self.cell}-seed{self.seed}"
 
     def run_folder(self, out: Path) -> Path:
-        """Where its run is written, of a sweep into `out`."""
+        """Its run folder in the folder `out` of a sweep."""
         return out / "cells" / self.folder
 
     @property
@@ -219,7 +217,7 @@ def as_settings(settings: Mapping[str, Any]) -> list[str]:
 
 
 def parse_exponents(settings: Mapping[str, Any]) -> Settings:
-    """The same settings with `1e-3`, which YAML reads as text, as the number that was meant."""
+    """Turn texts like `1e-3`, which YAML does not read as numbers, into numbers."""
     meant = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
     return {k: float(v) if isinstance(v, str) and meant.fullmatch(v) else v for k, v in settings.items()}
 

@@ -157,7 +157,7 @@ class Outcome:
     costs: dict[str, JobCost | None] = field(default_factory=dict)
     """By `Job.cost_key`; jobs that were finished before are not in it."""
     estimate: list[JsonObject] = field(default_factory=list)
-    """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
+    """Expected cost of each job before the first one ran: cell, seed, hours (at most)."""
     not_run: list[JsonObject] = field(default_factory=list)
     """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
     hours: float = 0.0

@@ -55,11 +55,12 @@ def run_jobs(
 ) -> Outcome:
     """Hand the jobs to the engine in order. `on_row` is called after every new row, and once when all is over.
 
-    `start`: which of the unfinished jobs are run; of the others the outcome has the rows that are there. Jobs that are
-    not `priced` cost nothing as far as is known: their caller has looked at the time.
-    Jobs of one group that together do not fit the rest of `max_hours` are not started and listed in `not_run`.
-    Raises `UserError` for what is wrong before the first job runs: a model that cannot be built, a run folder of
-    another spec, a folder in use. A job that fails later leaves a row with its error and the others go on.
+    `start`: which of the unfinished jobs are run; of the others the outcome has the rows that are
+    there. Jobs that are not `priced` cost nothing as far as is known: their caller has looked at
+    the time. Jobs of one group that together do not fit the rest of `max_hours` are not started and
+    listed in `not_run`. Raises `UserError` for what is wrong before the first job runs: a model
+    that cannot be built, a run folder of another spec, a folder in use. A job that fails later
+    leaves a row with its error and the others go on.
     """
     if max_hours is not None and not max_hours > 0:
         raise UserError(

@@ -1,10 +1,11 @@
-"""The search space of `tune`: ranges of settings, and the points tried in them, Halton's by default, TPE (Optuna) on
-request.
+"""The search space of `tune`: ranges of settings, and the points tried in them, Halton's by
+default, TPE (Optuna) on request.
 
-`halton` is a function of (seed, n) alone, so every cell of a search tries settings that are known before the first run.
-`tpe` chooses each trial from the scores of those before it (Bergstra et al., "Algorithms for Hyper-Parameter
-Optimization", NeurIPS 2011) and is a function of the seed, the trial's number and these scores, whose order counts: a
-search that is cut off and goes on asks for the same trials as an unbroken one.
+`halton` is a function of (seed, n) alone, so every cell of a search tries settings that are known
+before the first run. `tpe` chooses each trial from the scores of those before it (Bergstra et al.,
+"Algorithms for Hyper-Parameter Optimization", NeurIPS 2011) and is a function of the seed, the
+trial's number and these scores, whose order counts: a search that is cut off and goes on asks for
+the same trials as an unbroken one.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class Range(Spec):
     def place_of(self, value: Any) -> Any:
         """The inverse of `tidy`: the index of a choice, else the value.
 
-        Raises `ValueError` for a value that is no choice. Choices are compared as JSON, which plan.json holds: there a
-        tuple is a list, and True is not 1.
+        Raises `ValueError` for a value that is no choice. Choices are compared as JSON, which
+        plan.json holds: there a tuple is a list, and True is not 1.
         """
         if self.choice is None:
             return value
@@ -124,7 +125,7 @@ class Search(StudyFile):
     name: str = "tune"
     """Name of the search in its records."""
     cells: tuple[SearchCell, ...] = Field(min_length=1)
-    """What is tuned."""
+    """Cells that are tuned."""
     space: dict[str, Range] = Field(default_factory=dict)
     """Search space of the cells that bring none of their own."""
     set: Settings = Field(default_factory=dict)
@@ -244,8 +245,9 @@ ATTEMPTS = 100
 def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
     """Points in the unit cube that fill it evenly; point n does not depend on how many follow.
 
-    Halton's sequence with each base's digits passed through random permutations (Owen 2017, arXiv:1706.02808), so that
-    few points in many dimensions are not on a line. Raises `UserError` where this scipy gives other points.
+    Halton's sequence with each base's digits passed through random permutations (Owen 2017,
+    arXiv:1706.02808), so that few points in many dimensions are not on a line. Raises `UserError`
+    where this scipy gives other points.
     """
     _check_scipy()
     engine = _halton_engine(dimensions, seed)
@@ -261,8 +263,8 @@ KNOWN_POINT = (0.6599202709073042, 0.27875379254107896, 0.17019453998976836)
 def _check_scipy() -> None:
     """Raise `UserError` where scipy and numpy give other points than those of recorded searches.
 
-    The permutations get into scipy's engine by a method that is private to it, and numpy does not promise that its
-    draws stay the same: neither would say so.
+    The permutations get into scipy's engine by a method that is private to it, and numpy does not
+    promise that its draws stay the same: neither would say so.
     """
     import scipy
 
@@ -301,8 +303,9 @@ def tpe(
 ) -> Settings:
     """Settings for the trial after those `tried`, whose scores are given (larger is better, None where one failed).
 
-    TPE prefers what did well: where few settings are left, all that it asks for may have been tried. The first of
-    `spare` that was not is taken then. Needs the extra `tune`. Raises `UserError` where there is none in `spare`.
+    TPE prefers what did well: where few settings are left, all that it asks for may have been
+    tried. The first of `spare` that was not is taken then. Needs the extra `tune`. Raises
+    `UserError` where there is none in `spare`.
     """
     optuna = package("optuna", "tune", "the sampler 'tpe'")
     kinds = {path: _distribution(values) for path, values in space.items()}

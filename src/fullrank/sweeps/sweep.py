@@ -1,9 +1,10 @@
 """sweep: every cell of a grid with every seed, one row of JSON each; a ladder: one grid on several stores.
 
-A grid has cells written out, or a base and axes multiplied out, each over some seeds. The stores of a ladder are for
-example nested shares of one (`fullrank subset`). Each has a sweep of its own in FOLDER/STORE, resumable by itself;
-FOLDER/rows.jsonl holds the rows of all, which is what scaling laws are fitted to. It is replaced after each row and
-keeps what earlier calls left of stores to come.
+A grid has cells written out, or a base and axes multiplied out, each over some seeds. The stores of
+a ladder are for example nested shares of one (`fullrank subset`). Each has a sweep of its own in
+FOLDER/STORE, resumable by itself; FOLDER/rows.jsonl holds the rows of all, which is what scaling
+laws are fitted to. It is replaced after each row and keeps what earlier calls left of stores to
+come.
 """
 
 from __future__ import annotations
@@ -203,10 +204,11 @@ DEFAULTS: dict[str, Any] = {
 def sweep(grid: Grid, store: AnyStore, out: str | Path, **options: Unpack[SweepOptions]) -> list[Row]:
     """Run a grid and return the newest row of each of its runs (failed ones have `error`), in the grid's order.
 
-    The same call again skips what is finished and goes on with what was cut off. `max_hours`: runs whose measured cost
-    does not fit what is left are not started. `results`: a JSON file with the grid, the rows and their means over
-    seeds, replaced after each row; `command` is noted in it. `engine`: where the runs are run, by default here.
-    Raises `UserError` for what is wrong in the grid, its settings or the folders, before anything runs.
+    The same call again skips what is finished and goes on with what was cut off. `max_hours`: runs
+    whose measured cost does not fit what is left are not started. `results`: a JSON file with the
+    grid, the rows and their means over seeds, replaced after each row; `command` is noted in it.
+    `engine`: where the runs are run, by default here. Raises `UserError` for what is wrong in the
+    grid, its settings or the folders, before anything runs.
     """
     check_store("store", store)
     return run_sweep(grid, store, out, **options).newest

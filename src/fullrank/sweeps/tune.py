@@ -1,8 +1,9 @@
 """tune: the best settings on validation, every cell with the same number of trials and share of its epochs.
 
-By Halton's points every trial is known before the first one runs. TPE is asked trial by trial, for all cells at a time,
-and told the scores of the trials before; what it asked for once is kept in plan.json and not asked again. Folders,
-costs, the time limit and going on after a stop are the runner's in both.
+By Halton's points every trial is known before the first one runs. TPE is asked trial by trial, for
+all cells at a time, and told the scores of the trials before; what it asked for once is kept in
+plan.json and not asked again. Folders, costs, the time limit and going on after a stop are the
+runner's in both.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ def tune(
 ) -> Tree:
     """Search a space on the validation split; returns what is written to `out`/tuned.json.
 
-    Trial by trial through all cells: where `max_hours` ends the search early, every cell still has had the same number
-    of trials, and only those count. `out`/grid.yaml holds the best settings, ready for `sweep`.
-    `engine`: where the trials are run, by default here. `sampler`: `halton` spreads the trials evenly; `tpe` (Optuna,
-    the extra `tune`) chooses those after the first few from the scores so far, so a dry run prices the first alone.
-    Raises `UserError` for what is wrong in the space, its settings or the folders, before anything runs.
+    Trial by trial through all cells: where `max_hours` ends the search early, every cell still has
+    had the same number of trials, and only those count. `out`/grid.yaml holds the best settings,
+    ready for `sweep`. `engine`: where the trials are run, by default here. `sampler`: `halton`
+    spreads the trials evenly; `tpe` (Optuna, the extra `tune`) chooses those after the first few
+    from the scores so far, so a dry run prices the first alone. Raises `UserError` for what is
+    wrong in the space, its settings or the folders, before anything runs.
     """
     check_store("store", store)
     if sampler not in SAMPLERS:
@@ -91,10 +93,10 @@ def tune(
 class PlannedTrials:
     """plan.json in the folder of a search by TPE: the settings of every trial that was asked for.
 
-    A trial that failed is run again by the next call. Its new score would change what TPE asks for as the later trials,
-    whose folders hold runs already, so those are taken from here. Cell -> hash of what its trials depend on -> settings
-    of its trials, the first ones included. Neither the number of trials nor the seeds are in the hash: more of either
-    keep the trials that there are.
+    A trial that failed is run again by the next call. Its new score would change what TPE asks for
+    as the later trials, whose folders hold runs already, so those are taken from here. Cell -> hash
+    of what its trials depend on -> settings of its trials, the first ones included. Neither the
+    number of trials nor the seeds are in the hash: more of either keep the trials that there are.
     """
 
     def __init__(self, folder: Path, space: Search, fingerprint: str):
@@ -152,7 +154,8 @@ def _by_tpe(
 ) -> Outcome:
     """Ask for a trial of every cell, run them, report their scores, and so on; `plan` grows, until the time is over.
 
-    A round runs its own trials alone: those that failed before were tried again by the first round of the call.
+    A round runs its own trials alone: those that failed before were tried again by the first round
+    of the call.
     """
     space, estimate, hours = planned.space, list(outcome.estimate), outcome.hours
     while not outcome.not_run and len(plan[space.cells[0].name]) < space.trials:

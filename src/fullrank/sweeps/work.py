@@ -1,7 +1,7 @@
 """One job from its start (or from where it was cut off) to its row, in this process or in another.
 
-Which jobs there are, what is finished already, the time limit, the rows on disk and the display belong to `run_jobs`;
-where jobs run, to a `parallel.Runner`.
+Which jobs there are, what is finished already, the time limit, the rows on disk and the display
+belong to `run_jobs`; where jobs run, to a `parallel.Runner`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def run_job(
     progress: bool = False,
     device: str = "auto",
 ) -> Row:
-    """Train and evaluate a job, and return its row. A run folder that was cut off is continued from its last checkpoint."""
+    """Train and evaluate a job, and return its row.
+
+    A run folder that was cut off is continued from its last checkpoint.
+    """
     folder = job.run_folder(out)
     resume = (folder / "manifest.json").is_file()
     first, earlier = steps_done(folder), logged_seconds(folder) if resume else 0.0
@@ -166,9 +169,10 @@ class Work:
     out: Path
     """Folder of the sweep, which the process that runs the job must see too: the run folder is made in it."""
     cost: JobCost | None = None
-    """What the job was expected to take; None where it was not measured."""
+    """Expected cost of the job; None where it was not measured."""
     progress: bool = False
-    """Print the progress of the training to stderr; another process does not: those of several could not be told apart.
+    """Print the progress of the training to stderr; another process does not: those of several
+    could not be told apart.
     """
     home: Path = field(default_factory=Path.cwd)
     """The folder that relative paths in the job's settings start from."""
@@ -187,7 +191,8 @@ class Work:
     def run(self, device: str = "auto", placed: Path | None = None) -> Row:
         """The job's row: an error is in the row, its traceback in the folder. `device` is where the model runs.
 
-        Raises `UserError` where the store cannot be opened, or another process does not let go of the run folder.
+        Raises `UserError` where the store cannot be opened, or another process does not let go of
+        the run folder.
         """
         with suppress(OSError):
             os.chdir(self.home)
