@@ -87,12 +87,14 @@ class EvaluateKeywords(ColumnKeywords, EngineKeywords, total=False):
 
 
 class PartKeywords(ListKeywords, EvaluateKeywords, total=False):
-    """Options of lists in parts: of the lists, the columns of their histories, and the engine that makes them."""
+    """Options of lists in parts: of the lists, the columns of their histories, and the engine that
+    makes them."""
 
 
 @public
 def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
-    """Build an experiment from a recipe's name, a file or an Experiment, with dotted settings (`"model.dim=128"`)."""
+    """Build an experiment from a recipe's name, a file or an Experiment, with dotted settings
+    (`"model.dim=128"`)."""
     check_texts("settings", settings, '"model.dim=128"')
     return (name if isinstance(name, Experiment) else find_experiment(name)).override(*settings)
 
@@ -789,7 +791,8 @@ def _later_events(run: Run, split: str, data: Any, events: Any, before: Any, col
 def _reasoner_of(
     run: AnyRun, split: Split, data: EventStoreOrPath, settings: Sequence[str], device: str
 ) -> tuple[Any, Store, Split, Evaluation]:
-    """The model of a run, a store and its split, and how it is evaluated, for the studies of reasoning steps."""
+    """The model of a run, a store and its split, and how it is evaluated, for the studies of
+    reasoning steps."""
     opened = opened_run(run)
     spec, store = opened.spec.lists.override(*settings), event_store_of(opened, data)
     return load(opened, device=device).model, store, split, spec

@@ -102,7 +102,10 @@ def verify(folder: str | Path) -> Verification:
 
 
 def manifest_of(folder: str | Path) -> tuple[Path, dict[str, Any], str]:
-    """The folder, its manifest and its kind. Raises `UserError` for a folder that cannot be verified."""
+    """The folder, its manifest and its kind.
+
+    Raises `UserError` for a folder that cannot be verified.
+    """
     path = check_path("the folder", folder)
     manifest = manifests.load_manifest(path) if (path / manifests.NAME).is_file() else {}
     kind = KINDS.get(str(manifest.get("format")), "run" if "format_version" in manifest else None)

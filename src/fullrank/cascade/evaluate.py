@@ -102,7 +102,8 @@ def evaluate_cascade(
     blend: float,
     progress: Progress,
 ) -> CascadeResult:
-    """Measure a retriever's lists and the order of a reranker; the arguments are those of `Cascade.evaluate`."""
+    """Measure a retriever's lists and the order of a reranker; the arguments are those of
+    `Cascade.evaluate`."""
     if spec.protocol != "full":
         raise UserError(
             "a cascade ranks the whole catalogue first: leave protocol at 'full'", code="needs-full-protocol"

@@ -74,13 +74,15 @@ class Reranker:
         return blend_scores(clicks, scores, blend)
 
     def require_some(self, users: pl.Series) -> None:
-        """Raise `UserError` where a table that is read knows none of these users: asked once, for all of them."""
+        """Raise `UserError` where a table that is read knows none of these users: asked once, for
+        all of them."""
         self.context.require_some(users)
         if self.users is not None and self._names:
             self.users.require_some(users, "users")
 
     def pairs(self, users: pl.Series, histories: Histories, stated: Given | None = None) -> PairFeatures:
-        """The features of these users with every item; `stated` wins over the context and the users' table."""
+        """The features of these users with every item; `stated` wins over the context and the
+        users' table."""
         columns = self.context.gather(users)
         if self._names:
             assert self.users is not None
@@ -111,7 +113,8 @@ class EncodedFields:
 
     categorical: Int[np.ndarray, "N c"]
     categorical_at: list[int]
-    """The position of each column among the categorical fields of the ranker; `numeric_at` likewise."""
+    """The position of each column among the categorical fields of the ranker; `numeric_at`
+    likewise."""
     numeric: Float[np.ndarray, "N n"]
     numeric_at: list[int]
     bags: dict[int, Jagged]
@@ -142,7 +145,10 @@ def behind(first: Jagged, second: Jagged) -> Jagged:
 
 
 def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int, what: str) -> EncodedFields:
-    """The fields that these columns hold, of `rows` rows. Raises `UserError` for values that the schema refuses."""
+    """The fields that these columns hold, of `rows` rows.
+
+    Raises `UserError` for values that the schema refuses.
+    """
     by_name = {column.name: column for column in columns}
     names = [field.name for field in encoder.schema.fields]
     frame = pl.DataFrame([by_name[name] if name in by_name else constant_column(name, None, rows) for name in names])
@@ -156,7 +162,8 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
 
 
 def with_stated(encoder: FieldEncoder, known: EncodedFields, stated: Given) -> EncodedFields:
-    """A copy of the fields of users with the `stated` values in their place; it may have other fields besides."""
+    """A copy of the fields of users with the `stated` values in their place; it may have other
+    fields besides."""
     columns = [column for column in stated.frame if column.name in stated.said]
     new = encode_fields(encoder, columns, len(stated.frame), stated.what)
     categorical, numeric, bags = known.categorical.copy(), known.numeric.copy(), dict(known.bags)
@@ -313,7 +320,8 @@ def check_candidates(k: int, candidates: int, blend: float) -> None:
 
 
 def _standardised(scores: CandidateScores, there: Bool[np.ndarray, "B C"]) -> CandidateScores:
-    """Each row less its mean, over its deviation, of the candidates that are `there`; 0 elsewhere."""
+    """Each row less its mean, over its deviation, of the candidates that are `there`; 0
+    elsewhere."""
     filled = np.where(there, scores, 0.0).astype(np.float64)
     count = np.maximum(there.sum(1, keepdims=True), 1)
     away = np.where(there, filled - filled.sum(1, keepdims=True) / count, 0.0)

@@ -65,7 +65,8 @@ class RankingStage:
     encoder: FieldEncoder
     name: str = "the ranker"
     trained_until: int | None = None
-    """The time of its last training impression (seconds); None where that is not known. Needed for evaluation."""
+    """The time of its last training impression (seconds); None where that is not known. Needed for
+    evaluation."""
 
     @classmethod
     def of(cls, stage: RankingStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RankingStage:

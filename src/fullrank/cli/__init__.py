@@ -82,13 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(signalled: list[int], number: int, _: object) -> None:
-    """SIGTERM as Ctrl-C: what is open is closed, what is half written is taken away. Noted for the exit status."""
+    """SIGTERM as Ctrl-C: what is open is closed, what is half written is taken away.
+
+    Noted for the exit status.
+    """
     signalled.append(number)
     raise KeyboardInterrupt
 
 
 def _sign_of_life(words: list[str]) -> None:
-    """A word on stderr before torch is imported, which takes seconds. Of torchrun's processes the first one speaks."""
+    """A word on stderr before torch is imported, which takes seconds.
+
+    Of torchrun's processes the first one speaks.
+    """
     for_help = {"-h", "--help", "--version"} & set(words)
     if words and not words[0].startswith("-") and words[0] not in AT_ONCE and not for_help:
         if os.environ.get("RANK", "0") == "0":

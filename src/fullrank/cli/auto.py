@@ -1,4 +1,5 @@
-"""`fullrank auto` and `blend`: the best list for a store within minutes, and the lists of several runs joined."""
+"""`fullrank auto` and `blend`: the best list for a store within minutes, and the lists of several
+runs joined."""
 
 from __future__ import annotations
 

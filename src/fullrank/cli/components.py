@@ -68,7 +68,8 @@ def list_(
 
 
 def _list_recipes(output: Output, lines: list[JsonObject]) -> None:
-    """Print recommenders and rankers apart, with the data that each needs, which is added to `lines`."""
+    """Print recommenders and rankers apart, with the data that each needs, which is added to
+    `lines`."""
     for line in lines:
         line["needs"] = needs_of(line["kind"])
     for title, rankers in (
@@ -86,7 +87,10 @@ def _list_recipes(output: Output, lines: list[JsonObject]) -> None:
 
 
 def needs_of(recipe: str) -> str:
-    """The data that a recipe names as `needs`; empty where it names none. Of our own recipes nothing is imported."""
+    """The data that a recipe names as `needs`; empty where it names none.
+
+    Of our own recipes nothing is imported.
+    """
     from fullrank.core.registry import component, declared
 
     module = declared("recipes").get(recipe)
@@ -98,7 +102,10 @@ def needs_of(recipe: str) -> str:
 
 
 def full_room(name: str) -> str:
-    """The one room of a name (`losses`, `model.loss`: `objectives.losses`). Raises `UserError` for none or several."""
+    """The one room of a name (`losses`, `model.loss`: `objectives.losses`).
+
+    Raises `UserError` for none or several.
+    """
     from fullrank.core.registry import rooms_named
 
     rooms = rooms_named(name)
@@ -126,7 +133,8 @@ def first_line(room: str, kind: str) -> str:
 
 
 def _docstring(module: str, kind: str | None = None) -> str:
-    """The first line of a module's docstring, or of that of a `kind` in it; the module is not imported."""
+    """The first line of a module's docstring, or of that of a `kind` in it; the module is not
+    imported."""
     tree = _tree(module)
     if tree is None:
         return ""
@@ -204,7 +212,10 @@ def show(
 
 
 def size_of(spec: Experiment, folder: Path) -> JsonObject | None:
-    """A ranking model's size on the fields of a store or a run. Raises `UserError` where it has none."""
+    """A ranking model's size on the fields of a store or a run.
+
+    Raises `UserError` where it has none.
+    """
     import torch
 
     from fullrank.data.impressions.store import open_store
@@ -295,7 +306,10 @@ SPECS = {
 
 
 def spec_of(kind: str | None, room: str | None) -> type[Spec]:
-    """The Spec class of a kind; without one, of an experiment. `UserError` where the name is unknown or ambiguous."""
+    """The Spec class of a kind; without one, of an experiment.
+
+    `UserError` where the name is unknown or ambiguous.
+    """
     from fullrank.core import registry
     from fullrank.core.registry import ROOMS, find, kinds
 

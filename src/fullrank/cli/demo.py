@@ -1,4 +1,5 @@
-"""`fullrank demo`: the whole way on a generated marketplace, offline: prepare, train, compare, recommend."""
+"""`fullrank demo`: the whole way on a generated marketplace, offline: prepare, train, compare,
+recommend."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ MODELS: dict[str, tuple[str, ...]] = {
         "training.evaluate_every=5",
     ),
 }
-"""Recipe -> the settings with which it fits a small marketplace and a few minutes (chosen on validation)."""
+"""Recipe -> the settings with which it fits a small marketplace and a few minutes (chosen on
+validation)."""
 TITLES = {"popularity": "popularity", "item_to_item": "item-to-item", "gru4rec": "GRU4Rec", "sasrec_plus": "SASRec++"}
 METRICS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
 LEAST = 6
@@ -93,7 +95,10 @@ def demo(
 
 
 def _claim(out: Path) -> None:
-    """Make an empty folder for the demo, in place of its former one. `UserError` where it holds files of others."""
+    """Make an empty folder for the demo, in place of its former one.
+
+    `UserError` where it holds files of others.
+    """
     from fullrank.data.manifest import require_outside_stores
 
     require_outside_stores(out)

@@ -161,7 +161,8 @@ def _self_test(output: Output) -> JsonObject:
 
 
 def selftest() -> JsonObject:
-    """Train a very small model for real: {"ok": whether it learned the planted walks, "recall", "chance", ...}."""
+    """Train a very small model for real: {"ok": whether it learned the planted walks, "recall",
+    "chance", ...}."""
     import numpy as np
     import polars as pl
 

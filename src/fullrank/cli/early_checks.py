@@ -46,7 +46,10 @@ def _paths(folders: Any) -> list[Path]:
 
 
 def check_items(folder: Path) -> Path:
-    """Raise `UserError` for a folder that has no items: that is neither a store nor a run. A callback too."""
+    """Raise `UserError` for a folder that has no items: that is neither a store nor a run.
+
+    A callback too.
+    """
     return folder if (folder / MANIFEST).is_file() else check_store(folder)
 
 

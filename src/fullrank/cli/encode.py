@@ -143,7 +143,10 @@ FIGURES = {
 
 
 def show_codes(output: Output, folders: Sequence[str]) -> None:
-    """Print a column of figures for each folder, in this order. Raises `UserError` for a folder that holds no codes."""
+    """Print a column of figures for each folder, in this order.
+
+    Raises `UserError` for a folder that holds no codes.
+    """
     from fullrank.semantic_ids.reader import Codes
 
     rows = [row_of(Codes.open(Path(folder))) for folder in folders]

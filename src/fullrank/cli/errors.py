@@ -118,7 +118,8 @@ class Explained:
 
 
 def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
-    """The sentence, the code and the exit status of an exception, which the command line `words` ended in."""
+    """The sentence, the code and the exit status of an exception, which the command line `words`
+    ended in."""
     import typer
 
     usage = typer.BadParameter.__mro__[1]  # UsageError, wherever this typer keeps its click
@@ -157,7 +158,8 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
 
 @cache
 def _command(build: Callable[[], typer.Typer]) -> Any:
-    """The verbs with their options: a process that runs several command lines reads the declarations once."""
+    """The verbs with their options: a process that runs several command lines reads the
+    declarations once."""
     import typer
 
     return typer.main.get_command(build())
@@ -232,12 +234,14 @@ def _broken(word: str) -> bool:
 
 
 def _one_line(text: str) -> str:
-    """A text in one line of bounded length, in which no word (a path, what was typed) is longer than is of use."""
+    """A text in one line of bounded length, in which no word (a path, what was typed) is longer
+    than is of use."""
     return middle_cut(" ".join(middle_cut(word) for word in text.split()), MOST_SENTENCE)
 
 
 def _tracker() -> str:
-    """Where bugs are reported: the address in the package's metadata, or who gave the package where it has none."""
+    """Where bugs are reported: the address in the package's metadata, or who gave the package where
+    it has none."""
     from importlib import metadata
 
     try:
@@ -250,7 +254,8 @@ def _tracker() -> str:
 
 
 def _interrupted_in_polars(error: BaseException | None) -> bool:
-    """Whether a signal arrived inside polars, which panics with its text: the file that was read is not damaged."""
+    """Whether a signal arrived inside polars, which panics with its text: the file that was read is
+    not damaged."""
     while error is not None:
         if type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error):
             return True
@@ -261,7 +266,8 @@ def _interrupted_in_polars(error: BaseException | None) -> bool:
 ARGUMENT = re.compile(
     r"""(?<![\w.'"/=-])(?P<name>[a-z]\w*)=(?P<value>'[^'\s]+'|"[^"\s]+"|-?\d+(?:\.\d+)?|\w+)?(?=[\s,;:.!?)]|$)"""
 )
-"""A keyword of a Python call, perhaps with a value: text, a number or a word; lists and the like stay Python."""
+"""A keyword of a Python call, perhaps with a value: text, a number or a word; lists and the like
+stay Python."""
 QUOTES = "'\""
 ELSEWHERE = ("--set ", "--context ")
 """Options whose own values have the form `name=value`: these are not reworded."""

@@ -68,7 +68,8 @@ class Call:
     changes: list[str]
     """Settings of the evaluations."""
     keywords: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `api.evaluate`: `events`, `before` and the names of their columns; `engine`, `parts` and so on."""
+    """Arguments of `api.evaluate`: `events`, `before` and the names of their columns; `engine`,
+    `parts` and so on."""
     whole: bool = False
     """Print every metric, not the main ones alone."""
 
@@ -112,7 +113,8 @@ def _evaluate_retrieval(call: Call) -> None:
 
 
 def _evaluate_ranking(call: Call) -> None:
-    """Measure and print ranking models: of two, the difference of the metrics that have intervals."""
+    """Measure and print ranking models: of two, the difference of the metrics that have
+    intervals."""
     from fullrank.evaluation import compare
     from fullrank.evaluation.statistics import RESAMPLED
 
@@ -139,7 +141,8 @@ def _paths(call: Call) -> list[str]:
 
 
 def check_saved(call: Call, folders: Sequence[str] = ("",)) -> None:
-    """Raise `UserError` before minutes are spent, where --out or one of its `folders` holds an evaluation already."""
+    """Raise `UserError` before minutes are spent, where --out or one of its `folders` holds an
+    evaluation already."""
     names = [Path(folder, below, name) for folder in folders for below in call.subfolders for name in SAVED]
     check_out(call.output.out, call.output.overwrite, *map(str, names))
 
@@ -186,7 +189,8 @@ def measure_runs(call: Call, changes: list[str], what: str = "", *, out: Path | 
 
 
 def metric_settings(call: Call, evaluated: list[str] | None = None) -> list[str]:
-    """The settings of the evaluations, with the metrics that --metric needs of each run (or `evaluated`)."""
+    """The settings of the evaluations, with the metrics that --metric needs of each run (or
+    `evaluated`)."""
     if evaluated is None:
         evaluated = call.metrics if len(call.runs) == 1 else split_paired(call.metrics)[0]
     return [*call.changes, f"metrics=[{', '.join(evaluated)}]"] if call.metrics else call.changes
@@ -217,7 +221,8 @@ def compare_results(
 
 
 def split_paired(metrics: list[str]) -> tuple[list[str], list[str]]:
-    """The metrics that each of two runs is evaluated by, and those of the pair alone, which are made of nDCG."""
+    """The metrics that each of two runs is evaluated by, and those of the pair alone, which are
+    made of nDCG."""
     from fullrank.evaluation.compare import bqs_like_quality
 
     paired = [name for name in metrics if bqs_like_quality(name) is not None]

@@ -71,7 +71,8 @@ def check_lists(typed: Mapping[str, Any]) -> None:
 
 
 def list_keywords(typed: Mapping[str, Any], catalog: Catalog, item: str = "item_id") -> dict[str, Any]:
-    """The typed options as keywords of `Predictor.recommend`: ids and values of filters in the types of the items."""
+    """The typed options as keywords of `Predictor.recommend`: ids and values of filters in the
+    types of the items."""
     from fullrank.inference.column_filters import item_columns
 
     keywords = {name: value for name, value in typed.items() if "." not in name}
@@ -102,7 +103,8 @@ def words_of(text: str) -> list[str]:
 
 
 def known_ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
-    """External ids from `2,3,5`, each of which the model has to know: a misspelt one would be without effect."""
+    """External ids from `2,3,5`, each of which the model has to know: a misspelt one would be
+    without effect."""
     if text is None:
         return None
     ids = catalog.parse(words_of(text))
@@ -124,7 +126,10 @@ def unknown_ids(items: pl.Series, catalog: Catalog) -> list[Any]:
 
 
 def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:
-    """Users from `ann,bo`, or from a column of a file, of the type that the store has. Each user of a file once."""
+    """Users from `ann,bo`, or from a column of a file, of the type that the store has.
+
+    Each user of a file once.
+    """
     import polars as pl
 
     from fullrank.data import values

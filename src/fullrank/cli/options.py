@@ -34,21 +34,25 @@ if TYPE_CHECKING:
     Word = Any
 else:
     Word = str
-"""A word that `choice` has checked: for typer, which would say what is allowed and not what is nearest, any text."""
+"""A word that `choice` has checked: for typer, which would say what is allowed and not what is
+nearest, any text."""
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """An option that takes a value, for the annotation of a parameter, whose name it has unless there are `names`."""
+    """An option that takes a value, for the annotation of a parameter, whose name it has unless
+    there are `names`."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def choice(words: str, text: str) -> Any:
-    """An option that takes one of some words (`validation|test`), and refuses others with the nearest."""
+    """An option that takes one of some words (`validation|test`), and refuses others with the
+    nearest."""
     return option(words, text, callback=one_of(words))
 
 
 def one_of(words: str) -> Callable[[Any, Any, Any], Any]:
-    """A callback of typer's that raises `UserError` for what is none of some words (`validation|test`)."""
+    """A callback of typer's that raises `UserError` for what is none of some words
+    (`validation|test`)."""
     allowed = words.split("|")
 
     def check(context: Any, parameter: Any, word: Any) -> Any:
@@ -327,7 +331,8 @@ def spec_of(name: str) -> type[Spec]:
 
 
 def _field(spec: type[Spec], path: str) -> tuple[FieldInfo, str | None]:
-    """The field at a dotted path of the default spec, and the kind it belongs to where others could stand there."""
+    """The field at a dotted path of the default spec, and the kind it belongs to where others could
+    stand there."""
     *outer, last = path.split(".")
     owner = None
     for key in outer:

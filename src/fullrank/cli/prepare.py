@@ -119,7 +119,10 @@ def download(
 
 
 def named_source(name: str, settings: list[str]) -> EventSource | ImpressionSource:
-    """A source by its kind, with dotted settings. Raises `UserError` with the nearest name where there is none."""
+    """A source by its kind, with dotted settings.
+
+    Raises `UserError` with the nearest name where there is none.
+    """
     from fullrank.core.registry import find, kinds
 
     if name not in kinds("data.sources"):
@@ -211,7 +214,10 @@ def _split_source_settings(changes: list[str]) -> tuple[list[str], list[str]]:
 def _source_or_file(
     name: str, settings: list[str], folder: Path | None, flag: str
 ) -> EventSource | ImpressionSource | None:
-    """The source of this name; None where it is a file. Refuses settings and a folder (`flag`) that have no effect."""
+    """The source of this name; None where it is a file.
+
+    Refuses settings and a folder (`flag`) that have no effect.
+    """
     from fullrank.core.registry import kinds
 
     known = kinds("data.sources")

@@ -1,4 +1,5 @@
-"""Tables of `fullrank evaluate` and `study`: one evaluation of either problem, differences of two, the studies."""
+"""Tables of `fullrank evaluate` and `study`: one evaluation of either problem, differences of two,
+the studies."""
 
 from __future__ import annotations
 

@@ -175,7 +175,8 @@ def _oracle(call: Call, changes: list[str]) -> JsonObject:
 
 
 def _curve(call: Call, changes: list[str], *, every: bool) -> JsonObject:
-    """Measure over the steps, in the streams that are set; with `every` in one stream, in two, up to those trained."""
+    """Measure over the steps, in the streams that are set; with `every` in one stream, in two, up
+    to those trained."""
     from fullrank import api
 
     (run,) = call.runs

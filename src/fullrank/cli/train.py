@@ -201,7 +201,8 @@ def report(output: Output, run: Run) -> None:
 
 
 def best(run: Run) -> JsonObject | None:
-    """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
+    """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without
+    epochs."""
     from fullrank.evaluation.spec import selection_sign
 
     name = f"validation/{run.spec.evaluation.selection}"

@@ -83,7 +83,8 @@ def group(described: Callable[[], None]) -> typer.Typer:
 
 
 def flat(function: Callable[..., None]) -> Callable[..., None]:
-    """A verb with the fields of its groups as options of its own, as typer reads them; those of `LAST` at the end."""
+    """A verb with the fields of its groups as options of its own, as typer reads them; those of
+    `LAST` at the end."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     options = []

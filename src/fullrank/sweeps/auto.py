@@ -56,6 +56,7 @@ LEAST_RACED = 10.0
 """Seconds below which nothing is raced: pricing a contender takes as long."""
 LEAST_EPOCHS, MOST_EPOCHS = 3, 200
 """Fewest epochs of a contender in the first round, and most in any."""
+STAGES = ("counting models", "racing recipes", "training the best", "blending", "evaluating on test")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,10 @@ class Plan:
 
     @classmethod
     def open(cls, path: Path, of: JsonObject) -> Plan:
-        """The plan at `path`, or a new one. Raises `UserError` for a plan of other data, minutes or seed."""
+        """The plan at `path`, or a new one.
+
+        Raises `UserError` for a plan of other data, minutes or seed.
+        """
         if not path.exists():
             return cls(path, of)
         tree = read_json(path)
@@ -152,7 +156,8 @@ class Choice:
     name: str
     run: Run
     value: float
-    """The selection metric on validation; of a blend that of users from whom nothing was learned."""
+    """The selection metric on validation; of a blend that of users from whom nothing was
+    learned."""
     ms: float
     """Milliseconds for a user's list, many at a time."""
     bytes: int
@@ -212,7 +217,7 @@ def auto(
         choices = _choose(race, rows, out, overwrite=overwrite, tell=tell)
         best = choices[0].run
         model: Any = best.model().to(resolve_device(device))
-        test = evaluate(model, store, "test", best.spec.lists, progress=tell("evaluating on test"))
+        test = evaluate(model, store, "test", best.spec.lists, progress=tell(STAGES[4]))
     said, facts = sentence_of(choices, race.metric), tuple(race.facts.sentences())
     return AutoResult(Run.open(out), race.metric, said, facts, choices, tuple(rows), test, time.perf_counter() - begun)
 
@@ -237,7 +242,8 @@ class Race:
 
     @property
     def common(self) -> Settings:
-        """Settings of all runs: one metric, and lists that may hold the history where many targets stand in it."""
+        """Settings of all runs: one metric, and lists that may hold the history where many targets
+        stand in it."""
         seen: Settings = {"evaluation.seen": "keep"} if self.facts.repeats > MANY_REPEATS else {}
         return {"evaluation.selection": self.metric} | seen
 
@@ -247,18 +253,19 @@ class Race:
         return max(self.limit - (time.perf_counter() - self.begun), 1.0)
 
     def share(self, count: int) -> float:
-        """Seconds of each of `count` runs that share the time, as many beside each other as the engine runs."""
+        """Seconds of each of `count` runs that share the time, as many beside each other as the
+        engine runs."""
         return self.left / math.ceil(count / (self.engine.jobs or 1))
 
     def run(self, tell: Tell) -> list[Row]:
         """The rows of all runs that ended, the best first."""
-        rows = self._rows(tell("counting models"), [self._job(name, name, {}) for name in COUNTED])
-        known, step = contenders(self.facts), tell("racing recipes")
+        rows = self._rows(tell(STAGES[0]), [self._job(name, name, {}) for name in COUNTED])
+        known, step = contenders(self.facts), tell(STAGES[1])
         first = self.plan.decide("first", lambda: self._epochs(known))
         raced = self._rows(step, [self._job(f"{name}-first", *known[name], epochs) for name, epochs in first.items()])
         second = self.plan.decide("second", lambda: self._last(raced))
         last = [self._job(f"{name}-last", *known[name], epochs) for name, epochs in second.items()]
-        return sorted([*rows, *raced, *self._rows(tell("training the best"), last)], key=self.value, reverse=True)
+        return sorted([*rows, *raced, *self._rows(tell(STAGES[2]), last)], key=self.value, reverse=True)
 
     def value(self, row: Row) -> float:
         """The selection metric of a row."""
@@ -334,8 +341,9 @@ def seconds_per_epoch(row: Row) -> float:
 
 
 def _choose(race: Race, rows: Sequence[Row], out: Path, *, overwrite: bool, tell: Tell) -> tuple[Choice, ...]:
-    """Blend the best runs, write the best of all into the folder `out`, and return the choices, best first."""
-    step, cells = tell("blending"), race.plan.decide("members", lambda: _members(rows))
+    """Blend the best runs, write the best of all into the folder `out`, and return the choices,
+    best first."""
+    step, cells = tell(STAGES[3]), race.plan.decide("members", lambda: _members(rows))
     values = {row["cell"]: race.value(row) for row in rows}
     runs = {cell: Run.open(race.work / "cells" / f"{cell}-seed{race.seed}") for cell in cells}
     choices = [_measure_choice(race, cell, run, values[cell]) for cell, run in runs.items()]

@@ -107,7 +107,10 @@ def measure_costs(
 
 
 def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device: str = "auto") -> JobCost:
-    """Time a job's steps and evaluation for about `seconds` each. A baseline's fit is timed whole."""
+    """Time a job's steps and evaluation for about `seconds` each.
+
+    A baseline's fit is timed whole.
+    """
     torch.manual_seed(0)
     torch_device = resolve_device(device)
     experiment = job.experiment

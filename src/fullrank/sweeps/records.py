@@ -103,7 +103,8 @@ class _JobRow(BaseModel):
 
 
 def not_ours(what: str) -> UserError:
-    """The error for a file in the folder of a sweep or a search that holds something else, as `what` says."""
+    """The error for a file in the folder of a sweep or a search that holds something else, as
+    `what` says."""
     return UserError(f"{what}; the file is damaged or not ours", code="file-damaged")
 
 
@@ -141,7 +142,8 @@ class RowsFile:
 
 
 def is_row_of(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
-    """Whether a row is of this job on these data, also by a hash that the job had in an earlier version."""
+    """Whether a row is of this job on these data, also by a hash that the job had in an earlier
+    version."""
     mine = (job.cell, job.seed, fingerprint)
     if (row["cell"], row["seed"], row["data_fingerprint"]) != mine:
         return False
@@ -209,7 +211,10 @@ def _spread(values: list[float]) -> dict[str, float | int | None]:
 
 
 def results_file(results: str | Path | None) -> Path | None:
-    """The path to keep results at. Raises `UserError` for a folder and for a file of others, before anything runs."""
+    """The path to keep results at.
+
+    Raises `UserError` for a folder and for a file of others, before anything runs.
+    """
     if results is None:
         return None
     path = Path(results)

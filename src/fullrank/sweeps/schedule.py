@@ -1,4 +1,5 @@
-"""Schedule of jobs within a time limit: skip the finished, resume what was cut off, survive failures."""
+"""Schedule of jobs within a time limit: skip the finished, resume what was cut off, survive
+failures."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def run_jobs(
 
 
 def hours_left(max_hours: float | None, begun: float) -> float | None:
-    """The rest of `max_hours` since `begun` (of `perf_counter`): at least so much that everything is priced."""
+    """The rest of `max_hours` since `begun` (of `perf_counter`): at least so much that everything
+    is priced."""
     return None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
 
 
@@ -162,7 +164,8 @@ class _Schedule:
                 spent += sum(needed)
 
     def _groups(self) -> Iterator[tuple[list[Job], list[float]]]:
-        """The jobs of each group and what they need, in seconds, as it is known when the group's turn comes."""
+        """The jobs of each group and what they need, in seconds, as it is known when the group's
+        turn comes."""
         for group in (list(jobs) for _, jobs in groupby(self.left, key=lambda job: job.group)):
             yield group, [self.seconds(job) for job in group]
 
@@ -171,7 +174,8 @@ class _Schedule:
         self.display.refused(group, needed, why)
 
     def seconds(self, job: Job) -> float:
-        """Seconds that a job will still take at most; another seed that is done tells better than a few steps."""
+        """Seconds that a job will still take at most; another seed that is done tells better than a
+        few steps."""
         outcome, folder = self.outcome, job.run_folder(self.folder)
         cost = outcome.costs[job.cost_key]
         if cost is None:

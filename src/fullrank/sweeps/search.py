@@ -79,7 +79,8 @@ class Range(Spec):
         return self.tidy(low + (high - low) * position)
 
     def tidy(self, value: Any) -> Any:
-        """A value as it is tried: the choice at this index, or a number to 3 significant digits in the range."""
+        """A value as it is tried: the choice at this index, or a number to 3 significant digits in
+        the range."""
         if self.choice is not None:
             return self.choice[value]
         if self.integer is not None:
@@ -105,7 +106,8 @@ INSTEAD = {"training.max_epochs": "'epochs_share' decides the epochs of a trial"
 """Settings that are not searched -> what to do instead."""
 
 Plan = dict[str, list[Settings]]
-"""Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what they set)."""
+"""Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what
+they set)."""
 
 
 class SearchCell(Cell):
@@ -237,7 +239,8 @@ def trial_name(cell: str, trial: int) -> str:
 
 SAMPLERS = ("halton", "tpe")
 STARTUP = 5
-"""Trials of a search by TPE that are Halton's points, the defaults of trial 0 included: too few scores say nothing."""
+"""Trials of a search by TPE that are Halton's points, the defaults of trial 0 included: too few
+scores say nothing."""
 ATTEMPTS = 100
 """How often TPE is asked for settings that were not tried yet, before a spare point is taken."""
 
@@ -256,7 +259,8 @@ def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
 
 
 KNOWN_POINT = (0.6599202709073042, 0.27875379254107896, 0.17019453998976836)
-"""Point 5 of seed 3 in three dimensions: 101, 12 and 10 in bases 2, 3 and 5, so that later digits count too."""
+"""Point 5 of seed 3 in three dimensions: 101, 12 and 10 in bases 2, 3 and 5, so that later digits
+count too."""
 
 
 @cache
@@ -283,7 +287,8 @@ def _halton_engine(dimensions: int, seed: int) -> Any:
 
     class Seeded(qmc.Halton):
         def _initialize_permutations(self) -> None:
-            """A permutation per digit, drawn from (seed, base): a further setting leaves the others' values alone."""
+            """A permutation per digit, drawn from (seed, base): a further setting leaves the
+            others' values alone."""
             digits = (-(-52 // np.log2(base)) for base in self.base)  # as many as a float can tell apart
             draws = (np.random.default_rng([seed, base]) for base in self.base)
             self._permutations = [
@@ -334,7 +339,8 @@ def tpe(
 
 
 def _distribution(values: Range) -> Any:
-    """A range in Optuna's terms; of choices their places, because a value may be a list or a mapping."""
+    """A range in Optuna's terms; of choices their places, because a value may be a list or a
+    mapping."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if values.choice is not None:

@@ -224,7 +224,8 @@ def run_sweep(
     on_row: Callable[[Outcome], None] = lambda outcome: None,
     **options: Unpack[RunOptions],
 ) -> Outcome:
-    """Run a grid as `sweep` does, and return rows, costs and what was not run; `on_row` is called after each row."""
+    """Run a grid as `sweep` does, and return rows, costs and what was not run; `on_row` is called
+    after each row."""
     path = results_file(results)
 
     def keep(outcome: Outcome) -> None:
@@ -322,5 +323,6 @@ def ladder_rows(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def by_store(rungs: Sequence[Rung], of: Callable[[list[Row]], dict[str, Any]]) -> dict[str, Any]:
-    """A summary of each store's rows, joined: STORE/CELL -> what `of` (such as `summarise_seeds`) has for the cell."""
+    """A summary of each store's rows, joined: STORE/CELL -> what `of` (such as `summarise_seeds`)
+    has for the cell."""
     return {f"{rung.store.path.name}/{cell}": v for rung in rungs for cell, v in of(rung.outcome.newest).items()}

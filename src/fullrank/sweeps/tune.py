@@ -105,7 +105,8 @@ class PlannedTrials:
         self.kept = {cell.name: self._of(cell) for cell in space.cells}
 
     def begin(self, points: Plan) -> Plan:
-        """Trials of the first round of a call: the first points, or those in the file that every cell has."""
+        """Trials of the first round of a call: the first points, or those in the file that every
+        cell has."""
         rounds = min(max(min(map(len, self.kept.values())), STARTUP), self.space.trials)
         return {name: [*trials, *points[name][len(trials) :]][:rounds] for name, trials in self.kept.items()}
 
@@ -218,7 +219,8 @@ def best_grid(space: Search, tree: Tree) -> Grid:
 
 
 def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[Tree]:
-    """Every trial of a cell: settings, score (None where it failed or did not run) and figures of its rows."""
+    """Every trial of a cell: settings, score (None where it failed or did not run) and figures of
+    its rows."""
     trials = []
     for trial, settings in enumerate(plan[cell.name]):
         name = trial_name(cell.name, trial)

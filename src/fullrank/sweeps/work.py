@@ -38,7 +38,8 @@ from fullrank.training.run_folder import require_same
 from fullrank.training.settled import selection_settled
 
 LOCK_SECONDS = 60.0
-"""How long a job waits for its run folder: whoever had it before may have been given up, and not have ended yet."""
+"""How long a job waits for its run folder: whoever had it before may have been given up, and not
+have ended yet."""
 
 
 def run_job(
@@ -143,7 +144,8 @@ def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a run folder holds a run whose training has ended: evaluating is all that may be left of its job."""
+    """Whether a run folder holds a run whose training has ended: evaluating is all that may be left
+    of its job."""
     return (folder / "manifest.json").is_file() and read_json(folder / "manifest.json").get("finished") is True
 
 
@@ -162,7 +164,8 @@ def _stamp() -> Row:
 
 @dataclass(frozen=True)
 class Work:
-    """One job and all that it needs; sent to another process, a few kB of plain data with the path of the store."""
+    """One job and all that it needs; sent to another process, a few kB of plain data with the path
+    of the store."""
 
     job: Job
     store: AnyStore | StoreAt
