@@ -108,7 +108,8 @@ def _evaluate_retrieval(call: Call) -> None:
         )
         return
     paired = split_paired(call.metrics)[1]
-    rows = compare_results(*evaluations, paired, all_of_them=call.whole or names_metrics(changes))
+    first, second = evaluations
+    rows = compare_results(first, second, paired, all_of_them=call.whole or names_metrics(changes))
     print_pair(call.output, _paths(call), evaluations, rows, stand_in=bool(paired))
 
 
@@ -129,7 +130,8 @@ def _evaluate_ranking(call: Call) -> None:
     if len(evaluations) == 1:
         print_single(call.output, {"run": call.runs[0].path}, evaluations[0])
         return
-    rows = [compare(*evaluations, name) for name in evaluations[0].metrics if name in RESAMPLED]
+    first, second = evaluations
+    rows = [compare(first, second, name) for name in first.metrics if name in RESAMPLED]
     print_pair(call.output, _paths(call), evaluations, rows)
 
 

@@ -350,9 +350,8 @@ def _choose(race: Race, rows: Sequence[Row], out: Path, *, overwrite: bool, tell
     if len(runs) > 1:
         joined = _blend_runs(race, runs, step)
         gains = joined.manifest["blend"]
-        whole = _measure_choice(race, BLEND, joined, gains["blend"])
-        if whole.value > max(values.values()) + gains["blend_se"] * LEAST_GAIN:
-            choices.append(whole)
+        if gains["blend"] > max(values.values()) + gains["blend_se"] * LEAST_GAIN:
+            choices.append(_measure_choice(race, BLEND, joined, gains["blend"]))
     choices.sort(key=lambda choice: -choice.value)
     check_place(out, overwrite=overwrite)
     with whole_folder(out, "auto") as folder:
@@ -373,14 +372,14 @@ def _blend_runs(race: Race, runs: Mapping[str, Run], progress: Progress) -> Run:
     """A blend of all runs, or of those that bring something where that is as good."""
     settings = [f"{path}={value}" for path, value in race.common.items()]
 
-    def blended(joined: Sequence[Run], name: str) -> Run:
+    def blended(members: Sequence[Run], name: str) -> Run:
         device = resolve_device(race.device)
-        return blend(joined, race.store, race.work / name, settings, device=device, overwrite=True, progress=progress)
+        return blend(members, race.store, race.work / name, settings, device=device, overwrite=True, progress=progress)
 
     whole = blended(list(runs.values()), "blend")
     gains = whole.manifest["blend"]
-    members = zip(runs.values(), gains["members"], strict=True)
-    useful = [run for run, member in members if member["brings"] > member["brings_se"] / 2]
+    gain_of_run = zip(runs.values(), gains["members"], strict=True)
+    useful = [run for run, gain in gain_of_run if gain["brings"] > gain["brings_se"] / 2]
     if not 2 <= len(useful) < len(runs):
         return whole
     fewer = blended(useful, "blend-fewer")
