@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -71,9 +71,6 @@ class JobCost:
         """The cost at the pace that another seed of the job really had, validation included."""
         step = train_seconds_per_epoch / max(1, self.steps_per_epoch)
         return replace(self, fit=0.0, step=step, validation=0.0, validations=0)
-
-    def dump(self) -> dict[str, Any]:
-        return {**asdict(self), "train": self.train, "total": self.total}
 
 
 def measure_costs(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -57,11 +57,14 @@ def recipe_label(recipe: str) -> str:
     return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
 
 
+S = TypeVar("S", bound=Spec)
+
+
 class StudyFile(Spec):
     """A grid or a search, which stand in files."""
 
     @classmethod
-    def read(cls, path: str | Path) -> Self:
+    def read(cls: type[S], path: str | Path) -> S:
         """Read a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
         with in_context(f"{path}: "):
             return cls.from_text(read_text(path))
