@@ -115,7 +115,7 @@ def test_every_extra_and_every_dependency_is_imported() -> None:
     extras = {(_name(line), extra) for extra, lines in PROJECT["optional-dependencies"].items() for line in lines}
     imported = {DISTRIBUTIONS.get(top, top) for lazy in (False, True) for top in externals(SOURCE, lazy=lazy)}
     assert [name for name, _ in sorted(extras) if name not in imported | BY_NAME] == []
-    assert {(DISTRIBUTIONS.get(top, top), extra) for top, extra in EXTRAS.items()} == extras
+    assert {(DISTRIBUTIONS.get(top, top), extra) for extra, tops in EXTRAS.items() for top in tops} == extras
     assert {_name(line) for line in PROJECT["dependencies"]} <= imported | BY_NAME
 
 

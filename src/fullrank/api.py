@@ -1,6 +1,7 @@
 """The functions of `import fullrank as fr`: train, evaluate, recommend, by name or folder; the command line calls them.
 
-One file although it is long: every call that takes a run stands in one place, and all of them read alike.
+One file although it is long: every call that takes a run stands in one place, and all of them read
+alike.
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ if TYPE_CHECKING:
     from fullrank.sweeps.auto import AutoResult
 
 Split = Literal["validation", "test"]
+AnyRun = Run | str | Path
+"""A run, or its folder."""
+StoreOrPath = AnyStore | str | Path | None
+"""A store of events or of impressions, or its folder; None where it is known from the run."""
+EventStoreOrPath = Store | str | Path | None
 
 
 class EvaluateKeywords(ColumnKeywords, EngineKeywords, total=False):
@@ -81,44 +87,44 @@ class EvaluateKeywords(ColumnKeywords, EngineKeywords, total=False):
 
 
 class PartKeywords(ListKeywords, EvaluateKeywords, total=False):
-    """What is asked of lists in parts, the columns of their histories, and the engine that makes them."""
+    """Options of lists in parts: of the lists, the columns of their histories, and the engine that
+    makes them."""
 
 
 @public
 def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
-    """An experiment by recipe name, from a YAML or JSON file, or as given; with dotted settings (`"model.dim=128"`)."""
+    """Build an experiment from a recipe's name, a file or an Experiment, with dotted settings
+    (`"model.dim=128"`)."""
     check_texts("settings", settings, '"model.dim=128"')
     return (name if isinstance(name, Experiment) else find_experiment(name)).override(*settings)
 
 
 @public
-def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, device: str = "auto") -> Predictor:
-    """A trained model, opened once for many calls: of a recommender `recommend`, `similar`, `score` and vectors as
-    arrays, of a ranking model `predict`.
+def load(run: AnyRun, *, data: StoreOrPath = None, device: str = "auto") -> Predictor:
+    """A trained model, opened once for many calls: of a recommender `recommend`, `similar`, `score`
+    and vectors as arrays, of a ranking model `predict`.
 
-    It needs the run folder alone (a ranking run of format 1 its store too, `data`), and threads may share it. What a
-    call does not say (how many steps a reasoner computes, how semantic ids are searched) is as in the run's evaluation.
-    `device` is `auto` (CUDA where there is a GPU), `cpu`, `cuda`, `cuda:1` or `mps`, here and in every call that runs a
-    model.
+    It needs the run folder alone (a ranking run of format 1 its store too, `data`), and threads may
+    share it. What a call does not say (how many steps a reasoner computes, how semantic ids are
+    searched) is as in the run's evaluation. `device` is `auto` (CUDA where there is a GPU), `cpu`,
+    `cuda`, `cuda:1` or `mps`, here and in every call that runs a model.
     """
-    opened, place = opened_run(run), resolve_device(device)
+    opened = opened_run(run)
+    named: Any = {"device": resolve_device(device), "name": str(opened.path)}
     if opened.spec.problem == "ranking":
         encoder = opened.encoder(data)
-        return Predictor(opened.model(encoder), encoder, device=place, name=str(opened.path))
+        return Predictor(opened.model(encoder), encoder, **named)
     if data is not None:
         require_problem(opened, "ranking", "leave data out, its folder is all it needs", code="data-not-needed")
     lists = opened.spec.lists
-    return Predictor(
-        opened.model(), opened.catalog, device=place, budget=lists.reasoning, decoding=lists.decoding,
-        name=str(opened.path),
-    )  # fmt: skip
+    return Predictor(opened.model(), opened.catalog, budget=lists.reasoning, decoding=lists.decoding, **named)
 
 
 @public
 @takes(TrainKeywords, TRAIN_DEFAULTS, checked=True)
 def train(
     what: str | Path | Experiment | None = None,
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
     out: str | Path | None = None,
     *,
     set: Sequence[str] = (),
@@ -126,19 +132,21 @@ def train(
 ) -> Run:
     """Train a recipe (or an Experiment, or a YAML file) on a prepared store; returns the run folder, opened.
 
-    Any Experiment setting can be changed by `set=["training.max_epochs=5", "seed=1"]`. `resume` goes on with a run
-    that was cut off: `train(out="runs/mine", resume=True)` takes the experiment and the data from its folder, and what
-    is given all the same must agree. `init_from` starts from another run's weights (its spec is taken where `what` is
-    left out or "same"). `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`. A recipe by its name
-    trains in `training.precision=auto` (bf16 where the device multiplies it and the model was measured), an experiment
-    that you wrote as it says.
+    Any Experiment setting can be changed by `set=["training.max_epochs=5", "seed=1"]`. `resume`
+    goes on with a run that was cut off: `train(out="runs/mine", resume=True)` takes the experiment
+    and the data from its folder, and what is given all the same must agree. `init_from` starts from
+    another run's weights (its spec is taken where `what` is left out or "same"). `callbacks` add
+    figures to each epoch's row, such as `fullrank.Watch()`. A recipe by its name trains in
+    `training.precision=auto` (bf16 where the device multiplies it and the model was measured), an
+    experiment that you wrote as it says.
 
-    `checkpoints` is a URL (`s3://bucket/run`, or whatever fsspec writes to) that the run folder is copied to at each
-    checkpoint; `resume` goes on from there where the folder is not. `ray` trains on a Ray cluster (`auto`, `local`, or
-    HOST:PORT) in `workers` processes of `worker_cpus` CPUs each; one that is lost is replaced and training goes on from
-    the last checkpoint, with at least `min_workers` where fewer are left.
+    `checkpoints` is a URL (`s3://bucket/run`, or whatever fsspec writes to) that the run folder is
+    copied to at each checkpoint; `resume` goes on from there where the folder is not. `ray` trains
+    on a Ray cluster (`auto`, `local`, or HOST:PORT) in `workers` processes of `worker_cpus` CPUs
+    each; one that is lost is replaced and training goes on from the last checkpoint, with at least
+    `min_workers` where fewer are left.
     """
-    from fullrank.training.fit import fit as fit
+    from fullrank.training.fit import fit
     from fullrank.training.settled import usual_precision
 
     check_given("out=", out, "name the folder of the run", code="missing-argument")
@@ -150,37 +158,36 @@ def train(
         from fullrank.training.mirror import Mirror
 
         Mirror(checkpoints).restore(folder)  # where the experiment and the data are named
-    kept = Run.open(folder) if resume and (what is None or data is None) else None
-    same = source if what is None or what == Path("same") else None
-    if kept is not None and what is None:
-        spec = kept.spec.override(*set)
-    elif same is not None:
-        spec = same.spec.override(*set)
+    unfinished = Run.open(folder) if resume and (what is None or data is None) else None
+    if unfinished is not None and what is None:
+        spec = unfinished.spec.override(*set)
+    elif source is not None and (what is None or what == Path("same")):
+        spec = source.spec.override(*set)
     else:
         remedy = "name a recipe, an Experiment or a YAML file, or go on with the run in out= by resume=True"
         check_given("what to train", what, remedy, code="missing-argument")
         assert what is not None
         resolve_device(how["device"])  # one that is not there is told first
-        usual = usual_precision(what, folder, resume=resume)
-        spec = recipe(what, *usual, *set)
+        spec = recipe(what, *usual_precision(what, folder, resume=resume), *set)
     if data is None:
-        data = store_path(check_given("data=", kept, "name the prepared store to train on", code="missing-argument"))
-    ray, asked = how.pop("ray"), {name: how.pop(name) for name in WORKERS}
-    given = {name: value for name, value in asked.items() if value is not None}
+        remedy = "name the prepared store to train on"
+        data = store_path(check_given("data=", unfinished, remedy, code="missing-argument"))
+    ray = how.pop("ray")
+    workers = {name: count for name in WORKERS if (count := how.pop(name)) is not None}
     if ray is not None:
         from fullrank.training.ray_train import RayWorkers, fit_on_ray
 
-        return fit_on_ray(RayWorkers(ray, **given), spec, _store(data), folder, **how)
-    if given:
-        name, value = next(iter(given.items()))
-        raise no_effect(f"{name}={brief(value)}", "without a Ray cluster", "name it by ray=, or leave it out")
+        return fit_on_ray(RayWorkers(ray, **workers), spec, _store(data), folder, **how)
+    if workers:
+        name, count = next(iter(workers.items()))
+        raise no_effect(f"{name}={brief(count)}", "without a Ray cluster", "name it by ray=, or leave it out")
     return fit(spec, _store(data), folder, **how)
 
 
 @public
 def blend(
-    runs: Sequence[Run | str | Path],
-    data: Store | str | Path | None = None,
+    runs: Sequence[AnyRun],
+    data: EventStoreOrPath = None,
     out: str | Path | None = None,
     *,
     set: Sequence[str] = (),
@@ -188,13 +195,16 @@ def blend(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Run:
-    """One run that joins the lists of several, with weights that are learned on the validation split of `data` (the
-    store of the first run where none is named); its folder holds them all, and whatever takes a run takes it.
+    """Join the lists of several runs in one run, whose folder holds them all and which is used as any other.
 
-    `runs` may be of any recommender, baselines too, and of different stores of the same items. `set` changes how lists
-    are joined (`"model.join=ranks"`, `"model.gate=true"`, `"model.depth=200"`; what is not said is chosen on
-    validation) and how the blend is evaluated. What each member brings stands in the run's `manifest["blend"]`, by
-    weights that were not learned from those who are measured. See `fullrank.models.sequential.blend`.
+    Weights are learned on the validation split of `data` (the store of the first run where none is
+    named).
+
+    `runs` may be of any recommender, baselines too, and of different stores of the same items.
+    `set` changes how lists are joined (`"model.join=ranks"`, `"model.gate=true"`,
+    `"model.depth=200"`; what is not said is chosen on validation) and how the blend is evaluated.
+    What each member brings stands in the run's `manifest["blend"]`, by weights that were not
+    learned from those who are measured. See `fullrank.models.sequential.blend`.
     """
     from fullrank.training.blending import blend as _blend
 
@@ -203,9 +213,14 @@ def blend(
     assert out is not None
     opened = [opened_run(run) for run in runs]
     return _blend(
-        opened, data if data is None else _event_store(data), without_dots(out), set, device=resolve_device(device),
-        overwrite=overwrite, progress=progress or untold,
-    )  # fmt: skip
+        opened,
+        data if data is None else _event_store(data),
+        without_dots(out),
+        set,
+        device=resolve_device(device),
+        overwrite=overwrite,
+        progress=progress or untold,
+    )
 
 
 @public
@@ -223,42 +238,43 @@ def auto(
     tell: Tell | None = None,
     **options: Unpack[ColumnKeywords],
 ) -> AutoResult:
-    """The best list for some data within some minutes, as a run in the folder `out`, with the reason.
+    """Find the best list for some data within `minutes`: a run in the folder `out`, and the reasons for it.
 
-    `data` is a prepared store, or a table of events (a file or a DataFrame), which is prepared with leave-one-out;
-    `items` is then a table of items and `user_col`, `item_col`, `time_col` (None: rows are in order) and `time_unit`
-    name its columns. Models that count come first, then recipes that read what the data has race on validation, then
-    the best of both are blended. The folder `out`-auto keeps all runs; a call that was cut off goes on there. `engine`
-    runs them as that of `sweep` does. `tell` is called with what begins and gives what is called with (done, in all).
+    `data` is a prepared store, or a table of events (a file or a DataFrame), which is prepared with
+    leave-one-out; `items` is then a table of items and `user_col`, `item_col`, `time_col` (None:
+    rows are in order) and `time_unit` name its columns. Models that count come first, then recipes
+    that read what the data has race on validation, then the best of both are blended. The folder
+    `out`-auto keeps all runs; a call that was cut off goes on there. `engine` runs them as that of
+    `sweep` does. `tell` is called with what begins and gives what is called with (done, in all).
     See `fullrank.sweeps.auto`.
     """
     from fullrank.data.events.prepare import prepare
     from fullrank.sweeps.auto import auto as _auto
     from fullrank.sweeps.auto import work_folder
 
-    place, columns = without_dots(out), EventColumns.of(options)
+    folder, columns = without_dots(out), EventColumns.of(options)
     if isinstance(data, Store | ImpressionStore) or (isinstance(data, str | Path) and is_store(Path(data))):
         if items is not None or columns != EventColumns():
             raise no_effect("items or columns", "on a store, which was prepared with them", "give a table of events")
         store = _event_store(data)
     else:
-        user, item, *times = columns.names
-        named: dict[str, Any] = {"user_col": user, "item_col": item, "time_col": times[0] if times else None}
-        said = {name: column for (name, column), usual in zip(named.items(), USUAL, strict=True) if column != usual}
+        names = (*columns.names, None)[:3]  # without times there are two
+        keywords = zip(("user_col", "item_col", "time_col"), names, USUAL, strict=True)
+        said: dict[str, Any] = {keyword: name for keyword, name, usual in keywords if name != usual}
         said |= {} if columns.unit == "s" else {"time_unit": columns.unit}
-        store = prepare(data, work_folder(place) / "store", items=items, overwrite=True, **said)
+        store = prepare(data, work_folder(folder) / "store", items=items, overwrite=True, **said)
     return _auto(
-        store, place, minutes=minutes, seed=seed, device=device, overwrite=overwrite, engine=engine, tell=tell or quiet
-    )  # fmt: skip
+        store, folder, minutes=minutes, seed=seed, device=device, overwrite=overwrite, engine=engine, tell=tell or quiet
+    )
 
 
 @public
 @takes(EvaluateKeywords, COLUMN_DEFAULTS | ENGINE_DEFAULTS)
 def evaluate(
-    run: Run | str | Path,
+    run: AnyRun,
     split: Split = "test",
     *,
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
     events: Any = None,
     before: Any = None,
     set: Sequence[str] = (),
@@ -266,22 +282,26 @@ def evaluate(
     progress: Progress | None = None,
     **options: Unpack[EvaluateKeywords],
 ) -> EvaluationResult:
-    """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split), or
-    on later `events` of the same catalogue.
+    """Metrics of a run on a split of the store that it was trained on, or on later `events` of the same catalogue.
 
-    `events` is a file or a DataFrame of what users did afterwards, in the columns `user_col`, `item_col` and
-    `time_col` (None: no times). All items that a user chose there are the targets; the history is what was known of
-    the user before the first of the events: in the store, which is then `data` of any split, or in the table `before`,
-    which needs no store. What was left out and what may have leaked is in `.notes` of the result.
+    `data` names the store where it was moved; it must hold the same split.
 
-    `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
-    named in the result's protocol. `progress` is called with (users done, users in all); of a ranking model, rows.
+    `events` is a file or a DataFrame of what users did afterwards, in the columns `user_col`,
+    `item_col` and `time_col` (None: no times). All items that a user chose there are the targets;
+    the history is what was known of the user before the first of the events: in the store, which is
+    then `data` of any split, or in the table `before`, which needs no store. What was left out and
+    what may have leaked is in `.notes` of the result.
 
-    With an `engine`, `workers` or `parts` the users of a recommender are measured in parts, as `recommend_parts` takes
-    these; metrics are those of one process. Workers need the store on a disk that they share.
+    `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`);
+    what changed is named in the result's protocol. `progress` is called with (users done, users in
+    all); of a ranking model, rows.
+
+    With an `engine`, `workers` or `parts` the users of a recommender are measured in parts, as
+    `recommend_parts` takes these; metrics are those of one process. Workers need the store on a
+    disk that they share.
     """
     engine, columns = EngineSettings.of(options), EventColumns.of(options)
-    in_parts, told = engine != EngineSettings(), progress or untold
+    in_parts, tick = engine != EngineSettings(), progress or untold
     opened = opened_run(run)
     spec = opened.spec.evaluation.override(*set)
     if in_parts and (events is not None or opened.spec.problem == "ranking"):
@@ -289,8 +309,8 @@ def evaluate(
         raise no_effect("engine, workers or parts", f"on {what}, which is measured in one process")
     if events is not None:
         later = _later_events(opened, split, data, events, before, columns)
-        made = load(opened, device=device)
-        return evaluate_later(made.model, later, opened.spec.lists.override(*set), progress=told)
+        predictor = load(opened, device=device)
+        return evaluate_later(predictor.model, later, opened.spec.lists.override(*set), progress=tick)
     if before is not None or columns != EventColumns():
         raise no_effect("before, columns or time_unit", "without events=", "give events, or leave it out")
     if in_parts:
@@ -300,11 +320,11 @@ def evaluate(
         events_of = event_store_of(opened, data)
         with _workers(opened, engine, device) as (runner, model, predictor):
             return evaluate_parts(
-                model, predictor.model, events_of, split, spec, runner=runner, parts=engine.parts, progress=told
+                model, predictor.model, events_of, split, spec, runner=runner, parts=engine.parts, progress=tick
             )
     store = store_of(opened, data)
-    made = load(opened, data=store if opened.needs_store else None, device=device)
-    return EVALUATE[made.problem](made.model, store, split, spec, progress=told)
+    predictor = load(opened, data=store if opened.needs_store else None, device=device)
+    return EVALUATE[predictor.problem](predictor.model, store, split, spec, progress=tick)
 
 
 @public
@@ -319,47 +339,45 @@ def evaluate_lists(
     score_col: str | None = None,
     set: Sequence[str] = (),
 ) -> EvaluationResult:
-    """Metrics of recommendations made elsewhere on a split of the store `data`: those that a run would get for them.
+    """Metrics of recommendations made elsewhere, on a split of the store `data`, as a run would get them.
 
-    `lists` is a file or a DataFrame with a row for each recommendation: user, item, and a rank (the smallest first) or
-    a score (the largest first), in columns of the usual names or those that are named. Users without a list count as
-    given an empty one. `set` changes the evaluation as in `evaluate`; `fr.compare` pairs the result with that of a run
-    on the same store. See `fullrank.evaluation.lists`.
+    `lists` is a file or a DataFrame with a row for each recommendation: user, item, and a rank (the
+    smallest first) or a score (the largest first), in columns of the usual names or those that are
+    named. Users without a list count as given an empty one. `set` changes the evaluation as in
+    `evaluate`; `fr.compare` pairs the result with that of a run on the same store. See
+    `fullrank.evaluation.lists`.
     """
     from fullrank.evaluation.lists import evaluate_lists as _evaluate_lists
 
     store = _event_store(data)
     names = {"user_col": user_col, "item_col": item_col, "rank_col": rank_col, "score_col": score_col}
-    given = {name: check_column(name, column) for name, column in names.items()}
-    return _evaluate_lists(lists, store, split, Evaluation().override(*set), **given)
+    columns = {name: check_column(name, column) for name, column in names.items()}
+    return _evaluate_lists(lists, store, split, Evaluation().override(*set), **columns)
 
 
 @public
 def oracle_step(
-    run: Run | str | Path,
+    run: AnyRun,
     split: Split = "test",
     *,
-    data: Store | str | Path | None = None,
+    data: EventStoreOrPath = None,
     set: Sequence[str] = (),
     device: str = "auto",
     progress: Progress | None = None,
 ) -> list[OracleCeiling]:
-    """What a run that reasons would reach if every user were stopped at their best step: a ceiling, it reads the truth.
+    """Metrics of a run that reasons if every user were stopped at their best step: a ceiling, it reads the truth.
 
     The arguments are those of `evaluate`; one `OracleCeiling` for each accuracy metric.
     """
-    opened = opened_run(run)
-    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
-    made = load(opened, device=device)
-    return oracle_ceilings(made.model, store, split, spec, progress=progress or untold)
+    return oracle_ceilings(*_reasoner_of(run, split, data, set, device), progress=progress or untold)
 
 
 @public
 def step_curve(
-    run: Run | str | Path,
+    run: AnyRun,
     split: Split = "test",
     *,
-    data: Store | str | Path | None = None,
+    data: EventStoreOrPath = None,
     set: Sequence[str] = (),
     metrics: Sequence[str] | None = None,
     rounds: int = 3,
@@ -368,22 +386,19 @@ def step_curve(
 ) -> list[StepCurvePoint]:
     """Accuracy and seconds per 1,000 users of a run that reasons, by steps, and with adaptive stopping.
 
-    `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
+    `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of
+    `evaluate`.
     """
-    opened = opened_run(run)
-    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
-    made = load(opened, device=device)
-    return accuracy_by_steps(
-        made.model, store, split, spec, metrics=metrics, rounds=rounds, progress=progress or untold
-    )  # fmt: skip
+    measured = _reasoner_of(run, split, data, set, device)
+    return accuracy_by_steps(*measured, metrics=metrics, rounds=rounds, progress=progress or untold)
 
 
 @public
 def diagnose(
-    run: Run | str | Path,
+    run: AnyRun,
     split: Split = "test",
     *,
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
     users: Annotated[int, Field(ge=0)] | None = None,
     impressions: Annotated[int, Field(ge=0)] | None = None,
     seed: Annotated[int, Field(ge=0)] = 0,
@@ -391,35 +406,44 @@ def diagnose(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """What a run's scores, layers and matrices look like from inside, on a sample of `users` users of a split.
+    """Diagnose a run's scores, layers and matrices from inside, on a sample of `users` users of a split.
 
-    Of a ranking model: the effective rank behind each layer, on a sample of `impressions`. `.rows` are plain mappings
-    (see `fullrank.analysis.diagnosis`), `.save(path)` writes them as JSONL. `vectors` of the items help to tell
-    relevant events from noise. The data is as in `evaluate`; `progress` is called with (done, in all).
+    Of a ranking model: the effective rank behind each layer, on a sample of `impressions`. `.rows`
+    are plain mappings (see `fullrank.analysis.diagnosis`), `.save(path)` writes them as JSONL.
+    `vectors` of the items help to tell relevant events from noise. The data is as in `evaluate`;
+    `progress` is called with (done, in all).
     """
     from fullrank.analysis.diagnose import diagnose_run
 
     opened = opened_run(run)
     return diagnose_run(
-        opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed,
-        device=resolve_device(device), vectors=vectors, progress=progress or untold,
-    )  # fmt: skip
+        opened,
+        store_of(opened, data),
+        split,
+        users=users,
+        impressions=impressions,
+        seed=seed,
+        device=resolve_device(device),
+        vectors=vectors,
+        progress=progress or untold,
+    )
 
 
 @public
 def explain(
-    run: Run | str | Path,
+    run: AnyRun,
     user: Any = None,
     split: Split = "test",
     *,
-    data: Store | str | Path | None = None,
+    data: EventStoreOrPath = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
     device: str = "auto",
 ) -> Explanation:
-    """What a run attends to in one user's history, and which events are relevant to what the user chose next.
+    """Attention of a run to the events of one user's history, and which of them are relevant to the next choice.
 
-    `user` is an external id; without one the same telling user is taken for every run of a store. `vectors` of the
-    items help to tell relevant events from noise. Raises `UserError` where the run has no attention to show.
+    `user` is an external id; without one the same telling user is taken for every run of a store.
+    `vectors` of the items help to tell relevant events from noise. Raises `UserError` where the run
+    has no attention to show.
     """
     from fullrank.analysis.diagnostics.explain import explain as _explain
 
@@ -430,10 +454,10 @@ def explain(
 
 @public
 def report(
-    runs: Sequence[Run | str | Path] | Run | str | Path,
+    runs: Sequence[AnyRun] | AnyRun,
     out: str | Path,
     *,
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
     split: Split = "test",
     users: int | None = None,
     impressions: int | None = None,
@@ -444,41 +468,49 @@ def report(
 ) -> Report:
     """One HTML page about some runs, all recommenders or all ranking models, written to `out`; no network, no script.
 
-    Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users` users, or
-    `impressions`); `evaluations` (`EvaluationResult`) are given by the names of the run folders, `set` changes how all
-    runs are evaluated. `tell` is called with what begins and gives what is called with (done, in all). Needs the extra
-    `report`.
+    Evaluations and diagnoses that a run folder holds are taken, the rest is measured (on `users`
+    users, or `impressions`); `evaluations` (`EvaluationResult`) are given by the names of the run
+    folders, `set` changes how all runs are evaluated. `tell` is called with what begins and gives
+    what is called with (done, in all). Needs the extra `report`.
     """
     from fullrank.analysis.report.report import report as _report
 
     several = (
         [runs] if isinstance(runs, Run | str | Path) else check_type("runs", runs, (list, tuple), "runs, in a list")
     )
-    made = _report(
-        several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
-        tell=tell or quiet, device=resolve_device(device),
-    )  # fmt: skip
-    made.save(out)
-    return made
+    page = _report(
+        several,
+        data=data,
+        split=split,
+        users=users,
+        impressions=impressions,
+        settings=set,
+        evaluations=evaluations,
+        tell=tell or quiet,
+        device=resolve_device(device),
+    )
+    page.save(out)
+    return page
 
 
 @public
 @takes(RecommendKeywords, RECOMMEND_DEFAULTS)
 def recommend(
-    run: Run | str | Path,
+    run: AnyRun,
     histories: HistoryInput | None = None,
     *,
     users: Users | None = None,
-    data: Store | str | Path | None = None,
+    data: EventStoreOrPath = None,
     unknown_users: str = "error",
     device: str = "auto",
     **options: Unpack[RecommendKeywords],
 ) -> Any:
-    """The k best items for each history, or for each of `users`: a long frame (user, item, score, rank, source). See
-    `Predictor.recommend`.
+    """The k best items for each history, or for each of `users`: a long frame (user, item, score, rank, source).
 
-    `users` are ids of users of the store `data`: that of the run's training where none is named. The run is opened for
-    this one call; who asks again keeps `load(run)`.
+    See `Predictor.recommend`.
+
+    `users` are ids of users of the store `data`: that of the run's training where none is named.
+    The run is opened for this one call; who asks again keeps `load(run)`.
     """
     opened = opened_run(run)
     return load(opened, device=device).recommend(
@@ -489,11 +521,11 @@ def recommend(
 @public
 @takes(PartKeywords, ENGINE_DEFAULTS | COLUMN_DEFAULTS | LIST_DEFAULTS)
 def recommend_parts(
-    run: Run | str | Path,
+    run: AnyRun,
     out: str | Path,
     histories: Any = None,
     *,
-    data: Store | str | Path | None = None,
+    data: EventStoreOrPath = None,
     features: Any = None,
     device: str = "auto",
     overwrite: bool = False,
@@ -502,17 +534,20 @@ def recommend_parts(
 ) -> ListParts:
     """The k best items for every user of a store, or of a table of histories, written to the folder `out` in parts.
 
-    Users are those of `data` (the store of the run's training where none is named), or of `histories`: Parquet files or
-    a DataFrame, also of Spark, whose events of a user may lie anywhere. The other arguments of lists are those of
-    `recommend`; `exclude`, `allow` and `filters` are for all users. A call that was cut off goes on with the parts that
-    are missing; lists of another call at `out` are refused, or replaced with `overwrite`. Features that a model reads
-    are those of the store, or columns of the table, and those of users and requests in `features`, Parquet files or a
-    DataFrame with a row for each user. Requests are asked when the first call begins, unless it says `asked_at`.
+    Users are those of `data` (the store of the run's training where none is named), or of
+    `histories`: Parquet files or a DataFrame, also of Spark, whose events of a user may lie
+    anywhere. The other arguments of lists are those of `recommend`; `exclude`, `allow` and
+    `filters` are for all users. A call that was cut off goes on with the parts that are missing;
+    lists of another call at `out` are refused, or replaced with `overwrite`. Features that a model
+    reads are those of the store, or columns of the table, and those of users and requests in
+    `features`, Parquet files or a DataFrame with a row for each user. Requests are asked when the
+    first call begins, unless it says `asked_at`.
 
-    `engine` is this process (`embedded`, in `workers` processes), `spark` on the session that is there or on `master`,
-    or `ray` on the cluster at the address `ray` (`auto`, `local`, `HOST:PORT`). Workers need `out` and the store on a
-    disk that they share; the run is sent to each of them once. The lists of one number of `parts` are the same on all
-    engines, to the bit. See `fullrank.inference.list_parts`. `progress` is called with (parts done, parts in all).
+    `engine` is this process (`embedded`, in `workers` processes), `spark` on the session that is
+    there or on `master`, or `ray` on the cluster at the address `ray` (`auto`, `local`,
+    `HOST:PORT`). Workers need `out` and the store on a disk that they share; the run is sent to
+    each of them once. The lists of one number of `parts` are the same on all engines, to the bit.
+    See `fullrank.inference.list_parts`. `progress` is called with (parts done, parts in all).
     """
     from fullrank.inference import history_parts, list_parts
 
@@ -526,20 +561,30 @@ def recommend_parts(
         source: Any
         said = () if people is None else people.said
         if histories is None:
-            source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns, reads, said)
+            store = event_store_of(opened) if data is None else _event_store(data)
+            source = history_parts.StoreParts.of(store, engine.parts, columns, reads, said)
         else:
             source = history_parts.HistoryTable.of(histories, engine.parts, columns, reads, said)
         if source.lacking:
             warnings.warn(missing_note(source.lacking), stacklevel=2)
         return list_parts.write_list_parts(
-            folder, source, model, settings, barred, catalog=predictor.catalog, runner=runner, overwrite=overwrite,
-            asked_at=int(time.time()) if reads.when else None, people=people, progress=progress or untold,
-        )  # fmt: skip
+            folder,
+            source,
+            model,
+            settings,
+            barred,
+            catalog=predictor.catalog,
+            runner=runner,
+            overwrite=overwrite,
+            asked_at=int(time.time()) if reads.when else None,
+            people=people,
+            progress=progress or untold,
+        )
 
 
 @public
 def similar_items(
-    run: Run | str | Path,
+    run: AnyRun,
     items: Any,
     k: int = 10,
     *,
@@ -560,7 +605,7 @@ def similar_items(
 
 
 @public
-def item_vectors(run: Run | str | Path, *, device: str = "auto") -> pl.DataFrame:
+def item_vectors(run: AnyRun, *, device: str = "auto") -> pl.DataFrame:
     """The vector of every item: item_id, vector (an array of D numbers); its inner product with a user's is the score.
 
     Raises `UserError` for a model that does not score by inner products.
@@ -571,11 +616,11 @@ def item_vectors(run: Run | str | Path, *, device: str = "auto") -> pl.DataFrame
 @public
 @takes(ScoreKeywords, SCORE_DEFAULTS)
 def user_vectors(
-    run: Run | str | Path,
+    run: AnyRun,
     histories: HistoryInput | None = None,
     *,
     users: Users | None = None,
-    data: Store | str | Path | None = None,
+    data: EventStoreOrPath = None,
     unknown_users: str = "error",
     device: str = "auto",
     **options: Unpack[ScoreKeywords],
@@ -592,21 +637,22 @@ def user_vectors(
 
 @public
 def predict(
-    run: Run | str | Path,
+    run: AnyRun,
     impressions: Any,
     *,
     users: Any = None,
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
     column: str = "probability",
     list_separator: str | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Any:
-    """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`. Fields
-    that it lacks are columns of the table `users`.
+    """The click probability of each impression (a file or a DataFrame), as the new column `column` beside its own.
 
-    See `Predictor.predict`. The store that the run was trained on is not needed, but by runs of format 1 (`data`, where
-    it was moved); a `data` that is another store is a `UserError`.
+    Fields that the impressions lack are columns of the table `users`.
+
+    See `Predictor.predict`. The store that the run was trained on is not needed, but by runs of
+    format 1 (`data`, where it was moved); a `data` that is another store is a `UserError`.
     """
     return load(run, data=data, device=device).predict(
         impressions, users=users, column=column, list_separator=list_separator, progress=progress
@@ -615,20 +661,21 @@ def predict(
 
 @public
 def predict_file(
-    run: Run | str | Path,
+    run: AnyRun,
     impressions: Any,
     out: str | Path,
     *,
     users: Any = None,
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
     column: str = "probability",
     list_separator: str | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> PredictionFile:
-    """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
+    """Write the probabilities of `predict` to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
 
-    The file appears whole or not at all. The result says how many rows it has, and the mean probability.
+    The file appears whole or not at all. The result says how many rows it has, and the mean
+    probability.
     """
     return load(run, data=data, device=device).predict_file(
         impressions, out, users=users, column=column, list_separator=list_separator, progress=progress
@@ -637,19 +684,21 @@ def predict_file(
 
 @public
 def calibrate(
-    run: Run | str | Path,
+    run: AnyRun,
     out: str | Path,
     *,
     method: Literal["isotonic", "platt"] = "isotonic",
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Run:
-    """A copy of a ranking model's run in the new folder `out` whose probabilities are corrected on the validation split
-    of its store (`data`, where it was moved): `platt` scaling or `isotonic` regression.
+    """Correct the probabilities of a ranking model on the validation split of its store, in a copy of its run.
 
-    Whatever predicts, evaluates, serves or exports the new run applies it; the order of impressions stays. The test
-    split is never read. See `fullrank.training.calibrate`.
+    The copy goes into the new folder `out`; `data` names the store where it was moved. The `method`
+    is `platt` scaling or `isotonic` regression.
+
+    Whatever predicts, evaluates, serves or exports the new run applies it; the order of impressions
+    stays. The test split is never read. See `fullrank.training.calibrate`.
     """
     from fullrank.training.calibrate import calibrate as _calibrate
 
@@ -657,55 +706,56 @@ def calibrate(
 
 
 @overload
-def export(run: Run | str | Path, out: str | Path, *, to: Literal["folder"], logs: bool = False) -> Run: ...
+def export(run: AnyRun, out: str | Path, *, to: Literal["folder"], logs: bool = False) -> Run: ...
 
 
 @overload
 def export(
-    run: Run | str | Path,
+    run: AnyRun,
     out: str | Path,
     *,
     to: Literal["onnx", "torch", "faiss"] = "onnx",
     k: int | None = None,
     seen: str | None = None,
     int8: bool = False,
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
 ) -> Exported: ...
 
 
 @overload
 def export(
-    run: Run | str | Path,
+    run: AnyRun,
     out: str | Path,
     *,
     to: str,
     k: int | None = None,
     seen: str | None = None,
     int8: bool = False,
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
     logs: bool = False,
 ) -> Exported | Run: ...
 
 
 @public
 def export(
-    run: Run | str | Path,
+    run: AnyRun,
     out: str | Path,
     *,
     to: str = "onnx",
     k: int | None = None,
     seen: str | None = None,
     int8: bool = False,
-    data: AnyStore | str | Path | None = None,
+    data: StoreOrPath = None,
     logs: bool = False,
 ) -> Exported | Run:
-    """Write a run as an ONNX graph, a torch program (`to="torch"`), an index of item vectors (`to="faiss"`), or as the
-    folder to ship (`to="folder"`): a run without checkpoints, for `load` and `fullrank serve` on any machine.
+    """Export a run: an ONNX graph, a torch program, an index of item vectors (`to="faiss"`), or a folder to ship.
 
-    An export for ONNX, torch or faiss can be used without this library. The graph of a recommender lists the `k` best
-    items (100), and hides those of the history unless `seen="keep"`; it is kept only where it answers as the run does.
-    `int8` stores the vectors of faiss in 8 bits and measures their recall on the store's users (`data`, where it was
-    moved). `logs` keeps metrics.jsonl in a folder. Needs the extra `export`, but for a folder; faiss is in `codes`.
+    With `to="folder"` it is a run without checkpoints, for `load` and `fullrank serve` on any
+    machine. An export for ONNX, torch or faiss can be used without this library. The graph of a
+    recommender lists the `k` best items (100), and hides those of the history unless `seen="keep"`;
+    it is kept only where it answers as the run does. `int8` stores the vectors of faiss in 8 bits
+    and measures their recall on the store's users (`data`, where it was moved). `logs` keeps
+    metrics.jsonl in a folder. Needs the extra `export`, but for a folder; faiss is in `codes`.
     """
     from fullrank.serving.export.make import export_run
 
@@ -713,8 +763,11 @@ def export(
 
 
 def _later_events(run: Run, split: str, data: Any, events: Any, before: Any, columns: EventColumns) -> LaterEvents:
-    """The users of a period, with what was known of them. Raises `UserError` for a ranking model, for a split beside
-    events, and where there is nothing to take histories from, or two things."""
+    """The users of a period, with their histories before it.
+
+    Raises `UserError` for a ranking model, for a split beside events, and where there is nothing to
+    take histories from, or two things.
+    """
     require_problem(run, "retrieval", "leave events out", code="option-of-other-problem")
     if split != "test":
         raise UserError("split has no effect on events, which are all measured: leave it out", code="given-twice")
@@ -735,22 +788,30 @@ def _later_events(run: Run, split: str, data: Any, events: Any, before: Any, col
     return later_events(events, run.catalog, earlier, columns=columns, trained=trained)
 
 
-def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> Store | str | Path | None:
-    """The store that users are looked up in: as given, else the run's own."""
+def _reasoner_of(
+    run: AnyRun, split: Split, data: EventStoreOrPath, settings: Sequence[str], device: str
+) -> tuple[Any, Store, Split, Evaluation]:
+    """The model of a run, a store and its split, and how it is evaluated, for the studies of
+    reasoning steps."""
+    opened = opened_run(run)
+    spec, store = opened.spec.lists.override(*settings), event_store_of(opened, data)
+    return load(opened, device=device).model, store, split, spec
+
+
+def _store_of_users(run: Run, users: Any, data: EventStoreOrPath) -> EventStoreOrPath:
+    """The store that users are looked up in: `data`, or the run's own where there are users and no `data`."""
     return event_store_of(run) if users is not None and data is None else data
-
-
-def _events(run: Run, data: Store | str | Path | None) -> Store:
-    """A store of events, or the run's own."""
-    return event_store_of(run) if data is None else _event_store(data)
 
 
 @contextmanager
 def _workers(
     run: Run, settings: EngineSettings, device: str, *, table: Any = None
 ) -> Iterator[tuple[Runner, ModelSource, Predictor]]:
-    """The runner, a recommender for its workers, known by the hash of its spec, items and weights, and the same opened
-    here, where the device has to be only if this process works itself. While the block runs."""
+    """The runner of a block, a recommender for its workers, and the same opened here.
+
+    Workers know the model by the hash of its spec, items and weights. The device has to be here
+    only if this process works itself.
+    """
     _ = run.spec.lists  # refuses a ranking model
     with runner_of(settings, table=table, device=device) as runner:
         files = (SPEC, ITEMS, WEIGHTS, *(name for name in sealed_files(run.path) if name.startswith(f"{MEMBERS}/")))

@@ -91,7 +91,7 @@ class Experiment(Spec):
     recipe: str = "custom"
     """Name of the recipe it came from."""
     model: Annotated[Spec, Room("recommender", "baselines", "blends", "click", "trees")] = Recommender()
-    """What is trained."""
+    """The model that is trained."""
     training: Training = Training()
     """How it is trained; without effect on a baseline."""
     evaluation: AnyEvaluation = Evaluation()
@@ -101,23 +101,25 @@ class Experiment(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _evaluation_of_the_model(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "evaluation" not in given and _of_clicks(given.get("model")):
-            return {**given, "evaluation": RankingEvaluation()}
-        return given
+    def _evaluation_of_the_model(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and "evaluation" not in fields and _of_clicks(fields.get("model")):
+            return {**fields, "evaluation": RankingEvaluation()}
+        return fields
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         if _of_clicks(self.model) != (self.problem == "ranking"):
-            one, other = ("ranking models", "clicks") if _of_clicks(self.model) else ("models of lists", "lists")
-            raise UserError(
-                f"evaluation: {one} are evaluated by {other}; {_REMEDY[other]}", code="evaluation-of-other-problem"
+            rule = (
+                "ranking models are evaluated by clicks; set evaluation=clicks, or leave it out"
+                if _of_clicks(self.model)
+                else "models of lists are evaluated by lists; leave out kind: clicks, or choose model=click"
             )
+            raise UserError(f"evaluation: {rule}", code="evaluation-of-other-problem")
         return self
 
     @property
     def problem(self) -> Problem:
-        """Which family of models it is of."""
+        """The family of models: retrieval or ranking."""
         return self.evaluation.problem
 
     @property
@@ -137,20 +139,14 @@ class Experiment(Spec):
         return self.evaluation
 
 
-_REMEDY = {
-    "clicks": "set evaluation=clicks, or leave it out",
-    "lists": "leave out kind: clicks, or choose model=click",
-}
-
-
 def _of_clicks(model: Any) -> bool:
-    """Whether a model predicts clicks, of its spec, its kind, or a mapping with it."""
+    """Whether a model (a spec, its kind, or a mapping with the kind) predicts clicks."""
     kind = model.kind_of() if isinstance(model, Spec) else model.get("kind") if isinstance(model, dict) else model
     return kind in (*kinds("click"), *kinds("trees"))
 
 
 def find_experiment(name: str | Path) -> Experiment:
-    """The experiment of a recipe by its name, of a function ``module:function``, or of a YAML or JSON file."""
+    """Find an experiment by a recipe's name, a function ``module:function``, or a YAML or JSON file."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         with in_context(f"the experiment {path}: "):
@@ -166,27 +162,27 @@ def find_experiment(name: str | Path) -> Experiment:
 
 def _from_function(name: str) -> Experiment:
     """The experiment that ``module:function`` returns. Importing runs code: the name is the user's own."""
-    place, _, function = name.partition(":")
+    module_name, _, function = name.partition(":")
     try:
-        module = importlib.import_module(place)
+        module = importlib.import_module(module_name)
     except (ImportError, ValueError, TypeError) as error:
         raise UserError(
-            f"the recipe {name!r}: cannot import {place!r} ({error}); write it as module:function",
+            f"the recipe {name!r}: cannot import {module_name!r} ({error}); write it as module:function",
             code="recipe-not-importable",
         ) from None
-    recipes = [n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == place]
+    recipes = [n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == module_name]
     recipes = [n for n in recipes if not n.startswith("_") and not isinstance(getattr(module, n), type)]
     if function not in recipes:
-        raise no_such(f"{place} has no recipe", function, recipes, code="unknown-recipe")
+        raise no_such(f"{module_name} has no recipe", function, recipes, code="unknown-recipe")
     try:
-        made = getattr(module, function)()
+        experiment = getattr(module, function)()
     except TypeError as error:
         raise UserError(
             f"the recipe {name!r} cannot be called without arguments: {error}", code="recipe-not-callable"
         ) from None
-    if not isinstance(made, Experiment):
+    if not isinstance(experiment, Experiment):
         raise UserError(
-            f"the recipe {name!r} returned {type(made).__name__}; a recipe returns an Experiment",
+            f"the recipe {name!r} returned {type(experiment).__name__}; a recipe returns an Experiment",
             code="not-an-experiment",
         )
-    return made
+    return experiment

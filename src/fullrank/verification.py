@@ -30,13 +30,13 @@ KINDS = {
     **dict.fromkeys(manifests.FORMATS["ranking"], "store of impressions"),
     CODES: "codes",
     "fullrank.export": "export",
-}  # fmt: skip
-"""What the manifest calls a folder -> what we call it; a run's manifest names no format."""
+}
+"""Format in the manifest -> kind of folder, in our words; a run's manifest names no format."""
 
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What was found of one file."""
+    """The state of one file: whether it is as its hash in the manifest says."""
 
     name: str
     state: State
@@ -46,14 +46,14 @@ class FileCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found."""
+    """The states of all files of a folder, and whether it can be opened."""
 
     path: Path
     kind: str
     """`store`, `store of impressions`, `codes`, `export` or `run`."""
     files: tuple[FileCheck, ...]
     notes: tuple[str, ...] = ()
-    """What could not be checked, and why."""
+    """Parts that could not be checked, and why."""
     problem: str | None = None
     """Why the folder cannot be opened although its hashes agree."""
 
@@ -64,12 +64,10 @@ class Verification:
 
     def require_ok(self) -> None:
         """Raise `UserError` that names the files that are not as they were written."""
-        wrong = [f"{file.name} ({file.state})" for file in self.files if file.state not in SOUND]
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        reason = (
-            f"{', '.join(wrong[:5])}{more}" if wrong else f"its hashes agree, but it cannot be opened: {self.problem}"
-        )
         if not self.ok:
+            wrong = [f"{file.name} ({file.state})" for file in self.files if file.state not in SOUND]
+            more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+            reason = ", ".join(wrong[:5]) + more or f"its hashes agree, but it cannot be opened: {self.problem}"
             raise UserError(
                 f"the {self.kind} {str(self.path)!r} is damaged: {reason}; take another copy, or make it again",
                 code="file-damaged",
@@ -84,8 +82,9 @@ class Verification:
 def verify(folder: str | Path) -> Verification:
     """Read all files of a store, of codes or of a run, compare them with its manifest, and try to open it.
 
-    Files above the size that opening a store hashes are read here too, and so is a run's checkpoint. Raises `UserError`
-    for a folder that is none of these; what is wrong with one that is stands in the result (`Verification.require_ok`).
+    Files above the size that opening a store hashes are read here too, and so is a run's
+    checkpoint. Raises `UserError` for a folder that is none of these; what is wrong with one that
+    is stands in the result (`Verification.require_ok`).
     """
     path, manifest, kind = manifest_of(folder)
     notes = []
@@ -103,7 +102,10 @@ def verify(folder: str | Path) -> Verification:
 
 
 def manifest_of(folder: str | Path) -> tuple[Path, dict[str, Any], str]:
-    """The folder, its manifest, and what it is. Raises `UserError` where it is nothing that can be verified."""
+    """The folder, its manifest and its kind.
+
+    Raises `UserError` for a folder that cannot be verified.
+    """
     path = check_path("the folder", folder)
     manifest = manifests.load_manifest(path) if (path / manifests.NAME).is_file() else {}
     kind = KINDS.get(str(manifest.get("format")), "run" if "format_version" in manifest else None)
@@ -116,14 +118,15 @@ def manifest_of(folder: str | Path) -> tuple[Path, dict[str, Any], str]:
 
 
 def _manifest_check(path: Path, manifest: JsonObject) -> FileCheck:
-    size = (path / manifests.NAME).stat().st_size
+    state: State = "ok"
     if manifests.SEAL not in manifest:
-        return FileCheck(manifests.NAME, "not hashed", size)
-    try:
-        manifests.check_seal(manifest, path / manifests.NAME)
-    except UserError:
-        return FileCheck(manifests.NAME, "differs", size)
-    return FileCheck(manifests.NAME, "ok", size)
+        state = "not hashed"
+    else:
+        try:
+            manifests.check_seal(manifest, path / manifests.NAME)
+        except UserError:
+            state = "differs"
+    return FileCheck(manifests.NAME, state, (path / manifests.NAME).stat().st_size)
 
 
 def _listed(path: Path, manifest: JsonObject) -> Iterator[FileCheck]:
@@ -149,8 +152,8 @@ def _of_parts(path: Path, manifest: JsonObject) -> Iterator[FileCheck]:
         if not (folder / manifests.NAME).is_file():
             yield FileCheck(f"{folder.name}/{manifests.NAME}", "missing")
             continue
-        own = manifests.load_manifest(folder)
-        for file in (_manifest_check(folder, own), *_listed(folder, own)):
+        part_manifest = manifests.load_manifest(folder)
+        for file in (_manifest_check(folder, part_manifest), *_listed(folder, part_manifest)):
             yield replace(file, name=f"{folder.name}/{file.name}")
 
 
@@ -184,19 +187,21 @@ def _checkpoint(path: Path) -> Iterator[FileCheck]:
     if not (path / "checkpoints" / "last.json").exists():
         return
     try:
-        found = read_checkpoint(path)
+        checkpoint = read_checkpoint(path)
     except UserError:
         yield FileCheck("checkpoints", "differs")
         return
-    yield FileCheck("checkpoints", "ok" if found is not None and found.state.files else "not hashed")
+    yield FileCheck("checkpoints", "ok" if checkpoint is not None and checkpoint.state.files else "not hashed")
 
 
 def _problem(path: Path, kind: str) -> str | None:
-    """Why the readers refuse the folder; None where they take it."""
+    """The reason why the readers refuse the folder; None where they take it."""
     # an export is a graph of another library, which is not run to look at it
     readers: dict[str, Callable[[Path], object]] = {
-        "run": _read_run, "codes": Codes.open, "export": manifests.load_manifest,
-    }  # fmt: skip
+        "run": _read_run,
+        "codes": Codes.open,
+        "export": manifests.load_manifest,
+    }
     try:
         readers.get(kind, open_store)(path)
     except UserError as error:

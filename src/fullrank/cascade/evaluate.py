@@ -1,16 +1,17 @@
-"""What a ranker adds to a retriever: both lists of the same users, measured alike, and their paired difference.
+"""Evaluation of a cascade: retrieved and re-ranked lists of the same users, measured alike, and their difference.
 
-The times of the two stores tell whether a ranker may have been trained on what the retriever is tested on (`leakage`).
-Consistent are two stores that were split at the same moment: `global_time` for events and `temporal` for impressions,
-with the same `validation_from` and `test_from`. Leave-one-out cannot be: the last event of a user who left early lies
-before the moment at which a ranker's training ends.
+The times of the two stores tell whether a ranker may have been trained on what the retriever is
+tested on (`leakage`). Consistent are two stores that were split at the same moment: `global_time`
+for events and `temporal` for impressions, with the same `validation_from` and `test_from`.
+Leave-one-out cannot be: the last event of a user who left early lies before the moment at which a
+ranker's training ends.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,10 @@ PAGE = "cascade.json"
 
 @dataclass(frozen=True)
 class CascadeResult:
-    """Before and after. `facts`: candidates, blend, where the fields came from, and the times of `leakage`."""
+    """Metrics before and after re-ranking.
+
+    `facts`: candidates, blend, where the fields came from, and the times of `leakage`.
+    """
 
     before: EvaluationResult
     """The retriever's own lists."""
@@ -50,16 +54,19 @@ class CascadeResult:
     """Reasons to doubt the numbers."""
 
     def __repr__(self) -> str:
-        changes = ", ".join(f"{name} {found.difference:+.4f}" for name, found in [*self.differences.items()][:3])
+        changes = ", ".join(f"{name} {change.difference:+.4f}" for name, change in [*self.differences.items()][:3])
         return f"CascadeResult({self.facts.get('candidates')} candidates, ceiling {self.ceiling:.4f}: {changes})"
 
     def dump(self) -> JsonObject:
         """Plain data without per-user rows."""
         return {
-            **self.facts, "ceiling": self.ceiling, "notes": list(self.notes),
-            "differences": {name: found.dump() for name, found in self.differences.items()},
-            "before": self.before.dump(), "after": self.after.dump(),
-        }  # fmt: skip
+            **self.facts,
+            "ceiling": self.ceiling,
+            "notes": list(self.notes),
+            "differences": {name: change.dump() for name, change in self.differences.items()},
+            "before": self.before.dump(),
+            "after": self.after.dump(),
+        }
 
     def to_json(self) -> str:
         return json.dumps(self.dump(), indent=2) + "\n"
@@ -67,7 +74,8 @@ class CascadeResult:
     def save(self, folder: Path | str) -> None:
         """Write `cascade.json`, and both results into `before` and `after` (`EvaluationResult.load` reads them).
 
-        The folder is replaced at once. Raises `UserError` where it holds anything else, and where the disk refuses.
+        The folder is replaced at once. Raises `UserError` where it holds anything else, and where
+        the disk refuses.
         """
         out = Path(folder)
         self.check_folder(out)
@@ -80,8 +88,8 @@ class CascadeResult:
     def check_folder(out: Path) -> None:
         """Raise `UserError` where `save` would."""
         require_no_store(out, "cascade")
-        own = {PAGE, "before", "after"}
-        require_replaceable(out, "cascade", lambda folder: (folder / PAGE).is_file(), own.__contains__)
+        written = {PAGE, "before", "after"}
+        require_replaceable(out, "cascade", lambda folder: (folder / PAGE).is_file(), written.__contains__)
 
 
 def evaluate_cascade(
@@ -94,7 +102,8 @@ def evaluate_cascade(
     blend: float,
     progress: Progress,
 ) -> CascadeResult:
-    """See `Cascade.evaluate`."""
+    """Measure a retriever's lists and the order of a reranker; the arguments are those of
+    `Cascade.evaluate`."""
     if spec.protocol != "full":
         raise UserError(
             "a cascade ranks the whole catalogue first: leave protocol at 'full'", code="needs-full-protocol"
@@ -109,47 +118,49 @@ def evaluate_cascade(
     model = evaluated_model(retriever.model, store, spec)
     before: list[PerUser] = []
     after: list[PerUser] = []
-    recall = without_candidates = 0.0
+    recall, without_candidates = 0.0, 0
     for low, high in blocks(len(everybody), candidates):
         users = everybody.take(slice(low, high))
-        found = ranked(model, users.histories, spec, candidates, Batching(spec.batch_size, spec.block))
-        scores = reranker(names[users.users], users.histories, found.ids, found.scores, blend)
-        best, _ = best_candidates(scores, found.ids, longest)
-        for rows, ids in ((before, found.ids[:, :longest]), (after, best)):
-            rows.append(rows_of_lists(users, protocol, store, spec, ids.astype(np.int32), found.steps))
-        recall += float((match(found.ids, users.truth).sum(1) / users.truth.lengths).sum())
-        without_candidates += float((~(found.ids >= 0).any(1)).sum())
+        lists = ranked(model, users.histories, spec, candidates, Batching(spec.batch_size, spec.block))
+        scores = reranker(names[users.users], users.histories, lists.ids, lists.scores, blend)
+        best, _ = best_candidates(scores, lists.ids, longest)
+        for rows, ids in ((before, lists.ids[:, :longest]), (after, best)):
+            rows.append(rows_of_lists(users, protocol, store, spec, ids.astype(np.int32), lists.steps))
+        recall += float((match(lists.ids, users.truth).sum(1) / users.truth.lengths).sum())
+        without_candidates += int((~(lists.ids >= 0).any(1)).sum())
         progress(high, len(everybody))
-    plan = reranker.plan
     facts = {
-        "split": split, "candidates": candidates, "blend": blend, "users": len(everybody),
-        "users_without_candidates": int(without_candidates),
-        "fields": {"users": plan.users, "items": plan.items, "context": plan.context, "history": plan.history},
+        "split": split,
+        "candidates": candidates,
+        "blend": blend,
+        "users": len(everybody),
+        "users_without_candidates": without_candidates,
+        "fields": asdict(reranker.plan),
         **facts,
-    }  # fmt: skip
-    if doubt is not None:
-        warnings.warn(doubt, UserWarning, stacklevel=3)
-    one, other = merge(before), merge(after)
-    compared = [name for name in one.metrics if name.split("@")[0] in ("recall", "ndcg")]
-    differences = {name: compare(one, other, name, level=spec.level) for name in compared}
+    }
     notes = () if doubt is None else (doubt,)
-    return CascadeResult(one, other, differences, recall / max(len(everybody), 1), facts, notes)
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=3)
+    retrieved, reranked = merge(before), merge(after)
+    compared = [name for name in retrieved.metrics if name.split("@")[0] in ("recall", "ndcg")]
+    differences = {name: compare(retrieved, reranked, name, level=spec.level) for name in compared}
+    return CascadeResult(retrieved, reranked, differences, recall / max(len(everybody), 1), facts, notes)
 
 
 def leakage(store: Store, split: str, last: int | None) -> tuple[JsonObject, str | None]:
     """Facts about the times of a split's targets, and a sentence where they are a reason to doubt the numbers.
 
-    `last` is the time of the ranker's last training impression (seconds). The facts are that, `ranker_trained_until`,
-    and how many targets of the split are not later, `targets_not_later`; both None where either has no times.
+    `last` is the time of the ranker's last training impression (seconds). The facts are that,
+    `ranker_trained_until`, and how many targets of the split are not later, `targets_not_later`;
+    both None where either has no times.
     """
     if last is None or store.times is None:
-        facts: JsonObject = {"ranker_trained_until": None, "targets_not_later": None}
         which = (
             "the retriever's store has no times"
             if last is not None
             else "the ranker's store has no times, or its run does not say when its training ended"
         )
-        return facts, (
+        return {"ranker_trained_until": None, "targets_not_later": None}, (
             f"{which}, so nobody can tell whether the ranker was trained on the targets of the {split} split: prepare "
             "it with a time column"
         )

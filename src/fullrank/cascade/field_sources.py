@@ -1,4 +1,4 @@
-"""Where each field that a ranker reads comes from: tables of users and items, or the context of a call.
+"""Sources of the fields that a ranker reads: tables of users and items, or the context of a call.
 
 Tables have one row per id, found by the id as text, so that 42 and "42" are one.
 """
@@ -21,21 +21,23 @@ USUAL = {"user": ("user", "user_id"), "item": ("item", "item_id")}
 
 
 class Context:
-    """Fields of a call, such as the hour: the same for all users (a mapping), or a table with a row for each user."""
+    """Fields of a call, such as the hour: the same for all users (a mapping), or a table with a row
+    for each user."""
 
-    def __init__(self, given: Any, fields: Iterable[str], keys: Sequence[str]):
-        """`fields` are those that the ranker reads, `keys` the names that the user's id may have in a table."""
+    def __init__(self, context: Any, fields: Iterable[str], keys: Sequence[str]):
+        """`fields` are those that the ranker reads, `keys` the names that the user's id may have in
+        a table."""
         allowed = list(fields)
         self._constants: dict[str, Any] = {}
         self._table: KeyedTable | None = None
-        if given is None or isinstance(given, Mapping):
-            self._constants = dict(given or {})
+        if context is None or isinstance(context, Mapping):
+            self._constants = dict(context or {})
             self.columns: tuple[str, ...] = tuple(self._constants)
             for name in self.columns:
                 if name not in allowed:
                     raise unknown("context field", str(name), allowed)
             return
-        self._table = KeyedTable(given, "context", keys)
+        self._table = KeyedTable(context, "context", keys)
         self.columns = tuple(name for name in self._table.columns if name in allowed)
         if not self.columns:
             raise UserError(
@@ -45,7 +47,7 @@ class Context:
             )
 
     def gather(self, users: pl.Series) -> list[pl.Series]:
-        """Its columns for these users."""
+        """The columns of the context for these users."""
         if self._table is not None:
             return self._table.gather(self.columns, users)
         return [constant_column(name, value, len(users)) for name, value in self._constants.items()]
@@ -69,21 +71,21 @@ class FieldPlan:
     items: tuple[str, ...]
     context: tuple[str, ...]
     history: tuple[str, ...] = ()
-    """Sequences that are filled from the history of the request: its items, or what is known of them or its events."""
+    """Sequences filled from the history of the request: its items, their fields, or features of its events."""
 
 
-def id_column(schema: Schema, role: str, given: str | None) -> str:
+def id_column(schema: Schema, role: str, column: str | None) -> str:
     """The column of the schema that holds the ids of `role` (user or item).
 
-    Where none is `given`: the group column (of users), or a field of a usual name. Raises `UserError` where there is
-    none, and for one that is no categorical field (a group column need not be a field).
+    Where no `column` is named: the group column (of users), or a field of a usual name. Raises
+    `UserError` where there is none, and for one that is no categorical field (a group column need
+    not be a field).
     """
-    if given is not None:
-        check_type(role, given, str, "the name of a column of the ranker's schema")
+    if column is not None:
+        check_type(role, column, str, "the name of a column of the ranker's schema")
     fields = {field.name: field for field in schema.fields}
     group = schema.group if role == "user" else None
-    names = [given] if given is not None else [*([group] if group else []), *USUAL[role]]
-    for name in names:
+    for name in [*([group] if group else []), *USUAL[role]] if column is None else [column]:
         if name in fields or name == group:
             if name in fields and not isinstance(fields[name], Categorical):
                 raise UserError(
@@ -91,8 +93,8 @@ def id_column(schema: Schema, role: str, given: str | None) -> str:
                     code="id-not-categorical",
                 )
             return name
-    if given is not None:
-        raise unknown(f"{role} column", given, fields)
+    if column is not None:
+        raise unknown(f"{role} column", column, fields)
     raise UserError(
         f"the ranker's schema has no {role} column (fields: {', '.join(fields)}): say which one holds the {role}s' ids "
         f"by {role}=NAME, or train the ranker on impressions with one",
@@ -100,10 +102,10 @@ def id_column(schema: Schema, role: str, given: str | None) -> str:
     )
 
 
-def asked_fields(
+def fields_of_callers(
     schema: Schema, user: str, item: str, of_items: Collection[str], events: Collection[str]
 ) -> tuple[str, ...]:
-    """The fields that a caller may give of a user or a request: those that are not read of items or past events."""
+    """Fields that a caller may give of a user or a request: all that are not read of items or past events."""
     return tuple(
         field.name
         for field in schema.fields
@@ -112,7 +114,8 @@ def asked_fields(
 
 
 def _of_history(field: AnyField, of_items: Collection[str], events: Collection[str]) -> bool:
-    """Whether the request's own history fills a field: a sequence of what is read of items, or of an event feature."""
+    """Whether the request's own history fills a field: a sequence of what is read of items, or of
+    an event feature."""
     return isinstance(field, SequenceOf) and (field.shares in of_items or field.name in events)
 
 
@@ -127,8 +130,8 @@ def plan_fields(
 ) -> FieldPlan:
     """The source of every field. Raises `UserError` for a field that no table has, or that both tables have.
 
-    A sequence that no table and no context has is the request's own history, where it shares the table of a field that
-    is read of items, or is a feature of its `events`.
+    A sequence that no table and no context has is the request's own history, where it shares the
+    table of a field that is read of items, or is a feature of its `events`.
     """
     places: dict[str, list[str]] = {"users": [], "items": [], "context": [], "history": []}
     lost = []
@@ -173,4 +176,4 @@ def plan_fields(
             "candidates are alike to it; train it on impressions with the item",
             code="ranker-reads-no-item",
         )
-    return FieldPlan(**{name: tuple(found) for name, found in places.items()})
+    return FieldPlan(**{name: tuple(fields) for name, fields in places.items()})

@@ -1,8 +1,9 @@
 """Rerank candidates by click probability: features of (user, item) pairs, their probabilities, and the blend.
 
-Each side of a pair is encoded once, and a pair is a gather of both. The encoding is the ranker's own
-(`data.impressions.encoding`): what `predict` gives for the joined table of pairs is what is given here, an unknown
-value is id 1 and a missing one id 0. B users of a block, C candidates of each, R pairs of a chunk.
+Each side of a pair is encoded once, and a pair is a gather of both. The encoding is the ranker's
+own (`data.impressions.encoding`): what `predict` gives for the joined table of pairs is what is
+given here, an unknown value is id 1 and a missing one id 0. B users of a block, C candidates of
+each, R pairs of a chunk.
 """
 
 from __future__ import annotations
@@ -62,24 +63,26 @@ class Reranker:
         ids: Int[np.ndarray, "B C"],
         scores: CandidateScores,
         blend: float,
-        given: Given | None = None,
+        stated: Given | None = None,
     ) -> CandidateScores:
         """Scores of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
 
-        `users` are external ids, null where nobody is named; `histories` have items by internal ids, oldest first;
-        `given` is what a caller says of these users and requests.
+        `users` are external ids, null where nobody is named; `histories` have items by internal
+        ids, oldest first; `stated` has the features that a caller gave of these users and requests.
         """
-        found = probabilities(self.ranker.model, self.pairs(users, histories, given), ids)
-        return blend_scores(found, scores, blend)
+        clicks = probabilities(self.ranker.model, self.pairs(users, histories, stated), ids)
+        return blend_scores(clicks, scores, blend)
 
     def require_some(self, users: pl.Series) -> None:
-        """Raise `UserError` where a table that is read knows none of these users: asked once, for all of them."""
+        """Raise `UserError` where a table that is read knows none of these users: asked once, for
+        all of them."""
         self.context.require_some(users)
         if self.users is not None and self._names:
             self.users.require_some(users, "users")
 
-    def pairs(self, users: pl.Series, histories: Histories, given: Given | None = None) -> PairFeatures:
-        """The features of these users with every item; what is `given` stands over the context and the users' table."""
+    def pairs(self, users: pl.Series, histories: Histories, stated: Given | None = None) -> PairFeatures:
+        """The features of these users with every item; `stated` wins over the context and the
+        users' table."""
         columns = self.context.gather(users)
         if self._names:
             assert self.users is not None
@@ -90,9 +93,11 @@ class Reranker:
         here = {column.name for column in columns}
         columns += [constant_column(name, None, len(users)) for name in self.plan.context if name not in here]
         encoded = encode_fields(encoder, columns, len(users), "the users")
-        if given is not None:
-            encoded = with_given(encoder, encoded, given)
-        past = {name: one.ids(histories) for name, one in self.past.items() if name in self.plan.history}
+        if stated is not None:
+            encoded = with_stated(encoder, encoded, stated)
+        past = {
+            name: event_feature.ids(histories) for name, event_feature in self.past.items() if name in self.plan.history
+        }
         bags = history_bags(self.ranker, self.plan.history, self.items, histories.items, past)
         return PairFeatures(encoder, replace(encoded, bags=encoded.bags | bags), self.items)
 
@@ -104,64 +109,73 @@ class Reranker:
 
 @dataclass(frozen=True)
 class EncodedFields:
-    """Some of the fields for N users or N items; places are those among the ranker's fields of that kind."""
+    """Values of c categorical, n numeric and some multivalued fields, of N users or N items."""
 
     categorical: Int[np.ndarray, "N c"]
     categorical_at: list[int]
+    """The position of each column among the categorical fields of the ranker; `numeric_at`
+    likewise."""
     numeric: Float[np.ndarray, "N n"]
     numeric_at: list[int]
     bags: dict[int, Jagged]
     """Bag number -> the ids of each row."""
 
     def updated(self, rows: Int[np.ndarray, "m"], other: EncodedFields) -> EncodedFields:
-        """With the m rows of `other`, which has the same fields, in place of these; what lies behind the last is added.
+        """A copy with the m rows of `other` (of the same fields) at `rows`; rows behind the last are added.
 
         `rows` are different, in rising order, and leave no gap behind the last.
         """
+        # source[n]: where row n of the copy stands in the N rows of these, then the m rows of `other`
         size = max(len(self.categorical), int(rows.max(initial=-1)) + 1)
-        place = np.arange(size)
-        place[rows] = len(self.categorical) + np.arange(len(rows))
+        source = np.arange(size)
+        source[rows] = len(self.categorical) + np.arange(len(rows))
         return EncodedFields(
-            np.concatenate([self.categorical, other.categorical])[place],
+            np.concatenate([self.categorical, other.categorical])[source],
             self.categorical_at,
-            np.concatenate([self.numeric, other.numeric])[place],
+            np.concatenate([self.numeric, other.numeric])[source],
             self.numeric_at,
-            {number: behind(bag, other.bags[number]).take(place) for number, bag in self.bags.items()},
+            {number: behind(bag, other.bags[number]).take(source) for number, bag in self.bags.items()},
         )
 
 
 def behind(first: Jagged, second: Jagged) -> Jagged:
-    """The rows of one, then those of the other."""
+    """The rows of `first`, then those of `second`."""
     lengths = np.concatenate([first.lengths, second.lengths])
     return Jagged.from_lengths(np.concatenate([first.flat(), second.flat()]), lengths)
 
 
 def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int, what: str) -> EncodedFields:
-    """The fields that these columns hold, of `rows` rows. Raises `UserError` for values that the schema refuses."""
-    own = {column.name: column for column in columns}
+    """The fields that these columns hold, of `rows` rows.
+
+    Raises `UserError` for values that the schema refuses.
+    """
+    by_name = {column.name: column for column in columns}
     names = [field.name for field in encoder.schema.fields]
-    frame = pl.DataFrame([own[name] if name in own else constant_column(name, None, rows) for name in names])
-    found = encoder.encode(frame, what)
-    columns_at = [at for at, field in enumerate(encoder.categorical) if field.name in own]
-    numbers_at = [at for at, field in enumerate(encoder.numeric) if field.name in own]
-    bags = {at: bag for at, bag in enumerate(found.bags) if encoder.multivalued[at].name in own}
-    return EncodedFields(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
+    frame = pl.DataFrame([by_name[name] if name in by_name else constant_column(name, None, rows) for name in names])
+    encoded = encoder.encode(frame, what)
+    columns_at = [at for at, field in enumerate(encoder.categorical) if field.name in by_name]
+    numbers_at = [at for at, field in enumerate(encoder.numeric) if field.name in by_name]
+    bags = {at: bag for at, bag in enumerate(encoded.bags) if encoder.multivalued[at].name in by_name}
+    return EncodedFields(
+        encoded.categorical[:, columns_at], columns_at, encoded.numeric[:, numbers_at], numbers_at, bags
+    )
 
 
-def with_given(encoder: FieldEncoder, known: EncodedFields, given: Given) -> EncodedFields:
-    """The fields of some users, those that are `given` in their place. It may say something of other fields too."""
-    columns = [column for column in given.frame if column.name in given.said]
-    new = encode_fields(encoder, columns, len(given.frame), given.what)
+def with_stated(encoder: FieldEncoder, known: EncodedFields, stated: Given) -> EncodedFields:
+    """A copy of the fields of users with the `stated` values in their place; it may have other
+    fields besides."""
+    columns = [column for column in stated.frame if column.name in stated.said]
+    new = encode_fields(encoder, columns, len(stated.frame), stated.what)
     categorical, numeric, bags = known.categorical.copy(), known.numeric.copy(), dict(known.bags)
     for fields, old, old_at, ids, places in (
         (encoder.categorical, categorical, known.categorical_at, new.categorical, new.categorical_at),
         (encoder.numeric, numeric, known.numeric_at, new.numeric, new.numeric_at),
     ):
-        for column, place in enumerate(places):
-            who = given.said[fields[place].name]
-            old[who, old_at.index(place)] = ids[who, column]
+        for column, index in enumerate(places):
+            who = stated.said[fields[index].name]
+            old[who, old_at.index(index)] = ids[who, column]
     for number, bag in new.bags.items():
-        bags[number] = merged(known.bags[number], bag, given.said[encoder.multivalued[number].name])
+        bags[number] = merged(known.bags[number], bag, stated.said[encoder.multivalued[number].name])
     return replace(known, categorical=categorical, numeric=numeric, bags=bags)
 
 
@@ -170,27 +184,29 @@ class PastFeature:
     """An event feature of the retriever's store that is a sequence of the ranker."""
 
     column: int
-    """Among the categories of events (`FeatureTable.categorical`)."""
+    """Index among the categories of events (`FeatureTable.categorical`)."""
     known: Int[np.ndarray, "V"]
-    """The ranker's id of each of the store's."""
+    """The ranker's id of each of the store's V ids."""
 
     def ids(self, histories: Histories) -> Int[np.ndarray, "n"]:
         """The ranker's id of each event, history after history; missing where nothing is known of events."""
-        places, table = histories.items.places(), None if histories.features is None else histories.features.event
-        return np.zeros(len(places), np.int32) if table is None else self.known[table.categorical[places, self.column]]
+        events, table = histories.items.places(), None if histories.features is None else histories.features.event
+        return np.zeros(len(events), np.int32) if table is None else self.known[table.categorical[events, self.column]]
 
 
 def past_features(theirs: FeatureEncoder | None, encoder: FieldEncoder) -> dict[str, PastFeature]:
-    """The event features of a retriever's catalogue that the ranker's `encoder` reads as sequences, by name: those
-    with a vocabulary."""
-    read = {one.name: one for one in encoder.multivalued if isinstance(one, SequenceOf) and one.shares is None}
-    found: dict[str, PastFeature] = {}
+    """The event features of a retriever's catalogue that the ranker's `encoder` reads as
+    sequences, by name: those with a vocabulary."""
+    read = {
+        field.name: field for field in encoder.multivalued if isinstance(field, SequenceOf) and field.shares is None
+    }
+    features: dict[str, PastFeature] = {}
     for column, field in enumerate(() if theirs is None else encoder_of(theirs, "event").categorical):
         values = None if theirs is None else theirs.lookups.get(field.name)
         if field.name in read and isinstance(values, Vocabulary):
             ids = encoder.lookup(read[field.name]).ids(canonical(values.values, "the values of an event feature"))
-            found[field.name] = PastFeature(column, np.concatenate([[MISSING, UNKNOWN], ids]))
-    return found
+            features[field.name] = PastFeature(column, np.concatenate([[MISSING, UNKNOWN], ids]))
+    return features
 
 
 def history_bags(
@@ -202,39 +218,40 @@ def history_bags(
 ) -> dict[int, Jagged]:
     """The sequences of `names` by the number of their bag: of each event the ranker's id of the shared field.
 
-    `items` has these fields, `histories` internal item ids, oldest first; `past` has the ids of event features, beside
-    the items. A missing value is left out, as in training, but where the sequence keeps it or the model reads sequences
-    event by event: there it is an event of the missing value.
+    `items` has these fields, `histories` internal item ids, oldest first; `past` has the ids of
+    event features, beside the items. A missing value is left out, as in training, but where the
+    sequence keeps it or the model reads sequences event by event: there it is an event of the
+    missing value.
     """
     encoder = ranker.encoder
     aligned = {number for group in ranker.model.parallel for number in group}
     places = {field.name: at for at, field in enumerate(encoder.categorical)}
-    found: dict[int, Jagged] = {}
+    bags: dict[int, Jagged] = {}
     for number, field in enumerate(encoder.multivalued):
         if field.name in names:
             rows = histories.row_of()
             if field.shares is None:
                 values = past[field.name]
             else:
-                ids = items.categorical[:, items.categorical_at.index(places[field.shares])]
-                values = ids[histories.flat()]
+                column = items.categorical_at.index(places[field.shares])
+                values = items.categorical[histories.flat(), column]
             if number not in aligned and not field.keep_missing:
                 rows, values = rows[values != MISSING], values[values != MISSING]
             counts = np.bincount(rows, minlength=len(histories))
-            found[number] = Jagged.from_lengths(values, counts).last(field.max_length)
-    return found
+            bags[number] = Jagged.from_lengths(values, counts).last(field.max_length)
+    return bags
 
 
 @dataclass(frozen=True)
 class PairFeatures:
-    """All fields of any user with any item."""
+    """All fields of any pair of a user and an item: rows of the two sides, gathered."""
 
     encoder: FieldEncoder
     users: EncodedFields
     items: EncodedFields
 
     def batch(self, users: Int[np.ndarray, "R"], items: Int[np.ndarray, "R"]) -> Impressions:
-        """The impressions of user users[r] and item items[r], as rows of the two sides."""
+        """The impressions of user users[r] with item items[r], R rows."""
         categorical = np.zeros((len(users), len(self.encoder.categorical)), np.int32)
         numeric = np.full((len(users), len(self.encoder.numeric)), np.nan, np.float32)
         without = Jagged.from_lengths(np.zeros(0, np.int32), np.zeros(len(users), np.int64))
@@ -250,25 +267,25 @@ class PairFeatures:
 def probabilities(model: ClickModel, pairs: PairFeatures, ids: Int[np.ndarray, "B C"]) -> CandidateScores:
     """The click probability of each user's candidates; -inf in empty places (id -1)."""
     users, places = np.nonzero(ids >= 0)
-    found = np.full(ids.shape, -np.inf)
+    scores = np.full(ids.shape, -np.inf)
     for low in range(0, len(users), BATCH):
-        some = slice(low, low + BATCH)
-        at = users[some], places[some]
-        found[at] = predict_batch(model, pairs.batch(at[0], ids[at]))
-    return found
+        chunk = slice(low, low + BATCH)
+        at = users[chunk], places[chunk]
+        scores[at] = predict_batch(model, pairs.batch(at[0], ids[at]))
+    return scores
 
 
 def blend_scores(ranker: CandidateScores, retriever: CandidateScores, share: float) -> CandidateScores:
     """The scores that candidates are ordered by: probabilities, or (1 - share) z(logit) + share z(retriever's score).
 
-    z is standardised over the user's candidates (mean 0, deviation 1), because the two scales have nothing in common.
-    Empty places are -inf in both and stay so.
+    z is standardised over the user's candidates (mean 0, deviation 1), because the two scales have
+    nothing in common. Empty places are -inf in both and stay so.
     """
     if share == 0:
         return ranker
     there = ranker > -np.inf
-    kept = np.where(there, ranker, 0.5).clip(TINY, 1 - TINY)
-    logits = np.log(kept) - np.log1p(-kept)
+    clipped = np.where(there, ranker, 0.5).clip(TINY, 1 - TINY)
+    logits = np.log(clipped) - np.log1p(-clipped)
     mixed = (1 - share) * _standardised(logits, there) + share * _standardised(retriever, there)
     return np.where(there, mixed, -np.inf)
 
@@ -303,8 +320,10 @@ def check_candidates(k: int, candidates: int, blend: float) -> None:
 
 
 def _standardised(scores: CandidateScores, there: Bool[np.ndarray, "B C"]) -> CandidateScores:
-    kept = np.where(there, scores, 0.0).astype(np.float64)
+    """Each row less its mean, over its deviation, of the candidates that are `there`; 0
+    elsewhere."""
+    filled = np.where(there, scores, 0.0).astype(np.float64)
     count = np.maximum(there.sum(1, keepdims=True), 1)
-    away = np.where(there, kept - kept.sum(1, keepdims=True) / count, 0.0)
+    away = np.where(there, filled - filled.sum(1, keepdims=True) / count, 0.0)
     deviation = np.sqrt((away**2).sum(1, keepdims=True) / count)
     return away / np.where(deviation > 0, deviation, 1.0)

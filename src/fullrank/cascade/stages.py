@@ -31,11 +31,15 @@ class RetrievalStage:
     """Why there is no store."""
 
     @classmethod
-    def of(cls, given: RetrievalStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RetrievalStage:
-        """Opened. Raises `UserError` for a ranking model, and for a store given as `data` that is not the run's."""
-        if isinstance(given, RetrievalStage):
-            return given
-        run = opened_run(given)
+    def of(cls, stage: RetrievalStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RetrievalStage:
+        """Open a run as a retriever.
+
+        Raises `UserError` for a ranking model, and for a store given as `data` that is not the
+        run's.
+        """
+        if isinstance(stage, RetrievalStage):
+            return stage
+        run = opened_run(stage)
         require_problem(run, "retrieval", "it may be the cascade's ranker (retrievers: `fullrank list recipes`)")
         store: Any = None
         why_no_store = ""
@@ -61,17 +65,20 @@ class RankingStage:
     encoder: FieldEncoder
     name: str = "the ranker"
     trained_until: int | None = None
-    """The time of its last training impression (seconds); None where that is not known. Needed for evaluation."""
+    """The time of its last training impression (seconds); None where that is not known. Needed for
+    evaluation."""
 
     @classmethod
-    def of(cls, given: RankingStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RankingStage:
-        """Opened. Raises `UserError` for a run that is no ranking model, and for a store in `data` that is not its own.
+    def of(cls, stage: RankingStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RankingStage:
+        """Open a run as a ranker.
 
-        A run of format 1 needs its store, which is `data` where it was moved: `UserError` where it is not there.
+        Raises `UserError` for a run that is no ranking model, and for a store in `data` that is not
+        its own. A run of format 1 needs its store, which is `data` where it was moved: `UserError`
+        where it is not there.
         """
-        if isinstance(given, RankingStage):
-            return given
-        run = opened_run(given)
+        if isinstance(stage, RankingStage):
+            return stage
+        run = opened_run(stage)
         require_problem(run, "ranking", "it may be the cascade's retriever (rankers: `fullrank list rankers`)")
         store = store_of(run, data) if run.needs_store else data
         encoder = run.encoder(store)

@@ -1,15 +1,16 @@
 """The command line: one file for each verb or family of verbs, a shell around `fullrank.api`.
 
-A verb is a function that `@verb()` of `cli.verbs` puts on the app, in a module that is named in `VERBS`. Its rules:
+A verb is a function that `@verb()` of `cli.verbs` puts on the app, in a module that is named in
+`VERBS`. Its rules:
 
 - Import nothing heavy when the module is imported: `--help` and `list` load no torch. Import inside the command, and
-  look at arguments, then at folders, files and settings (`told_early`), before what loads torch.
+  look at arguments, then at folders, files and settings (`early_checks`), before what loads torch.
 - Take `output: Output` (it has --json, which every verb has), or a group of `cli.option_groups` that is one, and the
   shared options of `cli.options` by name. `--debug` is taken care of, before and after the verb.
-- An option that is a setting of a Spec is named, not declared: `@verb(cls=spec_options(SPEC, FLAGS))`; those of lists
-  are not even named: `@verb(cls=list_options())`.
+- An option that is a setting of a Spec is named, not declared: `@verb(cls=spec_options(SPEC, FLAGS))`; options of
+  lists are not even named: `@verb(cls=list_options())`.
 - A verb does one thing, so that no two of its options exclude each other; an option without effect is told by
-  `check_beside`. What was spelt otherwise before stands in `core/errors.py`.
+  `check_owner`. What was spelt otherwise before stands in `core/errors.py`.
 - Talk by `output.say`, `output.table`, `output.progress`; end with `output.finish({...})`, which prints the one JSON
   object when `--json` is given.
 - Raise `UserError` for what the caller can put right: `main` makes it one sentence and exit code 2. Give it a
@@ -37,19 +38,16 @@ VERBS = (
     "doctor_serve",
     "components",
     "prepare",
-    "check",
-    "subset",
+    "stores",
     "encode",
     "train",
     "transfer",
-    "blend",
     "auto",
     "sweep",
     "scale",
     "evaluate",
     "study",
     "recommend",
-    "vectors",
     "serve",
     "predict",
     "diagnose",
@@ -66,7 +64,8 @@ AT_ONCE = ("list", "schema", "keys")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default that of this process) and return its exit code.
 
-    0 done, 1 a bug, 2 a user error, 130 interrupted, 141 the reader of its output has gone, 143 ended by SIGTERM.
+    0 done, 1 a bug, 2 a user error, 130 interrupted, 141 the reader of its output has gone, 143
+    ended by SIGTERM.
     """
     signalled: list[int] = []
     try:
@@ -83,15 +82,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(signalled: list[int], number: int, _: object) -> None:
-    """SIGTERM as Ctrl-C: what is open is closed, what is half written is taken away. Noted for the exit status."""
+    """SIGTERM as Ctrl-C: what is open is closed, what is half written is taken away.
+
+    Noted for the exit status.
+    """
     signalled.append(number)
     raise KeyboardInterrupt
 
 
 def _sign_of_life(words: list[str]) -> None:
-    """A word on stderr before torch is imported, which takes seconds. Of torchrun's processes the first one speaks."""
-    asked = {"-h", "--help", "--version"} & set(words)
-    if words and not words[0].startswith("-") and words[0] not in AT_ONCE and not asked:
+    """A word on stderr before torch is imported, which takes seconds.
+
+    Of torchrun's processes the first one speaks.
+    """
+    for_help = {"-h", "--help", "--version"} & set(words)
+    if words and not words[0].startswith("-") and words[0] not in AT_ONCE and not for_help:
         if os.environ.get("RANK", "0") == "0":
             print(f"fullrank {words[0]}: starting", file=sys.stderr, flush=True)
 

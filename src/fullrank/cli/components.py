@@ -10,14 +10,14 @@ import importlib.metadata
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fullrank.cli.early_checks import SPEC, check_recipe, check_settings
 from fullrank.cli.option_groups import Written
-from fullrank.cli.options import Settings, argument, check_beside, check_out, option
+from fullrank.cli.options import Settings, argument, check_out, check_owner, option
 from fullrank.cli.output import Output
-from fullrank.cli.told_early import SPEC, check_recipe, check_settings
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import JsonObject, write_json
@@ -36,9 +36,9 @@ def list_(
 ) -> None:
     """List recipes, data sources, losses and the rest.
 
-    A component type holds components that do the same job, and a setting chooses one of them. A component's name is
-    what `kind` takes in a YAML recipe and in --set (`--set model.loss=bce`). Components of installed third parties are
-    listed too.
+    A component type holds components that do the same job, and a setting chooses one of them. A
+    component's name is what `kind` takes in a YAML recipe and in --set (`--set model.loss=bce`).
+    Components of installed third parties are listed too.
 
     \b
     fullrank list              the component types
@@ -68,15 +68,15 @@ def list_(
 
 
 def _list_recipes(output: Output, lines: list[JsonObject]) -> None:
-    """Recommenders and rankers apart, with the data that each needs, which is added to `lines`."""
+    """Print recommenders and rankers apart, with the data that each needs, which is added to
+    `lines`."""
     for line in lines:
         line["needs"] = needs_of(line["kind"])
-    of_rankers = [line["needs"].startswith("impressions") for line in lines]
     for title, rankers in (
         ("Recommenders: lists of items, from events (fullrank prepare)", False),
         ("Rankers: click probabilities, from impressions (fullrank prepare-impressions)", True),
     ):
-        rows = [line for line, ranks in zip(lines, of_rankers, strict=True) if ranks == rankers]
+        rows = [r for r in lines if r["needs"].startswith("impressions") == rankers]
         if rankers:
             output.say()
         output.table(("recipe", "needs", "what"), [(r["kind"], r["needs"], r["what"]) for r in rows], title=title)
@@ -87,7 +87,10 @@ def _list_recipes(output: Output, lines: list[JsonObject]) -> None:
 
 
 def needs_of(recipe: str) -> str:
-    """The data that a recipe names as `needs`; empty where it names none. Of our own recipes nothing is imported."""
+    """The data that a recipe names as `needs`; empty where it names none.
+
+    Of our own recipes nothing is imported.
+    """
     from fullrank.core.registry import component, declared
 
     module = declared("recipes").get(recipe)
@@ -98,41 +101,45 @@ def needs_of(recipe: str) -> str:
     return str(next(ast.literal_eval(word.value) for word in mark.keywords if word.arg == "needs"))
 
 
-def full_room(given: str) -> str:
-    """The one room of a name (`losses`, `model.loss`: `objectives.losses`). Raises `UserError` for none or several."""
+def full_room(name: str) -> str:
+    """The one room of a name (`losses`, `model.loss`: `objectives.losses`).
+
+    Raises `UserError` for none or several.
+    """
     from fullrank.core.registry import rooms_named
 
-    rooms = rooms_named(given)
+    rooms = rooms_named(name)
     if len(rooms) > 1:
         raise UserError(
-            f"{given!r} takes components of {len(rooms)} types: name one of {', '.join(rooms)}", code="ambiguous-kind"
+            f"{name!r} takes components of {len(rooms)} types: name one of {', '.join(rooms)}", code="ambiguous-kind"
         )
     return rooms[0]
 
 
 def first_line(room: str, kind: str) -> str:
-    """The first line of the docstring of the file that declares a kind, or of its class or function: of recipes, or of
-    several.
+    """The first line of the docstring of the file that declares a kind.
 
-    Empty where the source is out of reach.
+    That of its class or function for recipes, and where a file declares several kinds. Empty where
+    the source is out of reach.
     """
     from fullrank.core.registry import declared
 
-    own = declared(room)
-    if kind in own:
-        several = list(own.values()).count(own[kind]) > 1 or room == "recipes"
-        return _docstring(own[kind], kind if several else None)
+    modules = declared(room)
+    if kind in modules:
+        several = list(modules.values()).count(modules[kind]) > 1 or room == "recipes"
+        return _docstring(modules[kind], kind if several else None)
     points = importlib.metadata.entry_points(group=f"fullrank.{room}")
     return next((_docstring(point.module) for point in points if point.name == kind), "")
 
 
 def _docstring(module: str, kind: str | None = None) -> str:
-    """Of a module, or of what declares the kind in it; neither is imported."""
+    """The first line of a module's docstring, or of that of a `kind` in it; the module is not
+    imported."""
     tree = _tree(module)
     if tree is None:
         return ""
     text = ast.get_docstring(tree if kind is None else _definition(module, kind)) or ""
-    return text.strip().splitlines()[0] if text.strip() else ""
+    return text.strip().partition("\n")[0]
 
 
 def _definition(module: str, kind: str) -> ast.ClassDef | ast.FunctionDef:
@@ -145,10 +152,10 @@ def _definition(module: str, kind: str) -> ast.ClassDef | ast.FunctionDef:
 def _tree(module: str) -> ast.Module | None:
     """The source of a module found beside its top package; None where it is out of reach."""
     top, *rest = module.split(".")
-    found = importlib.util.find_spec(top) if top else None
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(top) if top else None
+    if spec is None or spec.origin is None:
         return None
-    base = Path(found.origin)
+    base = Path(spec.origin)
     file = base if not rest else base.parent.joinpath(*rest).with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() and file.suffix == ".py" else None
 
@@ -187,55 +194,61 @@ def show(
 
     name = what[0]
     if len(what) > 1 or (Path(name).is_dir() and is_codes(Path(name))):
-        check_beside("a recipe or a run", None, set=settings or None, data=data)
+        check_owner("a recipe or a run", None, set=settings or None, data=data)
         show_codes(output, what)
         return
     run = Run.open(name) if Path(name).is_dir() else None
     spec = api.recipe(name if run is None else run.spec, *(settings or ()))
-    place = data or (None if run is None else run.path)
+    folder = data or (None if run is None else run.path)
     if run is not None and data is None and not settings:
         size = run.manifest.get("size")
     else:
-        size = None if place is None else size_of(spec, place)
-    output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
-    told: JsonObject = {"spec": spec.dump()}
+        size = None if folder is None else size_of(spec, folder)
+    output.say(spec.to_yaml().rstrip() + size_comment(size), wrap=False)
+    facts: JsonObject = {"spec": spec.dump()}
     if run is not None:
-        told |= {"manifest": run.manifest, "last": run.rows()[-1] if run.rows() else None}
-    output.finish(told | ({} if size is None else {"size": size}))
+        facts |= {"manifest": run.manifest, "last": run.rows()[-1] if run.rows() else None}
+    output.finish(facts | ({} if size is None else {"size": size}))
 
 
-def size_of(spec: Experiment, place: Path) -> JsonObject | None:
-    """A ranking model's size on the fields of a store or a run. Raises `UserError` where it has none."""
+def size_of(spec: Experiment, folder: Path) -> JsonObject | None:
+    """A ranking model's size on the fields of a store or a run.
+
+    Raises `UserError` where it has none.
+    """
     import torch
 
     from fullrank.data.impressions.store import open_store
     from fullrank.run import Run, is_run
 
-    if is_run(place):
+    if is_run(folder):
         if spec.problem == "retrieval":
             return None
-        fields = Run.open(place).fields
+        fields = Run.open(folder).fields
     else:
-        store = open_store(place)
+        store = open_store(folder)
         if spec.problem == "retrieval" or store.problem == "retrieval":
             raise UserError(
-                f"a size is counted of a ranking model on impressions, not of {spec.recipe} on {place}: leave out "
+                f"a size is counted of a ranking model on impressions, not of {spec.recipe} on {folder}: leave out "
                 "--data",
                 code="option-of-other-problem",
             )
         fields = store.fields
     with torch.device("meta"):  # shapes without memory
-        found: JsonObject = spec.model.build(fields).size().dump()  # type: ignore[attr-defined]
-    return found
+        model: Any = spec.model
+        size: JsonObject = model.build(fields).size().dump()
+    return size
 
 
-def said(size: JsonObject | None) -> str:
-    """The size as comments of the YAML before it."""
+def size_comment(size: JsonObject | None) -> str:
+    """A size as comments of the YAML before it; empty for None."""
     if size is None:
         return ""
-    both = f"{size['embedding_parameters']:,} parameters in tables, {size['dense_parameters']:,} dense"
-    lines = [both, f"{count(size['flops'])} FLOPs an impression (products of the forward pass)"]
-    lines += [f"  {name} {count(flops)}" for name, flops in size["flops_by_component"].items()]
+    lines = [
+        f"{size['embedding_parameters']:,} parameters in tables, {size['dense_parameters']:,} dense",
+        f"{count(size['flops'])} FLOPs an impression (products of the forward pass)",
+        *(f"  {name} {count(flops)}" for name, flops in size["flops_by_component"].items()),
+    ]
     return "".join(f"\n# {line}" for line in lines)
 
 
@@ -257,8 +270,9 @@ def schema(
 ) -> None:
     """Print a JSON Schema, for editors to complete.
 
-    Begin a YAML file with the line `# yaml-language-server: $schema=experiment.schema.json` (VS Code, Neovim and
-    JetBrains editors understand it). `fullrank show sasrec > mine.yaml` gives a file to begin with.
+    Begin a YAML file with the line `# yaml-language-server: $schema=experiment.schema.json` (VS
+    Code, Neovim and JetBrains editors understand it). `fullrank show sasrec > mine.yaml` gives a
+    file to begin with.
 
     \b
     fullrank schema --out experiment.schema.json
@@ -292,7 +306,10 @@ SPECS = {
 
 
 def spec_of(kind: str | None, room: str | None) -> type[Spec]:
-    """The Spec class of a kind; without one, of an experiment. `UserError` where the name is unknown or ambiguous."""
+    """The Spec class of a kind; without one, of an experiment.
+
+    `UserError` where the name is unknown or ambiguous.
+    """
     from fullrank.core import registry
     from fullrank.core.registry import ROOMS, find, kinds
 
@@ -303,9 +320,9 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
         module, name = SPECS[kind]
         return getattr(registry.load(module), name)
     rooms = [full_room(room)] if room is not None else list(ROOMS)
-    found = [name for name in rooms if kind in kinds(name)]
-    if not found:
+    matches = [name for name in rooms if kind in kinds(name)]
+    if not matches:
         raise unknown("kind", kind, sorted({known for name in rooms for known in kinds(name)}))
-    if len(found) > 1:
-        raise UserError(f"{kind!r} is a kind of {' and of '.join(found)}: choose by --type", code="ambiguous-kind")
-    return experiment if found == ["recipes"] else find(kind, found[0])
+    if len(matches) > 1:
+        raise UserError(f"{kind!r} is a kind of {' and of '.join(matches)}: choose by --type", code="ambiguous-kind")
+    return experiment if matches == ["recipes"] else find(kind, matches[0])

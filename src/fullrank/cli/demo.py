@@ -1,4 +1,5 @@
-"""`fullrank demo`: the whole way on a generated marketplace, offline: prepare, train, compare, recommend."""
+"""`fullrank demo`: the whole way on a generated marketplace, offline: prepare, train, compare,
+recommend."""
 
 from __future__ import annotations
 
@@ -22,18 +23,28 @@ MODELS: dict[str, tuple[str, ...]] = {
     "popularity": (),
     "item_to_item": (),
     "gru4rec": (
-        "model.dim=64", "model.encoder.dropout=0.2", "model.scoring.similarity=dot", "model.scoring.temperature=1",
-        "training.max_epochs=10", "training.batch_size=1024", "training.lr=3e-3", "training.evaluate_every=2",
+        "model.dim=64",
+        "model.encoder.dropout=0.2",
+        "model.scoring.similarity=dot",
+        "model.scoring.temperature=1",
+        "training.max_epochs=10",
+        "training.batch_size=1024",
+        "training.lr=3e-3",
+        "training.evaluate_every=2",
     ),
     "sasrec_plus": (
-        "training.max_epochs=20", "training.batch_size=1024", "training.lr=2e-3", "training.evaluate_every=5",
+        "training.max_epochs=20",
+        "training.batch_size=1024",
+        "training.lr=2e-3",
+        "training.evaluate_every=5",
     ),
-}  # fmt: skip
-"""Recipe -> what is changed so that it fits a small marketplace and a few minutes (chosen on validation)."""
+}
+"""Recipe -> the settings with which it fits a small marketplace and a few minutes (chosen on
+validation)."""
 TITLES = {"popularity": "popularity", "item_to_item": "item-to-item", "gru4rec": "GRU4Rec", "sasrec_plus": "SASRec++"}
 METRICS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
 LEAST = 6
-"""Events of the user who is shown, at least."""
+"""Fewest events of the user who is shown."""
 MARK = "demo.json"
 """Written first: in a folder with it, what the demo wrote may be replaced."""
 
@@ -45,8 +56,8 @@ def demo(
 ) -> None:
     """See everything on generated data, in two minutes.
 
-    A small marketplace is generated, prepared and learned by four recommenders; a table compares them. It needs no
-    network. Running it again replaces what it wrote.
+    A small marketplace is generated, prepared and learned by four recommenders; a table compares
+    them. It needs no network. Running it again replaces what it wrote.
 
     \b
     fullrank demo
@@ -84,7 +95,10 @@ def demo(
 
 
 def _claim(out: Path) -> None:
-    """An empty folder for the demo, in place of its former one. `UserError` where it holds what others wrote."""
+    """Make an empty folder for the demo, in place of its former one.
+
+    `UserError` where it holds files of others.
+    """
     from fullrank.data.manifest import require_outside_stores
 
     require_outside_stores(out)
@@ -118,8 +132,8 @@ def _train(output: Output, name: str, changes: tuple[str, ...], store: Store, ou
 def _measured(run: Run, store: Store) -> dict[str, float]:
     from fullrank import api
 
-    found = api.evaluate(run, data=store, set=[f"metrics=[{', '.join(METRICS)}]", "slices=false"])
-    return {name: found.metrics[name] for name in METRICS}
+    evaluation = api.evaluate(run, data=store, set=[f"metrics=[{', '.join(METRICS)}]", "slices=false"])
+    return {name: evaluation.metrics[name] for name in METRICS}
 
 
 def _example(output: Output, store: Store, run: Run) -> JsonObject:
@@ -128,13 +142,13 @@ def _example(output: Output, store: Store, run: Run) -> JsonObject:
 
     from fullrank import api
 
-    asked = store.eval_set("test")
-    lengths = asked.histories.lengths
+    test_set = store.eval_set("test")
+    lengths = test_set.histories.lengths
     row = int(np.where(lengths < LEAST, lengths.max() + 1, lengths).argmin())  # short, so that it can be typed again
-    one = asked.take(slice(row, row + 1))
-    history, bought = one.histories.items.flat(), int(one.next_items[0])
+    example = test_set.take(slice(row, row + 1))
+    history, bought = example.histories.items.flat(), int(example.next_items[0])
     items, titles = store.catalog.external(history).to_list(), store.catalog.titles
-    answers = api.recommend(run, {store.user_ids[int(one.users[0])]: items}, k=10, titles=True)
+    answers = api.recommend(run, {store.user_ids[int(example.users[0])]: items}, k=10, titles=True)
     hit = store.catalog.external([bought])[0]
     name = dict(zip(store.catalog.ids, titles, strict=True)) if titles is not None else {}
     output.say()
@@ -149,9 +163,9 @@ def _example(output: Output, store: Store, run: Run) -> JsonObject:
     ]
     output.say()
     output.table(("rank", "item", "score", "title"), cells, title="SASRec++ recommends")
-    place = answers.filter(answers["item"] == hit)["rank"].to_list()
-    if not place or place[0] > 5:
-        where = f"number {place[0]} of the list" if place else "not among the first ten"
+    ranks = answers.filter(answers["item"] == hit)["rank"].to_list()
+    if not ranks or ranks[0] > 5:
+        where = f"number {ranks[0]} of the list" if ranks else "not among the first ten"
         output.say(f"bought next: {name.get(hit, hit)} ({where})")
     return {"user": answers["user"][0], "history": items, "bought_next": hit, "recommendations": answers.to_dicts()}
 

@@ -1,8 +1,9 @@
-"""`fullrank diagnose`: what a run's scores, layers and matrices look like from inside."""
+"""`fullrank diagnose`: a run's scores, layers and matrices from inside, in tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 Table = tuple[tuple[str, ...], list[list[Any]], str]
-"""Headers, rows, and what they say; without rows it is not printed."""
+"""Headers, rows, and a text below them; without rows nothing is printed."""
 CODES = 8
 """Most levels of a semantic id that are printed."""
 TRAJECTORY = (
@@ -50,12 +51,14 @@ def diagnose(
 ) -> None:
     """Measure where popularity bias or collapse arises.
 
-    How much of all scores lies in one direction and how close that is to popularity; what each layer does to it; who is
-    attended to; the norms of all matrices; and what becomes of accuracy and fairness without each block, and without
-    what each feature says. What a model does not have is left out. Of a run that reasons: whether its streams differ,
-    what gate and steps are worth, where it looks. Of one that predicts semantic ids: at which code it goes wrong, and
-    where its search loses items. Of a ranking model: how many directions an impression's tokens use behind each layer
-    (effective rank). The rows go into the run folder, where `fullrank report` finds them.
+    How much of all scores lies in one direction and how close that is to popularity; what each
+    layer does to it; who is attended to; the norms of all matrices; and what becomes of accuracy
+    and fairness without each block, and without what each feature says. What a model does not have
+    is left out. Of a run that reasons: whether its streams differ, what gate and steps are worth,
+    where it looks. Of one that predicts semantic ids: at which code it goes wrong, and where its
+    search loses items. Of a ranking model: how many directions an impression's tokens use behind
+    each layer (effective rank). The rows go into the run folder, where `fullrank report` finds
+    them.
 
     \b
     fullrank diagnose runs/sasrec
@@ -71,36 +74,43 @@ def diagnose(
     where = out or opened.path / NAME
     check_out(where, output.overwrite, suffixes=(".jsonl",))
     with output.progress(f"diagnose {run}") as tick:
-        found = api.diagnose(opened, **vars(sample), seed=seed, progress=tick)
-    found.save(where)
-    about = found.about()
+        diagnosis = api.diagnose(opened, **vars(sample), seed=seed, progress=tick)
+    diagnosis.save(where)
+    about = diagnosis.about()
     what = "users" if opened.spec.problem == "retrieval" else "impressions"
     output.say(
         f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {sample.split} split, in {seconds(output.spent)}"
     )
     output.say()
     for table in TABLES[opened.spec.problem]:
-        headers, rows, said = table(found)
+        headers, rows, said = table(diagnosis)
         if rows:
             output.table(headers, rows)
             if said:
                 output.say(said)
             output.say()
-    if shortcut := verdict(found):
+    if shortcut := verdict(diagnosis):
         output.say(f"shortcut: {shortcut}")
         output.say()
-    for diagnostic, why in found.left_out().items():
+    for diagnostic, why in diagnosis.left_out().items():
         output.say(f"left out: {diagnostic} ({why})")
     output.say(f"rows written to {where}", wrap=False)
     output.say(f"as a page: {command_line('report', run, '--out', 'report.html')}", wrap=False)
-    output.finish({
-        "run": opened.path, "recipe": opened.spec.recipe, **about, "out": where, "rows": list(found.rows),
-        "left_out": found.left_out(), "seconds": output.spent,
-    })  # fmt: skip
+    output.finish(
+        {
+            "run": opened.path,
+            "recipe": opened.spec.recipe,
+            **about,
+            "out": where,
+            "rows": list(diagnosis.rows),
+            "left_out": diagnosis.left_out(),
+            "seconds": output.spent,
+        }
+    )
 
 
-def _scores(found: Diagnosis) -> Table:
-    width = found.value("spectrum", "width") or 0
+def _scores(diagnosis: Diagnosis) -> Table:
+    width = diagnosis.value("spectrum", "width") or 0
     said = {
         "collapse_share": "share of all scores that lies in one direction; at 1 every user gets the same list",
         "popularity_spearman": "how alike that direction orders the items to their popularity; at 1 the same",
@@ -108,11 +118,11 @@ def _scores(found: Diagnosis) -> Table:
         "entropy_rank": f"directions in use (entropy rank), of {width:.0f}; more is better",
         "stable_rank": "directions as strong as the first; 1 over the collapse share",
     }
-    rows = [[name.replace("_", " "), found.value("spectrum", name), text] for name, text in said.items()]
-    return ("scores", "value", "what it says"), rows if found.of("spectrum") else [], ""
+    rows = [[name.replace("_", " "), diagnosis.value("spectrum", name), text] for name, text in said.items()]
+    return ("scores", "value", "what it says"), rows if diagnosis.of("spectrum") else [], ""
 
 
-def _reasoning(found: Diagnosis) -> Table:
+def _reasoning(diagnosis: Diagnosis) -> Table:
     """The figures of a model that reasons; none for others."""
     said = (
         ("diversity", "gamma", "how fast streams come together; 0 or less: they do not"),
@@ -122,12 +132,12 @@ def _reasoning(found: Diagnosis) -> Table:
         ("gate_gain", "gain", "accuracy of the gate over equal weights"),
         ("oracle_step", "gap", "accuracy left to an oracle that stops everybody at their best step"),
     )
-    values = [(name, found.value(diagnostic, name), text) for diagnostic, name, text in said]
+    values = [(name, diagnosis.value(diagnostic, name), text) for diagnostic, name, text in said]
     rows = [[name.replace("_", " "), value, text] for name, value, text in values if value is not None]
     return ("reasoning", "value", "what it says"), rows, ""
 
 
-def _codes(found: Diagnosis) -> Table:
+def _codes(diagnosis: Diagnosis) -> Table:
     """A row per level of the semantic ids that a model predicts; none for other models."""
     title = (
         "Behind the history and the true codes before, right: users whose code is the most likely; open: most likely "
@@ -135,23 +145,26 @@ def _codes(found: Diagnosis) -> Table:
         "one of the most used 20 %, and of targets; kept: targets that the beam has not lost yet, and if it lost none "
         "before."
     )
-    headers = (
-        "code", "of", "right", "open", "log p", "counted", "head", "target", "kept", "of all"
-    )  # fmt: skip
-    beams = found.value("beam_loss", "beams")
+    headers = ("code", "of", "right", "open", "log p", "counted", "head", "target", "kept", "of all")
+    beams = diagnosis.value("beam_loss", "beams")
     cells = (
-        ("code_levels", "codes", None), ("code_levels", "top_1", None), ("code_levels", "top_1_open", None),
-        ("code_levels", "log_p", None), ("code_levels", "log_p_counts", None),
-        ("code_popularity", "head_predicted", None), ("code_popularity", "head_targets", None),
-        ("beam_loss", "kept", f"{beams or 0:.0f} beams"), ("beam_loss", "kept", "exhaustive"),
-    )  # fmt: skip
-    rows = [[level, int(codes), *others] for level, codes, *others in _by(found, "index", cells)]
+        ("code_levels", "codes"),
+        ("code_levels", "top_1"),
+        ("code_levels", "top_1_open"),
+        ("code_levels", "log_p"),
+        ("code_levels", "log_p_counts"),
+        ("code_popularity", "head_predicted"),
+        ("code_popularity", "head_targets"),
+        ("beam_loss", "kept", f"{beams or 0:.0f} beams"),
+        ("beam_loss", "kept", "exhaustive"),
+    )
+    rows = [[level, int(codes), *others] for level, codes, *others in _by(diagnosis, "index", cells)]
     if len(rows) > CODES:
         title += f" The first {CODES} of {len(rows)} codes; the page has all."
     return headers, rows[:CODES], title
 
 
-def _layers(found: Diagnosis) -> Table:
+def _layers(diagnosis: Diagnosis) -> Table:
     """A row per layer. Figures of a block stand with the layer behind it."""
     title = (
         "Layer 0 is the input. sigma: largest singular value of the outputs at the users' last positions; share, "
@@ -161,37 +174,47 @@ def _layers(found: Diagnosis) -> Table:
     )
     headers = ("layer", "sigma", "share", "rank", "attn", "u.v", "norm", "bound")
     cells = (
-        ("layers", "sigma_1", None), ("layers", "collapse_share", None), ("layers", "entropy_rank", None),
-        ("bound", "log10_norm", None), ("bound", "log10_bound", None),
-    )  # fmt: skip
+        ("layers", "sigma_1"),
+        ("layers", "collapse_share"),
+        ("layers", "entropy_rank"),
+        ("bound", "log10_norm"),
+        ("bound", "log10_bound"),
+    )
     of_heads = (("attention_share", "ratio", "top 20 %"), ("alignment", "uv_cosine", None))
-    heads = [found.values(kind, name, "layer", "head", label=label) for kind, name, label in of_heads]
+    heads = [diagnosis.values(kind, name, "layer", "head", label=label) for kind, name, label in of_heads]
     rows = []
-    for layer, *own in _by(found, "layer", cells):
-        blocks = ([value for (place, _), value in values.items() if place == layer - 1] for values in heads)
-        rows.append([layer, *own[:3], *(fmean(block) if block else None for block in blocks), *own[3:]])
+    for layer, *figures in _by(diagnosis, "layer", cells):
+        blocks = ([value for (block, _), value in values.items() if block == layer - 1] for values in heads)
+        rows.append([layer, *figures[:3], *(fmean(block) if block else None for block in blocks), *figures[3:]])
     return headers, rows, title
 
 
-def _by(found: Diagnosis, key: str, cells: Sequence[tuple[str, str, str | None]]) -> list[list[Any]]:
-    """A row for each place of the first figure: the place, and each figure (diagnostic, name, label) there."""
-    columns = [found.values(kind, name, key, label=label) for kind, name, label in cells]
-    return [[place, *(column.get(place) for column in columns)] for place in columns[0]]
+def _by(diagnosis: Diagnosis, key: str, cells: Sequence[tuple[str, ...]]) -> list[list[Any]]:
+    """A row for each index of the first figure: the index, and each figure there.
+
+    A figure is named by diagnostic and name, and where there are several by a label.
+    """
+    columns = [diagnosis.values(kind, name, key, label=next(iter(label), None)) for kind, name, *label in cells]
+    return [[index, *(column.get(index) for column in columns)] for index in columns[0]]
 
 
 NORMS = (
-    ("sigma", "value"), ("sigma", "output"), ("sigma", "up"), ("sigma", "down"),
-    ("log_product", "attention"), ("log_product", "feed_forward"),
-)  # fmt: skip
+    ("sigma", "value"),
+    ("sigma", "output"),
+    ("sigma", "up"),
+    ("sigma", "down"),
+    ("log_product", "attention"),
+    ("log_product", "feed_forward"),
+)
 """Figures of a block, and the label of each."""
 
 
-def _norms(found: Diagnosis) -> Table:
+def _norms(diagnosis: Diagnosis) -> Table:
     headers = ("layer", "value", "output", "up", "down", "attention", "feed-forward")
     title = "Largest singular value of each matrix (value: of the largest head); then the log of each block's product."
     largest: dict[tuple[Any, ...], float] = {}
-    for (_, *place), value in found.values("norms", None, "head", "layer", "name", "label").items():
-        largest[tuple(place)] = max(value, largest.get(tuple(place), value))
+    for (_, *block), value in diagnosis.values("norms", None, "head", "layer", "name", "label").items():
+        largest[tuple(block)] = max(value, largest.get(tuple(block), value))
     rows: list[list[Any]] = []
     for kind in ("", "decoder_", "cross_"):
         for layer in sorted({layer for layer, _, label in largest if label in (f"{kind}value", f"{kind}up")}):
@@ -200,13 +223,13 @@ def _norms(found: Diagnosis) -> Table:
     return headers, rows, title
 
 
-def _ablation(found: Diagnosis) -> Table:
+def _ablation(diagnosis: Diagnosis) -> Table:
     title = "What the scores, accuracy and fairness become without a block, or where every "
     title += "event attends to itself alone (A = I); nothing is trained again."
-    values = found.values("ablation", None, "label", "layer", "name")
+    values = diagnosis.values("ablation", None, "label", "layer", "name")
     names = list(dict.fromkeys(name for *_, name in values))
     rows = []
-    for label, layer in dict.fromkeys(place[:2] for place in values):
+    for label, layer in dict.fromkeys(position[:2] for position in values):
         kind = label.replace("_", "-")
         what = {"whole": "nothing", "mixing": "mixing (A = I)"}.get(label)
         what = what or (f"every {kind}" if layer is None else f"{kind} {layer + 1}")
@@ -214,48 +237,47 @@ def _ablation(found: Diagnosis) -> Table:
     return ("without", *(name.replace("_", " ") for name in names)), rows, title
 
 
-def _features(found: Diagnosis) -> Table:
+def _features(diagnosis: Diagnosis) -> Table:
     title = "What the lists lose where a feature has the values of others, and the ends of its 95 % interval."
     names = ("ndcg@10_lost", "ndcg@10_low", "ndcg@10_high", "recall@10_lost")
-    lost, *others = (found.values("feature_worth", name, "label") for name in names)
+    lost, *others = (diagnosis.values("feature_worth", name, "label") for name in names)
     rows = [[label, value, *(column.get(label) for column in others)] for label, value in lost.items()]
     return ("feature", "ndcg@10 lost", "from", "to", "recall@10 lost"), rows, title
 
 
-def _trajectory(found: Diagnosis) -> Table:
-    values, rows = found.values("token_ranks", None, "label", "name", "index"), []
+def _trajectory(diagnosis: Diagnosis) -> Table:
+    values, rows = diagnosis.values("token_ranks", None, "label", "name", "index"), []
     for label in dict.fromkeys(label for label, *_ in values):
-        own = {tuple(figure): value for (place, *figure), value in values.items() if place == label}
-        low, high = (own["stable_rank_quantile", percent] for percent in (5, 95))
-        most = min(own["tokens", None], own["width", None])
-        ranks = (own.get((name, None)) for name in ("stable_rank_rose", "entropy_rank"))
-        rows.append([label, own["stable_rank", None], low, high, most, *ranks])
+        at_layer = {tuple(figure): value for (behind, *figure), value in values.items() if behind == label}
+        low, high = (at_layer["stable_rank_quantile", percent] for percent in (5, 95))
+        most = min(at_layer["tokens", None], at_layer["width", None])
+        ranks = (at_layer.get((name, None)) for name in ("stable_rank_rose", "entropy_rank"))
+        rows.append([label, at_layer["stable_rank", None], low, high, most, *ranks])
     return ("behind", "stable", "5 %", "95 %", "of", "rose", "entropy"), rows, TRAJECTORY
 
 
-def _feed_forwards(found: Diagnosis) -> Table:
-    names = ("ratio", "gain", "rose")
-    return ("feed-forward", *names), _by_layer(found, "feed_forward", names), FEED_FORWARD
-
-
-def _transposes(found: Diagnosis) -> Table:
-    names = ("rank", "lower", "upper", "within", "overlap", "coherence")
-    return ("mixing", *names), _by_layer(found, "transpose", names), TRANSPOSE
-
-
-def _jacobian(found: Diagnosis) -> Table:
+def _jacobian(diagnosis: Diagnosis) -> Table:
     names = ("entropy_rank", "directions", "largest", "median")
-    values = found.values("jacobian", None, "name")
+    values = diagnosis.values("jacobian", None, "name")
     return ("pass", "of", "largest", "median"), [[values.get(name) for name in names]] if values else [], JACOBIAN
 
 
-def _by_layer(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[Any]]:
-    values = found.values("rank_theorems", None, "label", "name")
+def _theorems(title: str, kind: str, names: tuple[str, ...], text: str, diagnosis: Diagnosis) -> Table:
+    """The figures of a kind of layer that the paper's theorems are about, a row for each layer."""
+    values = diagnosis.values("rank_theorems", None, "label", "name")
     labels = dict.fromkeys(label for label, name in values if name.startswith(f"{kind}_"))
-    return [[label, *(values.get((label, f"{kind}_{name}")) for name in names)] for label in labels]
+    rows = [[label, *(values.get((label, f"{kind}_{name}")) for name in names)] for label in labels]
+    return (title, *names), rows, text
 
 
 TABLES: Mapping[Problem, tuple[Callable[[Diagnosis], Table], ...]] = {
     "retrieval": (_scores, _reasoning, _codes, _layers, _norms, _ablation, _features),
-    "ranking": (_trajectory, _feed_forwards, _transposes, _jacobian),
+    "ranking": (
+        _trajectory,
+        partial(_theorems, "feed-forward", "feed_forward", ("ratio", "gain", "rose"), FEED_FORWARD),
+        partial(
+            _theorems, "mixing", "transpose", ("rank", "lower", "upper", "within", "overlap", "coherence"), TRANSPOSE
+        ),
+        _jacobian,
+    ),
 }

@@ -1,5 +1,5 @@
-"""`fullrank doctor` and `verify`: does this installation work, and what could it do with more packages; is a folder as
-it was written?"""
+"""`fullrank doctor` and `verify`: does this installation work, and what could it do with more
+packages; is a folder as it was written?"""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ CORE = (
 )
 """Distributions that every installation has."""
 USERS, ITEMS, LENGTH = 400, 40, 12
-"""Of the self-test: each user walks over the items in steps of one: the next item follows from the last."""
+"""Users, items and events of a user in the self-test, where each user walks over the items in steps of one."""
 START, DAY = 1_700_000_000, 86_400
-"""Seconds since 1970 of its first event, and between two events of a user."""
+"""Time of its first event (seconds since 1970), and the seconds between two events of a user."""
 BAR = 0.8
 """Recall@10 that a model reaches which learned the rule; by chance it is 10 / 40."""
 
@@ -51,37 +51,39 @@ LESS = {
     "exchange": "a folder that is replaced is absent for a moment",
     "lock": "nothing keeps two processes from writing to one folder at the same time",
 }
-"""What does not hold on a file system without it."""
+"""Ability of a file system -> what may happen without it."""
 
 
 @verb()
 def doctor(output: Output) -> None:
     """Check this installation with a small training run.
 
-    The exit code is 2 where something that fullrank cannot do without is broken. What a service needs: `fullrank
-    doctor-serve`.
+    The exit code is 2 where something that fullrank cannot do without is broken. What a service
+    needs: `fullrank doctor-serve`.
 
     \b
     fullrank doctor
     """
-    found: JsonObject = {
-        "fullrank": __version__, "python": platform.python_version(), "system": platform.platform(),
+    report: JsonObject = {
+        "fullrank": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
         "packages": {name: version(name) for name in CORE},
-    }  # fmt: skip
-    output.say(f"fullrank {__version__}, Python {found['python']}, {found['system']}")
-    output.say("  " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in found["packages"].items()))
-    found["torch"] = _torch(output)
-    found["extras"] = _extras(output)
-    found["folder"] = _folder(output)
-    found["self_test"] = _self_test(output)
-    finish(output, found, "folder", "self_test")
+    }
+    output.say(f"fullrank {__version__}, Python {report['python']}, {report['system']}")
+    output.say("  " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in report["packages"].items()))
+    report["torch"] = _torch(output)
+    report["extras"] = _extras(output)
+    report["folder"] = _folder(output)
+    report["self_test"] = _self_test(output)
+    finish(output, report, "folder", "self_test")
 
 
-def finish(output: Output, found: JsonObject, *checks: str) -> None:
+def finish(output: Output, report: JsonObject, *checks: str) -> None:
     """End the verb, with exit code 2 where one of its checks found something broken."""
-    problems = [found[name]["problem"] for name in checks if not found[name]["ok"]]
+    problems = [report[name]["problem"] for name in checks if not report[name]["ok"]]
     broken = UserError(f"not in order: {', '.join(problems)}", code="installation-broken")
-    output.finish(found, broken=broken if problems else None)
+    output.finish(report, broken=broken if problems else None)
 
 
 def version(distribution: str) -> str | None:
@@ -94,53 +96,52 @@ def version(distribution: str) -> str | None:
 def _torch(output: Output) -> JsonObject:
     import torch
 
-    gpus = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
     facts = {
-        "version": torch.__version__, "build": build, "gpus": gpus, "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(), "threads_set_by": {n: os.environ[n] for n in _THREADS if n in os.environ},
-    }  # fmt: skip
+        "version": torch.__version__,
+        "build": build,
+        "gpus": gpus,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "threads_set_by": {n: os.environ[n] for n in _THREADS if n in os.environ},
+    }
     output.say(f"torch: {build} build, {facts['threads']} threads on {facts['cores']} cores")
     if gpus:
         output.say(f"GPU: {', '.join(gpus)}")
     else:
-        missing = (
-            "" if torch.version.cuda is None else ", though this torch was built for one: check the driver (nvidia-smi)"
-        )
+        missing = ", though this torch was built for one: check the driver (nvidia-smi)" * bool(torch.version.cuda)
         output.say(f"GPU: none{missing}; everything works on the CPU")
     return facts
 
 
 def _extras(output: Output) -> JsonObject:
-    """Of each extra what is there and what is missing."""
-    missing: dict[str, list[str]] = {extra: [] for extra in EXTRAS.values()}
-    for package, extra in EXTRAS.items():
-        if importlib.util.find_spec(package) is None:
-            missing[extra].append(package)
-    rows = [(extra, "no", install_extra(extra)) if some else (extra, "yes", "") for extra, some in missing.items()]
+    """Print and return the packages of each extra that are missing."""
+    extras: dict[str, JsonObject] = {}
+    for extra, packages in EXTRAS.items():
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        extras[extra] = {"missing": missing, "installed": not missing, "install": install_extra(extra)}
+    rows = [(extra, *(("yes", "") if e["installed"] else ("no", e["install"]))) for extra, e in extras.items()]
     output.table(("extra", "installed", "to install it"), rows)
-    return {
-        extra: {"missing": some, "installed": not some, "install": install_extra(extra)}
-        for extra, some in missing.items()
-    }
+    return extras
 
 
 def _folder(output: Output) -> JsonObject:
-    """Whether runs can be written here, and what the file system can do for them."""
+    """Check that runs can be written here, and what the file system can do for them."""
     here = Path.cwd()
     try:
-        found = check_file_system(here)
+        promises = check_file_system(here)
     except OSError as error:
         problem = f"nothing can be written in {here}: {error.strerror or error}"
         output.say(f"folder: {problem}")
         return {"ok": False, "path": here, "problem": problem, "file_system": {}}
-    lacking = {name: why for name, why in found.items() if why is not None}
+    lacking = {name: why for name, why in promises.items() if why is not None}
     broken = [f"{name}: {why}" for name, why in lacking.items() if name in NEEDED]
-    output.say(f"folder: {here} can be written to ({', '.join(name for name in found if name not in lacking)})")
+    output.say(f"folder: {here} can be written to ({', '.join(name for name in promises if name not in lacking)})")
     for name, why in lacking.items():
         output.say(f"  {name}: NO, {why}; {LESS[name]}")
-    told = f"the file system of {here} does not do what is needed: {'; '.join(broken)}" if broken else None
-    return {"ok": not broken, "path": here, "problem": told, "file_system": found}
+    fault = f"the file system of {here} does not do what is needed: {'; '.join(broken)}" if broken else None
+    return {"ok": not broken, "path": here, "problem": fault, "file_system": promises}
 
 
 def _self_test(output: Output) -> JsonObject:
@@ -160,7 +161,8 @@ def _self_test(output: Output) -> JsonObject:
 
 
 def selftest() -> JsonObject:
-    """Train a very small model for real: {"ok": whether it learned the planted walks, "recall", "chance", ...}."""
+    """Train a very small model for real: {"ok": whether it learned the planted walks, "recall",
+    "chance", ...}."""
     import numpy as np
     import polars as pl
 
@@ -174,11 +176,13 @@ def selftest() -> JsonObject:
 
     start = np.random.default_rng(0).integers(ITEMS, size=(USERS, 1))
     walks = (start + np.arange(LENGTH)) % ITEMS
-    table = pl.DataFrame({
-        "user_id": np.repeat(np.arange(USERS), LENGTH),
-        "item_id": walks.ravel() + 1,
-        "timestamp": np.tile(START + DAY * np.arange(LENGTH), USERS),
-    })  # fmt: skip
+    table = pl.DataFrame(
+        {
+            "user_id": np.repeat(np.arange(USERS), LENGTH),
+            "item_id": walks.ravel() + 1,
+            "timestamp": np.tile(START + DAY * np.arange(LENGTH), USERS),
+        }
+    )
     model = Recommender(dim=16, encoder=Transformer(layers=1, attention=Softmax(heads=1), dropout=0.0))
     training = Training(max_epochs=6, batch_size=512, lr=2e-2)
     experiment = Experiment(recipe="selftest", model=model, training=training)
@@ -195,9 +199,14 @@ def selftest() -> JsonObject:
         else f"recall@10 is {recall:.3f}, {BAR} was expected, and 7 after 3, 4, 5, 6"
     )
     return {
-        "ok": problem is None, "problem": problem, "recall": recall, "chance": 10 / ITEMS, "after_3_4_5_6": best,
-        "parameters": run.manifest["parameters"], "seconds": spent,
-    }  # fmt: skip
+        "ok": problem is None,
+        "problem": problem,
+        "recall": recall,
+        "chance": 10 / ITEMS,
+        "after_3_4_5_6": best,
+        "parameters": run.manifest["parameters"],
+        "seconds": spent,
+    }
 
 
 @verb()
@@ -207,8 +216,9 @@ def verify(
 ) -> None:
     """Compare the files of a folder with their hashes.
 
-    The folder is a store, a run or codes. The exit code is 2 where a file is missing or is not as it was written.
-    Hashes find damage and mix-ups of files, not somebody who changed the hashes too.
+    The folder is a store, a run or codes. The exit code is 2 where a file is missing or is not as
+    it was written. Hashes find damage and mix-ups of files, not somebody who changed the hashes
+    too.
 
     \b
     fullrank verify data/shop
@@ -219,12 +229,12 @@ def verify(
     ask_alone("fullrank.verification", lambda there: there.manifest_of(folder))
     from fullrank.verification import verify as check
 
-    found = check(folder)
-    output.say(f"{found.kind} {found.path}")
+    verification = check(folder)
+    output.say(f"{verification.kind} {verification.path}")
     output.table(
         ("file", "bytes", "state"),
-        [(file.name, "" if file.bytes is None else f"{file.bytes:,}", file.state) for file in found.files],
+        [(file.name, "" if file.bytes is None else f"{file.bytes:,}", file.state) for file in verification.files],
     )
-    output.notes(found.notes)
-    found.require_ok()
-    output.finish(found.dump())
+    output.notes(verification.notes)
+    verification.require_ok()
+    output.finish(verification.dump())

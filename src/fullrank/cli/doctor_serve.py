@@ -30,8 +30,8 @@ QUICKER = ("uvloop", "httptools")
 FILES = 4096
 """File descriptors below which many clients at once may meet the limit: each connection takes one."""
 REDIS = ("valkey-server", "redis-server")
-ASKED = 20
-"""Requests whose time is told."""
+REQUESTS = 20
+"""Requests whose time is measured."""
 
 
 @verb()
@@ -43,8 +43,9 @@ def doctor_serve(
 ) -> None:
     """Check what `fullrank serve` needs of this machine.
 
-    Packages, port, cores and open files are looked at; --store and --run are tried where they are named. The exit code
-    is 2 where a service would not run. The installation itself: `fullrank doctor`.
+    Packages, port, cores and open files are looked at; --store and --run are tried where they are
+    named. The exit code is 2 where a service would not run. The installation itself: `fullrank
+    doctor`.
 
     \b
     fullrank doctor-serve
@@ -54,25 +55,28 @@ def doctor_serve(
 
 
 def check(output: Output, run: Path | None, store: str | None, port: int) -> JsonObject:
-    """What a service would find here: {"ok", "problem", "packages", "port", ...}; said in lines too."""
-    found: JsonObject = {
-        "packages": _packages(output), "port": _port(output, port), "processor": _processor(output),
-        "files": _files(output), "redis_server": _redis_server(output), "store": _store(output, store),
+    """Check all that a service needs, and print it: {"ok", "problem", "packages", "port", ...}."""
+    report: JsonObject = {
+        "packages": _packages(output),
+        "port": _port(output, port),
+        "processor": _processor(output),
+        "files": _files(output),
+        "redis_server": _redis_server(output),
+        "store": _store(output, store),
         "run": _run(output, run),
-    }  # fmt: skip
-    problems = [one["problem"] for one in found.values() if isinstance(one, dict) and one.get("problem")]
-    return {"ok": not problems, "problem": "; ".join(problems) or None, **found}
+    }
+    problems = [entry["problem"] for entry in report.values() if isinstance(entry, dict) and entry.get("problem")]
+    return {"ok": not problems, "problem": "; ".join(problems) or None, **report}
 
 
 def _packages(output: Output) -> JsonObject:
-    found = {name: version(name) for name in (*PACKAGES, *QUICKER)}
-    output.say("service: " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in found.items()))
-    lacking = [name for name in PACKAGES if found[name] is None]
+    versions = {name: version(name) for name in (*PACKAGES, *QUICKER)}
+    output.say("service: " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in versions.items()))
+    lacking, slower = ([name for name in names if versions[name] is None] for names in (PACKAGES, QUICKER))
     install = install_extra("serve")
-    slower = [name for name in QUICKER if found[name] is None]
     if slower and not lacking:
         output.say(f"  without {' and '.join(slower)} it works more slowly: {install}")
-    return {"versions": found, "problem": f"{', '.join(lacking)} missing: {install}" if lacking else None}
+    return {"versions": versions, "problem": f"{', '.join(lacking)} missing: {install}" if lacking else None}
 
 
 def _port(output: Output, port: int) -> JsonObject:
@@ -112,19 +116,20 @@ def _files(output: Output) -> JsonObject:
 
 
 def _redis_server(output: Output) -> str | None:
-    """Where a Redis or Valkey is, which the tests of the store start; a service may use one anywhere."""
-    found = next((path for name in REDIS if (path := shutil.which(name))), None)
-    output.say(f"redis-server: {found or 'none here (only stores redis://... need one, here or elsewhere)'}")
-    return found
+    """The path of a Redis or Valkey server here, which tests of the store start; a service may use
+    one anywhere."""
+    server = next((path for name in REDIS if (path := shutil.which(name))), None)
+    output.say(f"redis-server: {server or 'none here (only stores redis://... need one, here or elsewhere)'}")
+    return server
 
 
 def _store(output: Output, address: str | None) -> JsonObject:
-    """Whether the store takes an event and gives it back, and what it promises."""
+    """Check that the store takes an event and gives it back, and print what it promises."""
     if address is None:
         output.say("store: none named (--store), so none is tried")
         return {"address": None, "problem": None}
     try:
-        facts = asyncio.run(_tried(address))
+        facts = asyncio.run(_try_store(address))
     except (UserError, OSError, ModuleNotFoundError) as error:
         problem = f"the store cannot be used: {' '.join(str(error).split())}"
         output.say(problem)
@@ -133,7 +138,7 @@ def _store(output: Output, address: str | None) -> JsonObject:
     return facts | {"problem": None}
 
 
-async def _tried(address: str) -> JsonObject:
+async def _try_store(address: str) -> JsonObject:
     from fullrank.serving.stores import Event, open_history_store
 
     store = open_history_store(address)
@@ -146,9 +151,9 @@ async def _tried(address: str) -> JsonObject:
         begun = time.perf_counter()
         await store.add_events([Event("1", user, 0, time.time())])
         spent = time.perf_counter() - begun
-        kept = await store.history(user, 1)
+        events = await store.history(user, 1)
         await store.delete_user(user)
-        if len(kept) != 1:
+        if len(events) != 1:
             raise UserError("it did not give back the event that it took", code="history-store-damaged")
         return {"address": store.address, "promise": store.promise, "write_ms": round(spent * 1000, 3)}
     finally:
@@ -158,16 +163,16 @@ async def _tried(address: str) -> JsonObject:
 
 
 def _run(output: Output, path: Path | None) -> JsonObject:
-    """The time of one list of a run, or of one row's probability, without HTTP."""
+    """Measure the time of one list of a run, or of one row's probability, without HTTP."""
     if path is None:
         return {"run": None, "problem": None}
     from fullrank import api
 
     try:
         predictor = api.load(path)
-        answer, what = _asked(predictor)
+        answer, what = _example_request(predictor)
         times = []
-        for _ in range(ASKED + 1):
+        for _ in range(REQUESTS + 1):
             begun = time.perf_counter()
             answer()
             times.append(time.perf_counter() - begun)
@@ -175,13 +180,13 @@ def _run(output: Output, path: Path | None) -> JsonObject:
         problem = f"the run cannot answer: {' '.join(str(error).split())}"
         output.say(problem)
         return {"run": path, "problem": problem}
-    first, typical = times[0] * 1000, sorted(times[1:])[ASKED // 2] * 1000
+    first, typical = times[0] * 1000, sorted(times[1:])[REQUESTS // 2] * 1000
     output.say(f"run: {path} takes {typical:.1f} ms for {what} ({first:.1f} ms the first time), without HTTP")
     return {"run": path, "ms": round(typical, 2), "first_ms": round(first, 2), "problem": None}
 
 
-def _asked(predictor: Predictor) -> tuple[Callable[[], Any], str]:
-    """One request of a run, and what it is called."""
+def _example_request(predictor: Predictor) -> tuple[Callable[[], Any], str]:
+    """A request that a run can answer, as a function, and the words for its answer."""
     if predictor.problem == "ranking":
         import polars as pl
 

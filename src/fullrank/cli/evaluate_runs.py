@@ -1,5 +1,5 @@
-"""What `fullrank evaluate` measures of one run or two, and the options that it shares with `evaluate-lists`,
-`evaluate-log` and `study`."""
+"""Evaluation of one run or two by `fullrank evaluate`, and the options that it shares with
+`evaluate-lists`, `evaluate-log` and `study`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fullrank.cli.early_checks import check_runs, check_settings
 from fullrank.cli.options import (
     Device,
     MovedStore,
@@ -24,7 +25,6 @@ from fullrank.cli.options import (
 )
 from fullrank.cli.output import Output
 from fullrank.cli.print_evaluation import print_pair, print_single
-from fullrank.cli.told_early import check_runs, check_settings
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Problem
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 SAVED = ("evaluation.json", "per_user.parquet", "per_row.parquet")
-"""What `EvaluationResult.save` may write."""
+"""Files that `EvaluationResult.save` may write."""
 
 OtherRun = Annotated[
     Path | None,
@@ -60,7 +60,7 @@ class Measuring(Output):
 
 @dataclass(frozen=True)
 class Call:
-    """What a verb was asked for."""
+    """A call of a verb that measures runs: its options, the runs, and how they are measured."""
 
     output: Measuring
     """The verb's options, and how it prints."""
@@ -68,7 +68,8 @@ class Call:
     changes: list[str]
     """Settings of the evaluations."""
     keywords: dict[str, Any] = field(default_factory=dict)
-    """Of `api.evaluate`: `events`, `before` and the names of their columns; `engine`, `parts` and so on."""
+    """Arguments of `api.evaluate`: `events`, `before` and the names of their columns; `engine`,
+    `parts` and so on."""
     whole: bool = False
     """Print every metric, not the main ones alone."""
 
@@ -80,49 +81,58 @@ class Call:
 
     @property
     def metrics(self) -> list[str]:
-        """Those of --metric."""
+        """The names that --metric gave."""
         return self.output.metrics or []
+
+    @property
+    def subfolders(self) -> tuple[str, ...]:
+        """Folders below --out, in which the evaluation of each run is saved."""
+        return ("a", "b") if len(self.runs) > 1 else ("",)
 
 
 def _evaluate_retrieval(call: Call) -> None:
-    """Of two runs, the difference of the metrics at 10 where none are named."""
-    changes = with_metrics(call)
+    """Measure and print recommenders: of two, the difference of the metrics at 10 where none are named."""
+    changes = metric_settings(call)
     if len(call.runs) == 2:  # before minutes are spent on evaluations that could not be compared
         from fullrank.evaluation.compare import check_comparable
 
         check_comparable(*(run.spec.lists.override(*changes) for run in call.runs))
-    found = measured(call, changes)
-    if len(found) == 1:
-        run = call.runs[0]
+    evaluations, run = measure_runs(call, changes), call.runs[0]
+    if len(evaluations) == 1:
         print_single(
-            call.output, {"run": run.path, "recipe": run.spec.recipe}, found[0],
-            whole=call.whole or "metrics" in names_of(changes), selection=run.spec.lists.selection,
-        )  # fmt: skip
+            call.output,
+            {"run": run.path, "recipe": run.spec.recipe},
+            evaluations[0],
+            whole=call.whole or "metrics" in names_of(changes),
+            selection=run.spec.lists.selection,
+        )
         return
-    whole = call.whole or names_metrics(changes)
-    paired = with_paired(call.metrics)[1]
-    rows = compared(found[0], found[1], paired, all_of_them=whole)
-    print_pair(call.output, _paths(call), found, rows, stand_in=bool(paired))
+    paired = split_paired(call.metrics)[1]
+    first, second = evaluations
+    rows = compare_results(first, second, paired, all_of_them=call.whole or names_metrics(changes))
+    print_pair(call.output, _paths(call), evaluations, rows, stand_in=bool(paired))
 
 
 def _evaluate_ranking(call: Call) -> None:
-    """Of two runs, the difference of the metrics that have intervals where none are named."""
+    """Measure and print ranking models: of two, the difference of the metrics that have
+    intervals."""
     from fullrank.evaluation import compare
     from fullrank.evaluation.statistics import RESAMPLED
 
-    changes = with_metrics(call)
+    changes = metric_settings(call)
     specs = [run.spec.evaluation.override(*changes) for run in call.runs]  # a misspelt metric is told at once
     if len(specs) == 2 and (single := [name for name in specs[0].metrics or () if name not in RESAMPLED]):
         raise UserError(
             f"{single[0]} has no paired difference: compare two runs by {', '.join(RESAMPLED)}, or look at one run",
             code="metric-of-one-run",
         )
-    found = measured(call, changes)
-    if len(found) == 1:
-        print_single(call.output, {"run": call.runs[0].path}, found[0])
+    evaluations = measure_runs(call, changes)
+    if len(evaluations) == 1:
+        print_single(call.output, {"run": call.runs[0].path}, evaluations[0])
         return
-    rows = [compare(found[0], found[1], name) for name in found[0].metrics if name in RESAMPLED]
-    print_pair(call.output, _paths(call), found, rows)
+    first, second = evaluations
+    rows = [compare(first, second, name) for name in first.metrics if name in RESAMPLED]
+    print_pair(call.output, _paths(call), evaluations, rows)
 
 
 EVALUATE: Mapping[Problem, Callable[[Call], None]] = {"retrieval": _evaluate_retrieval, "ranking": _evaluate_ranking}
@@ -133,15 +143,18 @@ def _paths(call: Call) -> list[str]:
 
 
 def check_saved(call: Call, folders: Sequence[str] = ("",)) -> None:
-    """Raise `UserError` before minutes are spent, where --out or one of its `folders` holds an evaluation already."""
-    parts = ("a", "b") if len(call.runs) > 1 else ("",)
-    names = [Path(folder, part, name) for folder in folders for part in parts for name in SAVED]
+    """Raise `UserError` before minutes are spent, where --out or one of its `folders` holds an
+    evaluation already."""
+    names = [Path(folder, below, name) for folder in folders for below in call.subfolders for name in SAVED]
     check_out(call.output.out, call.output.overwrite, *map(str, names))
 
 
 def open_runs(paths: Sequence[Path | None], metrics: Sequence[str] | None, settings: Sequence[str] | None) -> list[Run]:
-    """The runs of a call. Raises `UserError` for metrics and settings that they do not have, and for runs of two
-    kinds: before minutes are spent on evaluations that could not be compared."""
+    """Open the runs of a call.
+
+    Raises `UserError` for metrics and settings that they do not have, and for runs of two kinds:
+    before minutes are spent on evaluations that could not be compared.
+    """
     from fullrank.metrics.names import PAIRED, parse_metric
 
     if metrics:
@@ -161,28 +174,27 @@ def open_runs(paths: Sequence[Path | None], metrics: Sequence[str] | None, setti
     return runs
 
 
-def measured(call: Call, changes: list[str], what: str = "", *, out: Path | None = None) -> list[EvaluationResult]:
+def measure_runs(call: Call, changes: list[str], what: str = "", *, out: Path | None = None) -> list[EvaluationResult]:
     """The result of each run, saved below `out`, by default that of the call, where one is named."""
     from fullrank import api
 
-    found, out = [], out or call.output.out
+    options, evaluations = call.output, []
     for run in call.runs:
-        with call.output.progress(f"evaluate {run.path}{what}") as tick:
-            one = api.evaluate(
-                run, call.output.split, data=call.output.data, set=changes, device=call.output.device, progress=tick,
-                **call.keywords,
-            )  # fmt: skip
-        found.append(one)
+        with options.progress(f"evaluate {run.path}{what}") as tick:
+            measuring: Any = {"data": options.data, "device": options.device, "progress": tick, **call.keywords}
+            evaluations.append(api.evaluate(run, options.split, set=changes, **measuring))
+    out = out or options.out
     if out is not None:
-        for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):
-            one.save(out / part, overwrite=call.output.overwrite)
-    return found
+        for evaluation, below in zip(evaluations, call.subfolders, strict=True):
+            evaluation.save(out / below, overwrite=options.overwrite)
+    return evaluations
 
 
-def with_metrics(call: Call, evaluated: list[str] | None = None) -> list[str]:
-    """The settings of the evaluations, with what --metric asks of each run (or `evaluated`)."""
+def metric_settings(call: Call, evaluated: list[str] | None = None) -> list[str]:
+    """The settings of the evaluations, with the metrics that --metric needs of each run (or
+    `evaluated`)."""
     if evaluated is None:
-        evaluated = call.metrics if len(call.runs) == 1 else with_paired(call.metrics)[0]
+        evaluated = call.metrics if len(call.runs) == 1 else split_paired(call.metrics)[0]
     return [*call.changes, f"metrics=[{', '.join(evaluated)}]"] if call.metrics else call.changes
 
 
@@ -191,26 +203,28 @@ def names_metrics(changes: Sequence[str]) -> bool:
     return any(change.startswith(("metrics", "ks")) for change in changes)
 
 
-def compared(one: EvaluationResult, two: EvaluationResult, paired: list[str], *, all_of_them: bool) -> list[Comparison]:
-    """two - one, paired, of the metrics at 10 and of fair0.8@1, or of all, and of those that only two runs have.
+def compare_results(
+    first: EvaluationResult, second: EvaluationResult, paired: list[str], *, all_of_them: bool
+) -> list[Comparison]:
+    """The paired differences second - first: of the metrics at 10 and fair0.8@1, or of all, and of `paired`.
 
-    Where nothing was asked for, bqs_like@10 is among them: in the JSON of a comparison, not in what is printed.
-
-    `UserError` where the protocols differ.
+    Where no metric was named, bqs_like@10 is among them: the JSON of a comparison has it, the table
+    has not. Raises `UserError` where the protocols differ.
     """
     from fullrank.evaluation import compare
     from fullrank.metrics.names import PAIRED
 
-    both = [name for name in one.metrics if name in two.metrics]
+    both = [name for name in first.metrics if name in second.metrics]
     main = [name for name in both if name.endswith("@10") or name == "fair0.8@1"]
-    if not all_of_them and "ndcg@10" in main and one.slices:
+    if not all_of_them and "ndcg@10" in main and first.slices:
         paired = [f"{PAIRED}@10"]
-    level = one.protocol["bootstrap"]["level"]
-    return [compare(one, two, name, level=level) for name in [*(both if all_of_them else main or both), *paired]]
+    level = first.protocol["bootstrap"]["level"]
+    return [compare(first, second, name, level=level) for name in [*(both if all_of_them else main or both), *paired]]
 
 
-def with_paired(metrics: list[str]) -> tuple[list[str], list[str]]:
-    """What each of two runs is evaluated on, and the metrics that only both have; those are made of nDCG."""
+def split_paired(metrics: list[str]) -> tuple[list[str], list[str]]:
+    """The metrics that each of two runs is evaluated by, and those of the pair alone, which are
+    made of nDCG."""
     from fullrank.evaluation.compare import bqs_like_quality
 
     paired = [name for name in metrics if bqs_like_quality(name) is not None]

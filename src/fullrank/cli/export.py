@@ -31,12 +31,13 @@ def export(
 ) -> None:
     """Write a run for ONNX, torch, faiss, or to ship.
 
-    A recommender's graph takes histories and gives the k best items: the mask of seen and excluded items, and the
-    selection, are inside. A ranking model's gives probabilities. The graph is kept only where it answers as the run
-    does; how far apart they are is printed. Needs the extra `export`, or `codes` for faiss.
+    A recommender's graph takes histories and gives the k best items: the mask of seen and excluded
+    items, and the selection, are inside. A ranking model's gives probabilities. The graph is kept
+    only where it answers as the run does; how far apart they are is printed. Needs the extra
+    `export`, or `codes` for faiss.
 
-    `--to folder` is a run without its checkpoints, which needs neither the store nor an extra: `recommend`, `predict`
-    and `serve` take it anywhere. It goes into a new folder.
+    `--to folder` is a run without its checkpoints, which needs neither the store nor an extra:
+    `recommend`, `predict` and `serve` take it anywhere. It goes into a new folder.
 
     \b
     fullrank export runs/sasrec --to folder --out ship/sasrec
@@ -58,28 +59,28 @@ def export(
     elif output.overwrite:
         raise UserError("--to folder goes into a new folder: leave --overwrite out", code="option-without-effect")
 
-    made: Exported | Run = api.export(run, out, to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
-    if isinstance(made, Run):
-        facts = {"to": to, "problem": made.spec.problem, "files": made.manifest["files"]}
+    exported: Exported | Run = api.export(run, out, to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
+    if isinstance(exported, Run):
+        facts = {"to": to, "problem": exported.spec.problem, "files": exported.manifest["files"]}
     else:
-        _report(output, made)
-        facts = {key: made.manifest[key] for key in ("to", "problem", "inputs", "outputs", "parity", "files")}
+        _report(output, exported)
+        facts = {key: exported.manifest[key] for key in ("to", "problem", "inputs", "outputs", "parity", "files")}
     size = sum(entry["bytes"] for entry in facts["files"].values())
-    output.say(f"{made.path}: {size / 2**20:.1f} MB in {seconds(output.spent)}")
-    output.finish({"export": made.path, **facts, "seconds": output.spent})
+    output.say(f"{exported.path}: {size / 2**20:.1f} MB in {seconds(output.spent)}")
+    output.finish({"export": exported.path, **facts, "seconds": output.spent})
 
 
-def _report(output: Output, made: Exported) -> None:
-    for what in ("inputs", "outputs"):
-        rows = [
-            [one["name"], one["dtype"], " x ".join(map(str, one["shape"])), one["meaning"]]
-            for one in made.manifest[what]
-        ]
-        output.table((what, "type", "shape", "meaning"), rows)
-    parity = made.parity
-    if made.to == "faiss":
-        asked = f"{parity['users']:,} users ({parity['histories']})"
-        output.say(f"recall@10 {parity['recall@10']:.4f} against exact lists, {asked}")
+def _report(output: Output, exported: Exported) -> None:
+    for side in ("inputs", "outputs"):
+        tensors = exported.manifest[side]
+        rows = [[t["name"], t["dtype"], " x ".join(map(str, t["shape"])), t["meaning"]] for t in tensors]
+        output.table((side, "type", "shape", "meaning"), rows)
+    parity = exported.parity
+    if exported.to == "faiss":
+        output.say(
+            f"recall@10 {parity['recall@10']:.4f} against exact lists, {parity['users']:,} users "
+            f"({parity['histories']})"
+        )
     else:
         same = f", {parity['same_places']:.2%} of places alike" if "same_places" in parity else ""
         output.say(

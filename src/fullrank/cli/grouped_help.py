@@ -17,36 +17,71 @@ VERBS = {
     "Begin": ("demo", "doctor", "doctor-serve", "list", "show", "schema"),
     "Data": ("download", "prepare", "prepare-impressions", "check", "subset", "encode"),
     "Train": (
-        "auto", "train", "blend", "pretrain", "fisher", "finetune", "calibrate", "sweep", "tune", "grow", "scale",
+        "auto",
+        "train",
+        "blend",
+        "pretrain",
+        "fisher",
+        "finetune",
+        "calibrate",
+        "sweep",
+        "tune",
+        "grow",
+        "scale",
     ),
     "Evaluate and explain": (
-        "evaluate", "evaluate-lists", "evaluate-log", "diagnose", "attention", "report", "verify", "study",
+        "evaluate",
+        "evaluate-lists",
+        "evaluate-log",
+        "diagnose",
+        "attention",
+        "report",
+        "verify",
+        "study",
     ),
     "Answer": (
-        "recommend", "recommend-parts", "ask", "similar", "vectors", "serve", "predict", "cascade", "export", "keys",
+        "recommend",
+        "recommend-parts",
+        "ask",
+        "similar",
+        "vectors",
+        "serve",
+        "predict",
+        "cascade",
+        "export",
+        "keys",
     ),
-}  # fmt: skip
+}
 """Heading -> verbs, in the order of `fullrank --help`."""
 EVERY = "In every verb"
 OPTIONS = {
     "Which items are recommended": ("--seen", "--exclude", "--allow", "--filters", "--items"),
     "Columns of a table": (
-        "--user-col", "--item-col", "--time-col", "--time-unit", "--rating-col", "--weight-col", "--type-col",
-        "--label", "--separator",
+        "--user-col",
+        "--item-col",
+        "--time-col",
+        "--time-unit",
+        "--rating-col",
+        "--weight-col",
+        "--type-col",
+        "--label",
+        "--separator",
     ),
     "Models that reason": ("--reasoning-steps", "--reasoning-streams", "--adaptive", "--patience"),
     EVERY: ("--set", "--json", "--help"),
-}  # fmt: skip
+}
 """Heading -> options. A heading with a single option in a verb is left out there."""
 Record = tuple[str, str]
-"""What help prints of an option or a verb: its name and what it is."""
+"""A line of help on an option or a verb: its name and its text."""
 
 
 class GroupedCommand(TyperCommand):
     """A verb whose help has its options in groups, and whose options take no other option for their value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        options = {name: one for one in self.get_params(ctx) for name in one.opts if name.startswith("-")}
+        options = {
+            name: parameter for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("-")
+        }
         words = args[: args.index("--")] if "--" in args else args
         for word, following in pairwise(words):
             if word in options and following in options and not getattr(options[word], "is_flag", False):
@@ -60,8 +95,11 @@ class GroupedCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """[OPTIONS] RUN [RUN2]: arguments by their names, without the braces of typer."""
-        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
-        return ["[OPTIONS]", *(str(one.metavar) if one.required else f"[{one.metavar}]" for one in arguments)]
+        arguments = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
+        return [
+            "[OPTIONS]",
+            *(str(parameter.metavar) if parameter.required else f"[{parameter.metavar}]" for parameter in arguments),
+        ]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments: list[Record] = []
@@ -73,12 +111,14 @@ class GroupedCommand(TyperCommand):
             elif record is not None:
                 options.append((set(parameter.opts), record))
         _write(formatter, "Arguments", arguments)
-        groups = {title: [record for names, record in options if names & set(own)] for title, own in OPTIONS.items()}
-        groups = {title: own for title, own in groups.items() if len(own) > 1 or title == EVERY}
-        grouped = [record for own in groups.values() for record in own]
+        groups = {
+            title: [record for names, record in options if names & set(members)] for title, members in OPTIONS.items()
+        }
+        groups = {title: records for title, records in groups.items() if len(records) > 1 or title == EVERY}
+        grouped = [record for records in groups.values() for record in records]
         _write(formatter, "Options", (record for _, record in options if record not in grouped))
-        for title, own in groups.items():
-            _write(formatter, title, own)
+        for title, records in groups.items():
+            _write(formatter, title, records)
 
 
 class GroupedVerbs(TyperGroup):
@@ -94,7 +134,6 @@ class GroupedVerbs(TyperGroup):
 
 
 def _write(formatter: Any, title: str, records: Iterable[Record]) -> None:
-    found = list(records)
-    if found:
+    if lines := list(records):
         with formatter.section(title):
-            formatter.write_dl(found)
+            formatter.write_dl(lines)

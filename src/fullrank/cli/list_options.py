@@ -1,9 +1,9 @@
 """Options of the verbs that list items, and the words of a shell that are typed there.
 
-The options are the fields of `ListOptions`, made as `cli/options.py` makes those of a Spec. A verb takes them by
-`@verb(cls=list_options())`, checks what was typed by `check_lists` before it loads torch, and asks for lists by
-`list_keywords`. There `2,3,5` becomes items of a catalogue, `genre=Comedy` and `year>=2000` the filters of
-`fr.recommend`; `--users` becomes users of a store.
+The options are the fields of `ListOptions`, made as `cli/options.py` makes those of a Spec. A verb
+takes them by `@verb(cls=list_options())`, checks what was typed by `check_lists` before it loads
+torch, and asks for lists by `list_keywords`. There `2,3,5` becomes items of a catalogue,
+`genre=Comedy` and `year>=2000` the filters of `fr.recommend`; `--users` becomes users of a store.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fullrank.cli.options import EVALUATION, REASONING, Setting, check_beside, spec_of, with_settings
-from fullrank.cli.told_early import ask_alone
+from fullrank.cli.early_checks import ask_alone
+from fullrank.cli.options import EVALUATION, REASONING, Setting, check_owner, spec_of, with_settings
 from fullrank.core.errors import UserError, brief, no_such
 from fullrank.core.tables import SUFFIXES
 
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 MODULE = "fullrank.inference.list_options"
 IDS = (str, "ID,ID,...")
 FORMS: Mapping[str, tuple[Any, str]] = {
-    "exclude": IDS, "allow": IDS, "item_table": (Path, "FILE"), "decoding": (str, "exact|graph|beam|pruned"),
+    "exclude": IDS,
+    "allow": IDS,
+    "item_table": (Path, "FILE"),
+    "decoding": (str, "exact|graph|beam|pruned"),
     "filters": (list[str], "NAME=VALUE|NAME>=VALUE|NAME<=VALUE"),
-}  # fmt: skip
+}
 """Fields whose types do not say how they are typed."""
 POLICIES = ("unknown", "empty", "untimed", "seen")
 FILTER = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>>=|<=|=)\s*(?P<value>.*?)\s*", re.S)
@@ -61,14 +64,15 @@ def list_options(
 
 
 def check_lists(typed: Mapping[str, Any]) -> None:
-    """Raise `UserError` for what can be told to be wrong without the items of a run."""
-    check_beside("--filters", typed.get("filters"), items=typed.get("item_table"))
+    """Raise `UserError` for options of lists that are wrong whatever the items of a run are."""
+    check_owner("--filters", typed.get("filters"), items=typed.get("item_table"))
     fields = {name: value for name, value in typed.items() if "." not in name}
     ask_alone(MODULE, lambda there: there.ListOptions.of(fields))
 
 
 def list_keywords(typed: Mapping[str, Any], catalog: Catalog, item: str = "item_id") -> dict[str, Any]:
-    """What was typed as keywords of `Predictor.recommend`: ids and values of filters in the types of the items."""
+    """The typed options as keywords of `Predictor.recommend`: ids and values of filters in the
+    types of the items."""
     from fullrank.inference.column_filters import item_columns
 
     keywords = {name: value for name, value in typed.items() if "." not in name}
@@ -86,7 +90,7 @@ def budget_of(typed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def policies_of(lists: Mapping[str, Any]) -> dict[str, Any]:
-    """What `--json` says of the keywords of a call: the length of its lists, and its policies."""
+    """The length of lists and the policies of a call, for `--json`."""
     from fullrank.inference.list_options import ListOptions
 
     options = ListOptions(**lists)
@@ -94,12 +98,13 @@ def policies_of(lists: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words_of(text: str) -> list[str]:
-    """`2,3,5` as words."""
+    """The words of `2,3,5`."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def known_ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
-    """External ids from `2,3,5`, each of which the model has to know: a misspelt one would be without effect."""
+    """External ids from `2,3,5`, each of which the model has to know: a misspelt one would be
+    without effect."""
     if text is None:
         return None
     ids = catalog.parse(words_of(text))
@@ -121,7 +126,10 @@ def unknown_ids(items: pl.Series, catalog: Catalog) -> list[Any]:
 
 
 def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:
-    """Users from `ann,bo`, or from a column of a file, of the type that the store has. Each user of a file once."""
+    """Users from `ann,bo`, or from a column of a file, of the type that the store has.
+
+    Each user of a file once.
+    """
     import polars as pl
 
     from fullrank.data import values
@@ -150,15 +158,16 @@ def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:
     return whole
 
 
-def parse_filters(given: Sequence[str] | None, columns: Mapping[str, pl.Series]) -> dict[str, Any] | None:
+def parse_filters(texts: Sequence[str] | None, columns: Mapping[str, pl.Series]) -> dict[str, Any] | None:
     """Filters by column. A column named twice by `=` may have either value; `>=` and `<=` bound numbers.
 
-    Raises `UserError` for what has no such form, for an unknown column, and for a value that it cannot hold.
+    Raises `UserError` for what has no such form, for an unknown column, and for a value that it
+    cannot hold.
     """
-    if not given:
+    if not texts:
         return None
-    found: dict[str, Any] = {}
-    for text in given:
+    filters: dict[str, Any] = {}
+    for text in texts:
         match = FILTER.fullmatch(text)
         if match is None:
             raise UserError(
@@ -170,7 +179,7 @@ def parse_filters(given: Sequence[str] | None, columns: Mapping[str, pl.Series])
             what = f"--filters {brief(text, 80)}: the items have no column"
             raise no_such(what, name, columns, "columns", code="unknown-column")
         value = _value(text, match["value"], columns[name].dtype)
-        so_far = found.setdefault(name, [] if sign == "=" else {})
+        so_far = filters.setdefault(name, [] if sign == "=" else {})
         if isinstance(so_far, list) != (sign == "=") or (sign != "=" and BOUNDS[sign] in so_far):
             raise UserError(
                 f"--filters {brief(text, 80)}: {name!r} has a value or another such bound already; give values by =, "
@@ -181,7 +190,7 @@ def parse_filters(given: Sequence[str] | None, columns: Mapping[str, pl.Series])
             so_far.append(value)
         else:
             so_far[BOUNDS[sign]] = value
-    return found
+    return filters
 
 
 def _value(text: str, word: str, dtype: Any) -> Any:

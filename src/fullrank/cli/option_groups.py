@@ -1,7 +1,7 @@
 """Groups of options that verbs take whole: columns of a table, the engine of parts, a sample, how results are written.
 
-A group is a dataclass, a field for each option, and a verb names it as one parameter (`verbs.py`). Those that say how
-something is written are the verb's `Output` too.
+A group is a dataclass, a field for each option, and a verb names it as one parameter (`verbs.py`).
+Those that say how something is written are the verb's `Output` too.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fullrank.cli.options import (
     Settings,
     Split,
     Word,
-    check_beside,
     check_out,
+    check_owner,
     choice,
     flag,
     option,
@@ -42,7 +42,7 @@ class TableColumns:
     time_unit: TimeUnit = None
 
     def keywords(self) -> dict[str, Any]:
-        """What was typed, as keywords of the library."""
+        """The typed options as keywords of the library."""
         names = column_names(user_col=self.user_col, item_col=self.item_col, time_col=self.time_col)
         return {**names, "time_unit": self.time_unit or "s"}
 
@@ -56,7 +56,7 @@ class LaterColumns(TableColumns):
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How a verb works on parts, and with whose help."""
+    """Options of work in parts: the engine, its address, and how many parts and processes."""
 
     engine: Annotated[
         Word | None, choice("embedded|spark|ray", "Do it in parts: in this process, on Spark, or on a Ray cluster.")
@@ -69,19 +69,19 @@ class EngineOptions:
     workers: Annotated[int | None, option("N", "Do it in parts, in so many processes of this machine.")] = None
 
     def keywords(self) -> dict[str, Any]:
-        """What was typed, as keywords of the library; empty where nothing was.
+        """The typed options as keywords of the library; empty where none was typed.
 
         Raises `UserError` for an option of another engine.
         """
         engine = self.engine or "embedded"
         for name, owner in (("master", "spark"), ("ray", "ray"), ("workers", "embedded")):
-            check_beside(f"--engine {owner}", engine if engine == owner else None, **{name: getattr(self, name)})
+            check_owner(f"--engine {owner}", engine if engine == owner else None, **{name: getattr(self, name)})
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """What a run is looked at on."""
+    """The sample that a run is looked at on."""
 
     data: MovedStore = None
     split: Split = "test"
@@ -94,28 +94,28 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class Written(Output):
-    """How a verb answers, and --overwrite."""
+    """Options of a verb that writes: --json and --overwrite."""
 
     overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
 class WrittenByModel(Written):
-    """How a verb answers, with --overwrite and --device."""
+    """Options of a verb that writes what a model computes: --json, --overwrite and --device."""
 
     device: Device = "auto"
 
 
 @dataclass(frozen=True)
 class WrittenBySettings(Written):
-    """How a verb answers, with --overwrite and --set."""
+    """Options of a verb that writes, and reads settings: --json, --overwrite and --set."""
 
     settings: Settings = None
 
 
 @dataclass(frozen=True)
 class TableOut(WrittenByModel):
-    """Where the rows of a verb go, and what makes them."""
+    """Options of a verb whose rows are printed, or written to --out."""
 
     out: Annotated[Path | None, option("FILE", "Write them there (.parquet, .csv or .jsonl).")] = None
 
@@ -128,7 +128,7 @@ class TableOut(WrittenByModel):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOut(Output):
-    """How a run is written by the verbs that train."""
+    """Options of the verbs that train: the run folder, settings and device."""
 
     out: Annotated[Path, option("FOLDER", "The run folder to write.")]
     settings: Settings = None
@@ -138,6 +138,6 @@ class RunOut(Output):
 
 
 def column_names(**typed: str | None) -> dict[str, Any]:
-    """The columns that were typed, as keywords of the library; the word `none` is no column of times."""
+    """The typed columns as keywords of the library; the word `none` means no column of times."""
     named = {name: value for name, value in typed.items() if value is not None}
     return named | ({"time_col": None} if named.get("time_col") == "none" else {})

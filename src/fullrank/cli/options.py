@@ -1,9 +1,9 @@
 """Options of the verbs: those that several share, declared once, and those that are settings of a Spec, not declared.
 
-A verb says which settings of which Spec have an option of their own, `@verb(cls=spec_options(SPEC, FLAGS))`,
-takes a `context: typer.Context`, and reads what was typed by `given(context)`. Type, bounds, allowed values, default
-and help are the Spec's, which is imported when the verb is called or its own help is asked for: `fullrank --help`
-imports none.
+A verb says which settings of which Spec have an option of their own, `@verb(cls=spec_options(SPEC,
+FLAGS))`, takes a `context: typer.Context`, and reads what was typed by `typed_settings(context)`.
+Type, bounds, allowed values, default and help are the Spec's, which is imported when the verb is
+called or its own help is asked for: `fullrank --help` imports none.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, ge
 import typer
 from typer.core import TyperCommand
 
+from fullrank.cli.early_checks import check_runs, check_store
 from fullrank.cli.grouped_help import GroupedCommand
-from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.constraints import MOST_VALUE
 from fullrank.core.errors import UserError, did_you_mean
 
@@ -34,22 +34,25 @@ if TYPE_CHECKING:
     Word = Any
 else:
     Word = str
-"""A word that `choice` has checked: for typer, which would say what is allowed and not what is nearest, any text."""
+"""A word that `choice` has checked: for typer, which would say what is allowed and not what is
+nearest, any text."""
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """An option that takes a value, as typer reads it from a parameter's annotation; it has the parameter's name
-    unless others are given."""
+    """An option that takes a value, for the annotation of a parameter, whose name it has unless
+    there are `names`."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def choice(words: str, text: str) -> Any:
-    """An option that takes one of some words (`validation|test`), and refuses others with the nearest."""
+    """An option that takes one of some words (`validation|test`), and refuses others with the
+    nearest."""
     return option(words, text, callback=one_of(words))
 
 
 def one_of(words: str) -> Callable[[Any, Any, Any], Any]:
-    """A callback of typer's that raises `UserError` for what is none of some words (`validation|test`)."""
+    """A callback of typer's that raises `UserError` for what is none of some words
+    (`validation|test`)."""
     allowed = words.split("|")
 
     def check(context: Any, parameter: Any, word: Any) -> Any:
@@ -87,9 +90,11 @@ MovedStore = Annotated[
 ]
 EVALUATION = "fullrank.evaluation.spec:Evaluation"
 REASONING = {
-    "reasoning.steps": "--reasoning-steps", "reasoning.streams": "--reasoning-streams",
-    "reasoning.adaptive": "--adaptive", "reasoning.patience": "--patience",
-}  # fmt: skip
+    "reasoning.steps": "--reasoning-steps",
+    "reasoning.streams": "--reasoning-streams",
+    "reasoning.adaptive": "--adaptive",
+    "reasoning.patience": "--patience",
+}
 """The inference budget of a model that reasons, for `spec_options(EVALUATION, REASONING)`."""
 Overwrite = Annotated[bool, flag("--overwrite", "Replace what is at --out already.")]
 Device = Annotated[
@@ -114,10 +119,10 @@ LAST = ("overwrite", "settings", "device", "as_json")
 def check_out(out: Path | None, overwrite: bool, *names: str, suffixes: Sequence[str] = ()) -> None:
     """Raise `UserError` where a verb would replace a file without --overwrite, or write into prepared data.
 
-    `out` is what --out names: a file with one of the `suffixes`, or the folder of the files `names`. Call it before any
-    work is done.
+    `out` is what --out names: a file with one of the `suffixes`, or the folder of the files
+    `names`. Call it before any work is done.
     """
-    check_beside("--out", out, overwrite=overwrite or None)
+    check_owner("--out", out, overwrite=overwrite or None)
     if out is None:
         return
     if suffixes and out.suffix not in suffixes:
@@ -141,7 +146,7 @@ def check_out(out: Path | None, overwrite: bool, *names: str, suffixes: Sequence
 Split = Annotated[Word, choice("validation|test", "Which part of the store is measured.")]
 
 
-def check_beside(owner: str, there: object, **typed: object) -> None:
+def check_owner(owner: str, there: object, **typed: object) -> None:
     """Raise `UserError` for an option that was typed without the one that it is about."""
     name = next((name for name, value in typed.items() if value is not None), None)
     if name is not None and there is None:
@@ -156,7 +161,7 @@ class Setting(NamedTuple):
     spec: type[Spec]
     flag: str
     form: tuple[Any, str] | None = None
-    """The type that it is typed in and what the help shows of it, where the field's type does not say."""
+    """The type that it is typed in and its placeholder in the help, where the field's type does not say."""
     choice: bool = False
     """Whether a word that the help does not show is refused when it is typed, and not by the Spec."""
 
@@ -164,9 +169,10 @@ class Setting(NamedTuple):
 def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
     """A class of commands with an option for each of some settings of a Spec.
 
-    `spec` is `module:Class`. `flags` says the option of each dotted path, with what the help shows of its value where
-    that is no NAME (`--log FOLDER`); an empty one is the setting's own name with dashes (`k_core`: `--k-core`). An
-    error sentence that names such a setting names its option instead.
+    `spec` is `module:Class`. `flags` has the option of each dotted path, with the placeholder of
+    its value in the help where that is no NAME (`--log FOLDER`); an empty one is the setting's own
+    name with dashes (`k_core`: `--k-core`). An error sentence that names such a setting names its
+    option instead.
     """
 
     def settings() -> dict[str, Setting]:
@@ -193,8 +199,10 @@ def with_settings(make: Callable[[], dict[str, Setting]]) -> type[TyperCommand]:
         def params(self) -> list[Any]:
             if not self._complete:
                 self._complete = True
-                place = next((n for n, one in enumerate(self._list) if one.name in LAST), len(self._list))
-                self._list[place:place] = _options(settings())
+                position = next(
+                    (n for n, parameter in enumerate(self._list) if parameter.name in LAST), len(self._list)
+                )
+                self._list[position:position] = _options(settings())
             return self._list
 
         @params.setter
@@ -212,12 +220,13 @@ def with_settings(make: Callable[[], dict[str, Setting]]) -> type[TyperCommand]:
             try:
                 return super().invoke(context)
             except UserError as error:
-                raise UserError(in_options(str(error), _flags(settings()), context.obj), code=error.code) from error
+                flags = {path: setting.flag for path, setting in settings().items()}
+                raise UserError(in_options(str(error), flags, context.obj), code=error.code) from error
 
     return WithSettings
 
 
-def given(context: typer.Context) -> dict[str, Any]:
+def typed_settings(context: typer.Context) -> dict[str, Any]:
     """Path -> value of the settings whose own options were typed; None where the word was `none`."""
     typed: dict[str, Any] = context.obj
     return typed
@@ -246,10 +255,10 @@ def shortcuts(typed: Mapping[str, object], settings: list[str] | None) -> list[s
 
 
 def in_options(sentence: str, flags: Mapping[str, str], typed: Iterable[str] = ()) -> str:
-    """A sentence that says `columns.user` with the option that a person types.
+    """Replace settings in a sentence (`columns.user`) by the options that a person types.
 
-    A path without a dot is a word like others (`split`): it is replaced where it was typed as an option and the
-    sentence begins with it.
+    A path without a dot is a word like others (`split`): it is replaced where it was typed as an
+    option and the sentence begins with it.
     """
     for path in typed:
         if re.match(rf"{re.escape(path)}(?![\w.])", sentence):
@@ -262,18 +271,14 @@ def in_options(sentence: str, flags: Mapping[str, str], typed: Iterable[str] = (
     return sentence
 
 
-def _flags(settings: Mapping[str, Setting]) -> dict[str, str]:
-    return {path: setting.flag for path, setting in settings.items()}
-
-
 def _options(settings: Mapping[str, Setting]) -> list[Any]:
     """The parameters of a command, made by typer from a function with such a signature."""
 
     def carrier(**typed: Any) -> None: ...
 
-    carrier.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-        _option(path, setting, _flags(settings)) for path, setting in settings.items()
-    ])  # fmt: skip
+    flags = {path: setting.flag for path, setting in settings.items()}
+    parameters = [_option(path, setting, flags) for path, setting in settings.items()]
+    vars(carrier)["__signature__"] = inspect.Signature(parameters)
     app = typer.Typer(add_completion=False)
     app.command()(carrier)
     return list(typer.main.get_command(app).params)
@@ -286,8 +291,8 @@ def _option(path: str, setting: Setting, flags: Mapping[str, str]) -> inspect.Pa
     bounds = {
         name: limit
         for name in ("ge", "le")
-        for one in limits
-        if abs(limit := getattr(one, name, MOST_VALUE)) < MOST_VALUE  # a larger one tells nobody anything
+        for constraint in limits
+        if abs(limit := getattr(constraint, name, MOST_VALUE)) < MOST_VALUE  # a larger one tells nobody anything
     }
     if _nullable(field):
         metavar = f"{metavar}|none"
@@ -321,12 +326,13 @@ def spec_of(name: str) -> type[Spec]:
     from fullrank.core.specs_alone import ask_alone
 
     module, _, cls = name.partition(":")
-    found: type[Spec] | None = ask_alone(module, lambda specs: getattr(specs, cls))
-    return getattr(importlib.import_module(module), cls) if found is None else found
+    spec: type[Spec] | None = ask_alone(module, lambda specs: getattr(specs, cls))
+    return getattr(importlib.import_module(module), cls) if spec is None else spec
 
 
 def _field(spec: type[Spec], path: str) -> tuple[FieldInfo, str | None]:
-    """The field at a dotted path of the default spec, and the kind it belongs to where others could stand there."""
+    """The field at a dotted path of the default spec, and the kind it belongs to where others could
+    stand there."""
     *outer, last = path.split(".")
     owner = None
     for key in outer:
@@ -336,27 +342,27 @@ def _field(spec: type[Spec], path: str) -> tuple[FieldInfo, str | None]:
 
 
 def _nullable(field: FieldInfo) -> bool:
-    """Whether a field that has a value by default may also have none (`--time-col none`)."""
+    """Whether a field that has a value by default may also be `none` (`--time-col none`)."""
     default: Any = field.get_default(call_default_factory=True)
     return default is not None and type(None) in get_args(field.annotation)
 
 
 def _type(field: FieldInfo) -> tuple[Any, str | None]:
-    """The type that typer reads an option as, and what the help shows in the place of a value.
+    """The type that typer reads an option as, and the placeholder for its value in the help.
 
     Allowed values are shown alone: the Spec refuses others, also those of ``--set``.
     """
     from fullrank.core.registry import Room
 
-    rooms = [one for one in field.metadata if isinstance(one, Room)]
+    rooms = [member for member in field.metadata if isinstance(member, Room)]
     if rooms:
         return str, "|".join(rooms[0].kinds())
     union = get_origin(field.annotation) in (Union, types.UnionType)
     members: list[Any] = [
-        one for one in (get_args(field.annotation) if union else [field.annotation]) if one is not type(None)
+        member for member in (get_args(field.annotation) if union else [field.annotation]) if member is not type(None)
     ]
-    if all(hasattr(one, "kind_of") for one in members):
-        return str, "|".join(one.kind_of() for one in members)
+    if all(hasattr(member, "kind_of") for member in members):
+        return str, "|".join(member.kind_of() for member in members)
     first = members[0]
     if get_origin(first) is Literal:
         return str, "|".join(get_args(first))

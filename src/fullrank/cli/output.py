@@ -1,7 +1,8 @@
-"""What a person or a program reads: sentences, tables and progress; or, with --json, one object on stdout.
+"""Output of the verbs: sentences, tables and progress for a person; or, with --json, one object on stdout.
 
-Sentences and tables are a verb's result and go to stdout, unless ``--json`` claims it: then they go to stderr.
-Progress always goes to stderr. Colour appears on a terminal only, and never where NO_COLOR is set.
+Sentences and tables are a verb's result and go to stdout, unless ``--json`` claims it: then they go
+to stderr. Progress always goes to stderr. Colour appears on a terminal only, and never where
+NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ UNBOUNDED = 10_000
 
 @dataclass(frozen=True)
 class Output:
-    """How a verb prints: its field is an option of every verb (`verbs.py`)."""
+    """Printer of a verb; its field --json is an option of every verb (`verbs.py`)."""
 
     as_json: AsJson = False
     _begun: float = field(default_factory=time.perf_counter, init=False)
 
     @property
     def silent(self) -> bool:
-        """Whether this is a process of torchrun's for which the first one speaks."""
+        """Whether this is a process of torchrun, for which the first process prints."""
         return os.environ.get("RANK", "0") != "0"
 
     def say(self, text: str = "", *, wrap: bool = True) -> None:
-        """Lines for a person, wrapped at the terminal's width; not where they are to be pasted (`wrap=False`)."""
+        """Lines for a person, wrapped at the terminal's width; not where they are to be pasted
+        (`wrap=False`)."""
         if self.silent:
             return
         text, width = printable(text), self._width()
@@ -54,12 +56,13 @@ class Output:
         print(text, file=self._human, flush=True)
 
     def notes(self, notes: Iterable[str]) -> None:
-        """What a person should know of what was done, a line each."""
+        """Notes for a person, a line each."""
         for note in notes:
             self.say(f"note: {note}")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
-        """Columns under headers; numbers are right-aligned, a long last column is wrapped at a terminal's width."""
+        """Columns under headers; numbers are right-aligned, a long last column is wrapped at a
+        terminal's width."""
         if self.silent:
             return
         from rich.cells import cell_len
@@ -72,11 +75,11 @@ class Output:
 
         headers, cells = [shown_line(name) for name in headers], [[shown_line(value) for value in row] for row in rows]
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for place, name in enumerate(headers):
-            column = [row[place] for row in rows]
+        for position, name in enumerate(headers):
+            column = [row[position] for row in rows]
             numeric = bool(rows) and all(isinstance(value, int | float) or value is None for value in column)
-            last = place == len(headers) - 1
-            width = None if last else max(cell_len(text) for text in (name, *(row[place] for row in cells)))
+            last = position == len(headers) - 1
+            width = None if last else max(cell_len(text) for text in (name, *(row[position] for row in cells)))
             table.add_column(name, justify="right" if numeric else "left", no_wrap=not last, min_width=width)
         for row in cells:
             table.add_row(*map(Text, row))
@@ -95,7 +98,10 @@ class Output:
         )
 
     def progress(self, what: str) -> AbstractContextManager[Progress]:
-        """Progress of one long thing: call it with (done, in all). A bar on a terminal, else a line now and then."""
+        """Progress of one long thing: call it with (done, in all).
+
+        A bar on a terminal, else a line now and then.
+        """
         return reporting(what, shown=not self.silent)
 
     def stages(self) -> AbstractContextManager[Tell]:
@@ -103,8 +109,11 @@ class Output:
         return stages(shown=not self.silent)
 
     def finish(self, result: Mapping[str, Any], *, broken: UserError | None = None) -> None:
-        """The verb's result for a program: printed with --json, else not at all. With `broken`, what the verb found
-        wrong, it stands in the result and the verb ends with exit code 2."""
+        """Print the verb's result for a program, if --json was given.
+
+        With an error in `broken`, that the verb came upon, the result has it, and the verb ends
+        with exit code 2.
+        """
         if self.as_json and not self.silent:
             print_json({**result, **({} if broken is None else {"error": str(broken), "code": broken.code})})
         if broken is not None and self.as_json:  # the report is the one line of JSON
@@ -119,9 +128,10 @@ class Output:
         return round(time.perf_counter() - self._begun, 3)
 
     def _width(self) -> int | None:
-        """Columns of a terminal, or of COLUMNS; None for a pipe or a file, whose lines are left whole for `grep`."""
-        asked = os.environ.get("COLUMNS", "").isdecimal()
-        return max(40, shutil.get_terminal_size().columns) if asked or self._human.isatty() else None
+        """Columns of a terminal, or of COLUMNS; None for a pipe or a file, whose lines are left
+        whole for `grep`."""
+        fixed = os.environ.get("COLUMNS", "").isdecimal()
+        return max(40, shutil.get_terminal_size().columns) if fixed or self._human.isatty() else None
 
     @property
     def _human(self) -> Any:  # a text stream, or what a test puts in its place
@@ -129,7 +139,8 @@ class Output:
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """One line of JSON on the process's own stdout; numbers that do not exist (NaN, infinity) become null."""
+    """One line of JSON on the process's own stdout; numbers that do not exist (NaN, infinity)
+    become null."""
     out = REAL_STDOUT[-1] if REAL_STDOUT else sys.stdout
     ascii_only = (getattr(out, "encoding", None) or "ascii").lower().replace("-", "") != "utf8"
     text = json.dumps(jsonable(result), ensure_ascii=ascii_only, allow_nan=False)
@@ -142,7 +153,7 @@ REAL_STDOUT: list[TextIO] = []
 
 @contextmanager
 def only_json() -> Iterator[None]:
-    """Whatever prints to stdout inside goes to stderr: stdout is kept for the one JSON object."""
+    """Send whatever prints to stdout in the block to stderr: stdout is kept for the one JSON object."""
     REAL_STDOUT.append(sys.stdout)
     sys.stdout = sys.stderr
     try:
@@ -163,6 +174,6 @@ def shown(value: Any) -> str:
 
 
 def seconds(spent: float) -> str:
-    """A duration as a person says it: 4 s, 2 min 10 s."""
+    """A duration in words: 4.0 s, 2 min 10 s."""
     whole = round(spent)
     return f"{spent:.1f} s" if spent < 10 else f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"

@@ -1,7 +1,7 @@
-"""`fullrank predict`, `calibrate` and `cascade`: what ranking models give.
+"""`fullrank predict`, `calibrate` and `cascade`: ranking models in use.
 
-Click probabilities of new impressions; their correction, on the validation split; and a retriever's candidates in a
-ranker's order, measured before and after.
+Click probabilities of new impressions; their correction, on the validation split; and a retriever's
+candidates in a ranker's order, measured before and after.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fullrank.cli.early_checks import check_runs, check_store
 from fullrank.cli.option_groups import TableOut, WrittenBySettings
 from fullrank.cli.options import Device, MovedStore, RunFolder, Split, Word, argument, check_out, choice, option
 from fullrank.cli.output import Output, seconds
-from fullrank.cli.told_early import check_runs, check_store
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import command_line
 
@@ -50,11 +50,12 @@ def predict(
 ) -> None:
     """Predict click probabilities of new impressions.
 
-    All columns of the table are kept. A value that training did not see counts as unknown, an empty one as missing.
-    With --out the table may be larger than memory, and the file appears whole or not at all.
+    All columns of the table are kept. A value that training did not see counts as unknown, an empty
+    one as missing. With --out the table may be larger than memory, and the file appears whole or
+    not at all.
 
-    A list (genres, a history) is a list there, or text: it is cut where the schema of the training cut it, or at
-    --list-separator.
+    A list (genres, a history) is a list there, or text: it is cut where the schema of the training
+    cut it, or at --list-separator.
 
     \b
     fullrank predict runs/rankelastor today.parquet --out predictions.parquet
@@ -70,17 +71,19 @@ def predict(
         if output.out is not None:
             done = predictor.predict_file(impressions, output.out, **how)
         else:
-            found = predictor.predict(impressions, **how)
+            predictions = predictor.predict(impressions, **how)
     if output.out is not None:
         output.say(f"{done.rows:,} probabilities written to {output.out} in {seconds(output.spent)}")
         output.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": output.out})
         return
-    shown = found.head(SHOWN)
+    shown = predictions.head(SHOWN)
     output.table(shown.columns, [list(row) for row in shown.rows()])
-    if len(found) > SHOWN:
-        output.say(f"... and {len(found) - SHOWN:,} more; --out FILE keeps them all")
-    mean = found[column].mean() if len(found) else None
-    output.finish({"run": run, "rows": len(found), "mean": mean, "out": None, "predictions": found.to_dicts()})
+    if len(predictions) > SHOWN:
+        output.say(f"... and {len(predictions) - SHOWN:,} more; --out FILE keeps them all")
+    mean = predictions[column].mean() if len(predictions) else None
+    output.finish(
+        {"run": run, "rows": len(predictions), "mean": mean, "out": None, "predictions": predictions.to_dicts()}
+    )
 
 
 @verb()
@@ -94,8 +97,9 @@ def calibrate(
 ) -> None:
     """Correct the click probabilities of a ranking model.
 
-    The correction is fitted on the validation split, never on test, and lies in the new run: predict, evaluate, serve,
-    cascade and export apply it. It rises everywhere, so the order of impressions (auc, gauc) stays.
+    The correction is fitted on the validation split, never on test, and lies in the new run:
+    predict, evaluate, serve, cascade and export apply it. It rises everywhere, so the order of
+    impressions (auc, gauc) stays.
 
     \b
     fullrank calibrate runs/dcnv2 --out runs/dcnv2-calibrated
@@ -106,18 +110,18 @@ def calibrate(
 
     opened = Run.open(run)
     with output.progress(f"calibrate {run}") as tick:
-        made = api.calibrate(opened, out, method=method, data=data, device=device, progress=tick)
-    found = made.calibration
-    assert found is not None
-    output.say(f"{made.path}: {found.method}, fitted on {found.rows:,} validation impressions")
-    evaluate = command_line("evaluate", made.path, "--split", "test")
+        calibrated = api.calibrate(opened, out, method=method, data=data, device=device, progress=tick)
+    calibration = calibrated.calibration
+    assert calibration is not None
+    output.say(f"{calibrated.path}: {calibration.method}, fitted on {calibration.rows:,} validation impressions")
+    evaluate = command_line("evaluate", calibrated.path, "--split", "test")
     output.say(f"evaluate it, with what it was before: {evaluate}", wrap=False)
-    output.finish({"run": made.path, "calibrated_from": run, **found.dump()})
+    output.finish({"run": calibrated.path, "calibrated_from": run, **calibration.dump()})
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Where the two models and what they read are."""
+    """The tables, columns and stores that the two models of a cascade read."""
 
     users: Annotated[Path | None, option("FILE", "Columns of users.  [default: the store's]")] = None
     items: Annotated[Path | None, option("FILE", "Columns of items.  [default: the catalogue's]")] = None
@@ -134,7 +138,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Order:
-    """How candidates are put in order."""
+    """Options of the order of candidates: how many, the blend, and the context."""
 
     candidates: Annotated[int, option("N", "Items of each user that the ranker puts in order.")] = 100
     blend: Annotated[float, option("SHARE", "The retriever's share in the order: 0 none, 1 all.")] = 0.0
@@ -144,7 +148,7 @@ class Order:
     contexts: Annotated[Path | None, option("FILE", "Such fields, with a row for each user.", "--context-table")] = None
 
     def keywords(self) -> dict[str, Any]:
-        """What was typed, as keywords of the library."""
+        """The typed options as keywords of the library."""
         from fullrank.core.checks import check_one_way
         from fullrank.core.spec import read_setting
 
@@ -165,10 +169,10 @@ def cascade(
 ) -> None:
     """Let a ranker order a retriever's candidates.
 
-    What that brings is measured: recall and nDCG of the retriever's lists and of the re-ranked ones, on the same users,
-    with the paired difference and its interval. Split the events and the impressions at the same moments, or the ranker
-    may have been trained on the targets; where the times say so, a note does. Recommendations by a cascade:
-    fr.Cascade(...).recommend in Python.
+    What that brings is measured: recall and nDCG of the retriever's lists and of the re-ranked
+    ones, on the same users, with the paired difference and its interval. Split the events and the
+    impressions at the same moments, or the ranker may have been trained on the targets; where the
+    times say so, a note does. Recommendations by a cascade: fr.Cascade(...).recommend in Python.
 
     \b
     fullrank cascade runs/sasrec runs/dcnv2 --items movies.parquet --users users.parquet
@@ -181,25 +185,25 @@ def cascade(
     if out is not None:
         CascadeResult.check_folder(out)
     check_out(out, output.overwrite, "cascade.json")
-    made = Cascade(retriever, ranker, **vars(tables))
+    stages = Cascade(retriever, ranker, **vars(tables))
     with output.progress(f"cascade {retriever} {ranker}") as tick, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the notes say the same
-        found = made.evaluate(split, **ordered, set=output.settings or (), progress=tick)
+        outcome = stages.evaluate(split, **ordered, set=output.settings or (), progress=tick)
     if out is not None:
-        found.save(out)
-    show(output, found)
-    output.say(f"{found.facts['users']:,} users of the {split} split; in {seconds(output.spent)}")
-    output.finish({"retriever": retriever, "ranker": ranker, **found.dump(), "seconds": output.spent})
+        outcome.save(out)
+    show(output, outcome)
+    output.say(f"{outcome.facts['users']:,} users of the {split} split; in {seconds(output.spent)}")
+    output.finish({"retriever": retriever, "ranker": ranker, **outcome.dump(), "seconds": output.spent})
 
 
-def show(output: Output, found: CascadeResult) -> None:
-    """The differences, what a perfect ranker could reach, and the notes."""
+def show(output: Output, outcome: CascadeResult) -> None:
+    """Print the differences, the recall that a perfect ranker would reach, and the notes."""
     rows = [
         [c.metric, c.a, c.b, f"{c.difference:+.4f}", f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p]
-        for c in found.differences.values()
+        for c in outcome.differences.values()
     ]
-    level = found.before.protocol["bootstrap"]["level"]
+    level = outcome.before.protocol["bootstrap"]["level"]
     output.table(("metric", "before", "after", "difference", f"{100 * level:g} % interval", "p"), rows)
-    count = found.facts["candidates"]
-    output.say(f"recall of the {count} candidates, which no ranker exceeds: {found.ceiling:.4f}")
-    output.notes(found.notes)
+    count = outcome.facts["candidates"]
+    output.say(f"recall of the {count} candidates, which no ranker exceeds: {outcome.ceiling:.4f}")
+    output.notes(outcome.notes)

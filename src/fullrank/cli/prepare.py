@@ -1,5 +1,5 @@
-"""`fullrank prepare`, `prepare-impressions` and `download`: a table, or a public data set, to a store that models train
-on; and the files of a data set from its publisher.
+"""`fullrank prepare`, `prepare-impressions` and `download`: a table, or a public data set, to a
+store that models train on; and the files of a data set from its publisher.
 
 None loads torch.
 """
@@ -13,12 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.check import warn
+from fullrank.cli.early_checks import check_store
 from fullrank.cli.errors import in_shell
 from fullrank.cli.option_groups import TimeUnit, WrittenBySettings, column_names
-from fullrank.cli.options import Settings, Word, argument, choice, given, names_of, option, shortcuts, spec_options
+from fullrank.cli.options import (
+    Settings,
+    Word,
+    argument,
+    choice,
+    names_of,
+    option,
+    shortcuts,
+    spec_options,
+    typed_settings,
+)
 from fullrank.cli.output import Output, seconds
-from fullrank.cli.told_early import check_store
+from fullrank.cli.stores import print_sizes, suggest_training, warn
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, brief, command_line, did_you_mean, unknown
 
@@ -32,18 +42,29 @@ if TYPE_CHECKING:
 DOWNLOADS = Path("downloads")
 """Where files lie by default: downloads/SOURCE."""
 FLAGS = {
-    "columns.user": "--user-col", "columns.item": "--item-col", "columns.time": "--time-col",
-    "columns.time_unit": "", "columns.rating": "--rating-col", "columns.weight": "--weight-col",
-    "columns.type": "--type-col", "missing": "", "event_types": "--event-type", "min_rating": "",
-    "duplicates": "", "k_core": "", "split": "", "features.event": "--event-features NAME,NAME",
-    "features.request": "--request-features NAME,NAME", "features.user": "--user-features NAME,NAME",
-}  # fmt: skip
+    "columns.user": "--user-col",
+    "columns.item": "--item-col",
+    "columns.time": "--time-col",
+    "columns.time_unit": "",
+    "columns.rating": "--rating-col",
+    "columns.weight": "--weight-col",
+    "columns.type": "--type-col",
+    "missing": "",
+    "event_types": "--event-type",
+    "min_rating": "",
+    "duplicates": "",
+    "k_core": "",
+    "split": "",
+    "features.event": "--event-features NAME,NAME",
+    "features.request": "--request-features NAME,NAME",
+    "features.user": "--user-features NAME,NAME",
+}
 """Setting of `Prepare` -> its option; an empty one is the setting's own name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOut(WrittenBySettings):
-    """How a store is written."""
+    """Options of the verbs that write a store."""
 
     out: Annotated[Path, option("FOLDER", "The store to write.")]
     parts: Annotated[
@@ -61,7 +82,7 @@ class StoreOut(WrittenBySettings):
     ] = None
 
     def keywords(self) -> dict[str, Any]:
-        """What was typed, as keywords of the library."""
+        """The typed options as keywords of the library."""
         names = ("parts", "engine", "master", "separator", "overwrite")
         return {name: getattr(self, name) for name in names} | {"progress": True}
 
@@ -75,9 +96,9 @@ def download(
 ) -> None:
     """Download a public data set.
 
-    Files are checked where the publisher gives a size or a checksum. Run it again to go on with a download that was
-    cut off; files that are complete are kept. --set changes the source's own settings (`fullrank schema --kind SOURCE`
-    lists them).
+    Files are checked where the publisher gives a size or a checksum. Run it again to go on with a
+    download that was cut off; files that are complete are kept. --set changes the source's own
+    settings (`fullrank schema --kind SOURCE` lists them).
 
     \b
     fullrank download movielens --set variant=20m
@@ -86,7 +107,7 @@ def download(
     from fullrank.data.download import download as fetch
 
     spec = named_source(source, settings or [])
-    kept: Any = getattr(spec, "dump", dict)()
+    source_settings: Any = getattr(spec, "dump", dict)()
     folder = out or DOWNLOADS / source
     files = fetch(spec, folder, progress=sys.stderr.isatty())
     if not files:
@@ -94,11 +115,14 @@ def download(
         output.say(f"{source} has no files to download: `fullrank {verb} {source} --out data/{source}` makes it")
     for file in files:
         output.say(f"{file}  {file.stat().st_size:,} bytes")
-    output.finish({"source": kept, "folder": folder, "files": files})
+    output.finish({"source": source_settings, "folder": folder, "files": files})
 
 
 def named_source(name: str, settings: list[str]) -> EventSource | ImpressionSource:
-    """A source by kind, with dotted settings; `UserError` with the nearest name where there is none."""
+    """A source by its kind, with dotted settings.
+
+    Raises `UserError` with the nearest name where there is none.
+    """
     from fullrank.core.registry import find, kinds
 
     if name not in kinds("data.sources"):
@@ -134,9 +158,9 @@ def prepare(
 ) -> None:
     """Turn events into a store for recommenders.
 
-    A store is a prepared dataset: a folder. An event is a row with a user, an item and (usually) a time. Ids may be
-    numbers or text; they come back in recommendations. --set reaches every setting (`fullrank schema --kind prepare`);
-    those of a source are written --set source.NAME=VALUE.
+    A store is a prepared dataset: a folder. An event is a row with a user, an item and (usually) a
+    time. Ids may be numbers or text; they come back in recommendations. --set reaches every setting
+    (`fullrank schema --kind prepare`); those of a source are written --set source.NAME=VALUE.
 
     \b
     fullrank prepare events.parquet --items items.parquet --out data/shop
@@ -151,8 +175,8 @@ def prepare(
     from fullrank.data.events.prepare import prepare as make
     from fullrank.data.sources import EventSource
 
-    own, rest = _of_source(shortcuts(given(context), output.settings))
-    source = _source_or_file(events, own, folder, "--from")
+    source_settings, rest = _split_source_settings(shortcuts(typed_settings(context), output.settings))
+    source = _source_or_file(events, source_settings, folder, "--from")
     table: Any = events
     beside: dict[str, Any] = {"items": items, "users": users, "items_id": items_id}
     columns: dict[str, Any] = {}
@@ -181,16 +205,19 @@ def prepare(
     _report(output, store)
 
 
-def _of_source(changes: list[str]) -> tuple[list[str], list[str]]:
+def _split_source_settings(changes: list[str]) -> tuple[list[str], list[str]]:
     """The settings of the source, without their prefix, and the others."""
-    own = [change.removeprefix("source.") for change in changes if change.startswith("source.")]
-    return own, [change for change in changes if not change.startswith("source.")]
+    of_source = [change for change in changes if change.startswith("source.")]
+    return [change.removeprefix("source.") for change in of_source], [c for c in changes if c not in of_source]
 
 
 def _source_or_file(
     name: str, settings: list[str], folder: Path | None, flag: str
 ) -> EventSource | ImpressionSource | None:
-    """The source of this name; None where it is a file. Refuses settings and a folder (`flag`) that have no effect."""
+    """The source of this name; None where it is a file.
+
+    Refuses settings and a folder (`flag`) that have no effect.
+    """
     from fullrank.core.registry import kinds
 
     known = kinds("data.sources")
@@ -219,34 +246,33 @@ def _report(output: Output, store: Store) -> None:
     from fullrank.data.events.feature_kinds import described
     from fullrank.data.events.features import ROLES
 
-    found = store.manifest
-    filters = found.get("filters", [])
+    manifest = store.manifest
+    filters = manifest.get("filters", [])
     if len(filters) > 1:
         output.table(
             ("after", "events", "users", "items"),
             [[f[k] for k in ("filter", "events", "users", "items")] for f in filters],
         )
-    output.say(
-        f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
-        f"in {seconds(output.spent)}"
-    )
+    print_sizes(output, store)
     if store.features is not None:
         infos = {info.name: info for info in store.features.fields}
         output.table(
             ("feature", "known with", "kind", "ids"),
-            [(one.name, role, described(one), infos[one.name].size or "") for role in ROLES
-             for one in getattr(store.features.schema, role)],
-        )  # fmt: skip
-    split = found["split"]
+            [
+                (field.name, role, described(field), infos[field.name].size or "")
+                for role in ROLES
+                for field in getattr(store.features.schema, role)
+            ],
+        )
+    split = manifest["split"]
     parts = ", ".join(f"{part} {split[part]['events']:,} events" for part in ("train", "validation", "test"))
     output.say(f"split {split['kind']}: {parts}")
-    told = warn(output, store)
-    said = {one.said for one in told}
-    output.notes(in_shell(note, ("--time-unit",)) for note in found.get("notes", []) if note not in said)
-    train = command_line("train", "sasrec", "--data", store.path, "--out", "runs/sasrec")
-    output.say(f"train a model: {train}", wrap=False)
-    facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
-    facts |= {"spec": found["spec"], "findings": [asdict(one) for one in told]}
+    warned = warn(output, store)
+    said = {finding.said for finding in warned}
+    output.notes(in_shell(note, ("--time-unit",)) for note in manifest.get("notes", []) if note not in said)
+    suggest_training(output, store)
+    facts = {key: value for key, value in manifest.items() if key not in ("files", "spec", "format")}
+    facts |= {"spec": manifest["spec"], "findings": [asdict(finding) for finding in warned]}
     output.finish({"store": store.path, **facts, "seconds": output.spent})
 
 
@@ -278,10 +304,11 @@ def prepare_impressions(
 ) -> None:
     """Turn impressions into a store for rankers.
 
-    A store is a prepared dataset: a folder. An impression is a row with a label (clicked or not) and fields: who, what,
-    where, when. The schema says which column is what; `fullrank schema --kind impressions` is its JSON Schema. Without
-    its fields, what --label and the other options do not say is taken from names and types. --set changes settings of
-    the schema, those of a source are written --set source.NAME=VALUE.
+    A store is a prepared dataset: a folder. An impression is a row with a label (clicked or not)
+    and fields: who, what, where, when. The schema says which column is what; `fullrank schema
+    --kind impressions` is its JSON Schema. Without its fields, what --label and the other options
+    do not say is taken from names and types. --set changes settings of the schema, those of a
+    source are written --set source.NAME=VALUE.
 
     \b
     fullrank prepare-impressions impressions.parquet --schema schema.yaml --out data/ctr
@@ -295,18 +322,22 @@ def prepare_impressions(
     from fullrank.data.impressions.schema import Schema
     from fullrank.data.sources import ImpressionSource
 
-    own, rest = _of_source(output.settings or [])
-    source = _source_or_file(impressions, own, folder, "the folder")
+    source_settings, rest = _split_source_settings(output.settings or [])
+    source = _source_or_file(impressions, source_settings, folder, "the folder")
     how = {
-        **output.keywords(), **column_names(user_col=user_col, time_col=time_col), "label": label,
-        "time_unit": time_unit, "users": users, "features_of": features_of,
-    }  # fmt: skip
+        **output.keywords(),
+        **column_names(user_col=user_col, time_col=time_col),
+        "label": label,
+        "time_unit": time_unit,
+        "users": users,
+        "features_of": features_of,
+    }
     if source is None:
         store = make(impressions, output.out, schema=schema, set=rest, **how)
     elif isinstance(source, ImpressionSource):
-        found = source.impressions(folder or DOWNLOADS / impressions)
-        spec = (found.schema if schema is None else Schema.read(schema)).override(*rest)
-        store = make(found.table, output.out, schema=spec, notes=found.notes, **how)
+        tables = source.impressions(folder or DOWNLOADS / impressions)
+        spec = (tables.schema if schema is None else Schema.read(schema)).override(*rest)
+        store = make(tables.table, output.out, schema=spec, notes=tables.notes, **how)
     else:
         raise UserError(
             f"the source {impressions!r} holds events: use {command_line('prepare', impressions)}",
@@ -316,30 +347,30 @@ def prepare_impressions(
 
 
 def _kind(info: FieldInfo, field: AnyField, store: ImpressionStore) -> str:
-    """A field's kind in the table; of numbers in buckets how many there are, and were asked for."""
+    """A field's kind for the table; of numbers in buckets also how many there are, and should have been."""
     if field.kind != "numeric" or info.kind == "numeric":
         return info.kind
-    made = len(store.encoder.fitted[field.name]["edges"]) + 1
-    return f"numeric, {made} buckets" + (f" of {field.buckets}" if field.buckets not in (None, made) else "")
+    buckets = len(store.encoder.fitted[field.name]["edges"]) + 1
+    return f"numeric, {buckets} buckets" + (f" of {field.buckets}" if field.buckets not in (None, buckets) else "")
 
 
 def _report_impressions(output: Output, store: ImpressionStore) -> None:
-    found = store.manifest
+    manifest = store.manifest
     output.table(
         ("field", "kind", "ids", "missing"),
         [
-            (f.name, _kind(f, spec, store), f.size or "", found["counts"]["missing"][f.name])
+            (f.name, _kind(f, spec, store), f.size or "", manifest["counts"]["missing"][f.name])
             for f, spec in zip(store.fields, store.schema.fields, strict=True)
         ],
     )
     output.table(
         ("part", "rows", "positive"),
-        [(name, part["rows"], part["positive"]) for name, part in found["counts"]["parts"].items()],
+        [(name, part["rows"], part["positive"]) for name, part in manifest["counts"]["parts"].items()],
     )
     output.say(f"{store.path}: {len(store):,} rows, {len(store.fields)} fields, in {seconds(output.spent)}")
-    told = warn(output, store)
-    output.notes(found["notes"])
-    facts = {key: value for key, value in found.items() if key not in ("files", "format", "fitted")}
-    facts["notes"] = [*found["notes"], *store.encoder.notes]  # these were said while it was prepared
-    facts["findings"] = [asdict(one) for one in told]
+    warned = warn(output, store)
+    output.notes(manifest["notes"])
+    facts = {key: value for key, value in manifest.items() if key not in ("files", "format", "fitted")}
+    facts["notes"] = [*manifest["notes"], *store.encoder.notes]  # these were said while it was prepared
+    facts["findings"] = [asdict(finding) for finding in warned]
     output.finish({"store": store.path, **facts, "seconds": output.spent})

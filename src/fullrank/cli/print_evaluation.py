@@ -1,4 +1,5 @@
-"""What `fullrank evaluate` prints: one result of either problem, the differences of two, and the studies."""
+"""Tables of `fullrank evaluate` and `study`: one evaluation of either problem, differences of two,
+the studies."""
 
 from __future__ import annotations
 
@@ -19,109 +20,119 @@ SHOWN = 10
 
 
 def print_single(
-    output: Output, source: Mapping[str, Any], found: EvaluationResult, *, whole: bool = True,
+    output: Output,
+    source: Mapping[str, Any],
+    evaluation: EvaluationResult,
+    *,
+    whole: bool = True,
     selection: str | None = None,
-) -> None:  # fmt: skip
-    """The metrics of one run or of lists (`source`, in the JSON), and how they were measured; of a recommender the main
-    ones, of which `selection` is the first, or with `whole` all."""
-    SINGLE[found.problem](output, found, whole, selection)
-    output.finish({**source, **found.dump(), "seconds": output.spent})
+) -> None:
+    """Print the metrics of a run or of lists, which `source` names in the JSON, and how they were measured.
+
+    Of a recommender the main metrics, `selection` first, or with `whole` all.
+    """
+    SINGLE[evaluation.problem](output, evaluation, whole, selection)
+    output.finish({**source, **evaluation.dump(), "seconds": output.spent})
 
 
 def print_pair(
-    output: Output, names: Sequence[str], found: Sequence[EvaluationResult], rows: Sequence[Comparison],
-    *, stand_in: bool = False,
-) -> None:  # fmt: skip
-    """The differences between two runs (or a run and lists), row by row of `rows`; `stand_in`: bqs_like was asked for,
-    so it is printed."""
+    output: Output,
+    names: Sequence[str],
+    evaluations: Sequence[EvaluationResult],
+    rows: Sequence[Comparison],
+    *,
+    stand_in: bool = False,
+) -> None:
+    """Print the differences between two runs, or a run and lists; `stand_in`: print bqs_like, too."""
     from fullrank.metrics.names import PAIRED, history_words
 
     output.say(f"A {names[0]}\nB {names[1]}")
     printed = [c for c in rows if stand_in or not c.metric.startswith(PAIRED)]
     cells = [[c.metric, c.a, c.b, f"{c.difference:+.4f}", _span(c.interval, "+"), c.p] for c in printed]
-    problem = found[0].problem
+    problem = evaluations[0].problem
     # runs of ranking are compared at `compare`'s own level, whatever their own intervals have
-    level = found[0].protocol["bootstrap"]["level"] if problem == "retrieval" else 0.95
+    level = evaluations[0].protocol["bootstrap"]["level"] if problem == "retrieval" else 0.95
     output.table(("metric", "A", "B", "B - A", f"{100 * level:g} % interval", "p"), cells)
     what = "users" if problem == "retrieval" else "impressions"
-    history = history_words(found[0].protocol)
+    history = history_words(evaluations[0].protocol)
     how = f"paired, {history}" if history else "paired"
     if any(c.metric == "gauc" for c in rows):
-        how += f"; gauc by {found[0].protocol['gauc_groups']:,} groups"
+        how += f"; gauc by {evaluations[0].protocol['gauc_groups']:,} groups"
     output.say(f"{rows[0].users if rows else 0:,} {what}, {how}; in {seconds(output.spent)}")
     if any(c.metric.startswith(PAIRED) for c in printed):
         output.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
-    output.notes(dict.fromkeys(text for one in found for text in one.notes))
-    output.finish({
-        "runs": list(names),
-        "metrics": {c.metric: c.dump() for c in rows},
-        "protocol": found[0].protocol,
-        "seconds": output.spent,
-    })  # fmt: skip
+    output.notes(dict.fromkeys(text for evaluation in evaluations for text in evaluation.notes))
+    output.finish(
+        {
+            "runs": list(names),
+            "metrics": {c.metric: c.dump() for c in rows},
+            "protocol": evaluations[0].protocol,
+            "seconds": output.spent,
+        }
+    )
 
 
-def _print_retrieval(output: Output, found: EvaluationResult, whole: bool, selection: str | None) -> None:
+def _print_retrieval(output: Output, evaluation: EvaluationResult, whole: bool, selection: str | None) -> None:
     from fullrank.evaluation.summary import metric_table, population
 
-    table = metric_table(found.metrics, found.per_user.values, whole=whole, selection=selection)
+    table = metric_table(evaluation.metrics, evaluation.per_user.values, whole=whole, selection=selection)
     output.table(table.headers, table.rows)
     if table.note:
         output.say(table.note)
-    output.say(f"{population(found.protocol)}; in {seconds(output.spent)}")
-    output.notes(found.notes)
-    protocol, main = found.protocol, table.main
-    if found.mean_steps is not None:
-        output.say(f"{found.mean_steps:.2f} of at most {protocol['reasoning']['steps']} reasoning steps a user")
-    if main in found.interval and protocol["bootstrap"]["samples"]:
-        low, high = found.interval[main]
+    output.say(f"{population(evaluation.protocol)}; in {seconds(output.spent)}")
+    output.notes(evaluation.notes)
+    protocol, main = evaluation.protocol, table.main
+    if evaluation.mean_steps is not None:
+        output.say(f"{evaluation.mean_steps:.2f} of at most {protocol['reasoning']['steps']} reasoning steps a user")
+    if main in evaluation.interval and protocol["bootstrap"]["samples"]:
+        low, high = evaluation.interval[main]
         output.say(
-            f"{main} {found.metrics[main]:.4f}, {protocol['bootstrap']['level']:.0%} interval {low:.4f} to {high:.4f}"
+            f"{main} {evaluation.metrics[main]:.4f}, {protocol['bootstrap']['level']:.0%} interval {low:.4f} to "
+            f"{high:.4f}"
         )
-    _say_bands(output, found, main)
-    if found.sampled:
+    _say_bands(output, evaluation, main)
+    if evaluation.sampled:
         title = f"{protocol['sampled']['negatives']:,} shared negatives"
-        rows = [[name, row["full"], row["sampled"], f"{row['gap']:+.4f}"] for name, row in found.sampled.items()]
+        rows = [[name, row["full"], row["sampled"], f"{row['gap']:+.4f}"] for name, row in evaluation.sampled.items()]
         output.table(("metric", "all items", title, "gap"), rows)
         if "note" in protocol["sampled"]:
             output.say(f"note: {protocol['sampled']['note']}")
 
 
-def _say_bands(output: Output, found: EvaluationResult, main: str) -> None:
-    """Recall by popularity and by type of the target, at the list length of the metric `main`."""
+def _say_bands(output: Output, evaluation: EvaluationResult, main: str) -> None:
+    """Print recall by popularity and by type of the target, at the list length of the metric `main`."""
     name = f"recall@{main.split('@')[1]}"
     for kind in ("target", "type"):
-        bands = {label: part[name] for label, part in found.slices.get(kind, {}).items() if name in part}
+        bands = {label: part[name] for label, part in evaluation.slices.get(kind, {}).items() if name in part}
         if bands:
             output.say(f"{name} where the target is " + ", ".join(f"{label} {v:.4f}" for label, v in bands.items()))
-    cold = found.slices.get("cold", {}).get("cold", {})
+    cold = evaluation.slices.get("cold", {}).get("cold", {})
     if name in cold:
         output.say(f"{name} where training never saw the target: {cold[name]:.4f} ({cold['count']:,} users)")
 
 
-def _print_ranking(output: Output, found: EvaluationResult, _whole: bool, _selection: str | None) -> None:
-    rows = [[name, value, _span(found.interval.get(name))] for name, value in found.metrics.items()]
-    boot = found.protocol["bootstrap"]
+def _print_ranking(output: Output, evaluation: EvaluationResult, _whole: bool, _selection: str | None) -> None:
+    rows = [[name, value, _span(evaluation.interval.get(name))] for name, value in evaluation.metrics.items()]
+    boot = evaluation.protocol["bootstrap"]
     output.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
-    calibration = found.protocol.get("calibration")
+    calibration = evaluation.protocol.get("calibration")
     if calibration is not None:
         before = ", ".join(f"{name} {value:.4f}" for name, value in calibration["before"].items())
-        own = ", these very rows" if found.protocol["split"] == calibration["fitted_on"] else ""
+        overlap = ", these very rows" if evaluation.protocol["split"] == calibration["fitted_on"] else ""
         output.say(
             f"calibrated ({calibration['method']}, fitted on {calibration['rows']:,} {calibration['fitted_on']} "
-            f"impressions{own}); before: {before}"
+            f"impressions{overlap}); before: {before}"
         )
-    for name, labels in found.slices.items():
+    for name, labels in evaluation.slices.items():
         cells = [[label, *numbers.values()] for label, numbers in labels.items()]
-        output.table((name, "rows", "clicks", *found.metrics), cells)
-    curve = [[one.rows, one.probability, one.rate] for one in found.curve]
+        output.table((name, "rows", "clicks", *evaluation.metrics), cells)
+    curve = [[bucket.rows, bucket.probability, bucket.rate] for bucket in evaluation.curve]
     output.table(("rows", "predicted", "clicked"), curve, title="reliability")
-    protocol = found.protocol
+    protocol = evaluation.protocol
     groups = ""
     if protocol["gauc_groups"] is not None:
-        groups = (
-            f", gauc and its interval over {protocol['gauc_groups']:,} groups ({protocol['gauc_left_out']:,} of one "
-            "class left out)"
-        )
+        counts = f"{protocol['gauc_groups']:,} groups ({protocol['gauc_left_out']:,} of one class left out)"
+        groups = f", gauc and its interval over {counts}"
     output.say(
         f"{protocol['rows']:,} impressions of the {protocol['split']} split, {protocol['clicks']:,} clicks{groups}; "
         f"in {seconds(output.spent)}"
@@ -141,7 +152,7 @@ def _span(pair: tuple[float, float] | None, sign: str = "") -> str:
 
 
 def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[JsonObject]) -> None:
-    """Metrics by the share of events that is hidden; of two runs their differences."""
+    """Print metrics by the share of events that is hidden; of two runs their differences."""
     from fullrank.metrics.names import PAIRED, history_words
 
     if len(runs) == 1:
@@ -164,18 +175,24 @@ def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[JsonObject]
     output.say(f"{history_words(rows[0]['protocol'])}.".capitalize())
 
 
-def print_oracle(output: Output, found: Sequence[OracleCeiling]) -> None:
-    """What stopping every user at their best step would bring."""
+def print_oracle(output: Output, ceilings: Sequence[OracleCeiling]) -> None:
+    """Print the ceiling of stopping every user at their best step."""
     from fullrank.evaluation.reasoning_steps import LABEL
 
-    shown = [one for one in found if one.metric.endswith(f"@{SHOWN}")] or found
-    most = len(found[0].steps) - 1
-    cells = [[one.metric, one.fixed, one.best, f"{one.gap:+.4f}", _span(one.interval, "+")] for one in shown]
+    shown = [ceiling for ceiling in ceilings if ceiling.metric.endswith(f"@{SHOWN}")] or ceilings
+    most = len(ceilings[0].steps) - 1
+    cells = [
+        [ceiling.metric, ceiling.fixed, ceiling.best, f"{ceiling.gap:+.4f}", _span(ceiling.interval, "+")]
+        for ceiling in shown
+    ]
     output.table(("metric", f"after {most}", "at each user's best step", "gap", "interval"), cells)
     output.say(f"Oracle ({LABEL}): every user is stopped at the step, 0 to {most}, that finds their target best.")
 
 
-def print_curve(output: Output, found: Sequence[StepCurvePoint], names: Sequence[str]) -> None:
-    """Accuracy and time by reasoning steps."""
-    cells = [[one.streams, one.label, one.steps, *(one.metrics[name] for name in names), one.seconds] for one in found]
+def print_curve(output: Output, points: Sequence[StepCurvePoint], names: Sequence[str]) -> None:
+    """Print accuracy and time by reasoning steps."""
+    cells = [
+        [point.streams, point.label, point.steps, *(point.metrics[name] for name in names), point.seconds]
+        for point in points
+    ]
     output.table(("streams", "steps", "taken", *names, "s / 1,000 users"), cells)

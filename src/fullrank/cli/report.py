@@ -1,4 +1,5 @@
-"""`fullrank report` and `attention`: runs side by side, on one HTML page, and in what they attend to of one history."""
+"""`fullrank report` and `attention`: runs side by side, on one HTML page, and in what they attend
+to of one history."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fullrank.cli.early_checks import check_runs, check_settings
 from fullrank.cli.option_groups import SampleOptions, WrittenBySettings
 from fullrank.cli.options import Device, MovedStore, Split, argument, check_out, option
 from fullrank.cli.output import Output, seconds
-from fullrank.cli.told_early import check_runs, check_settings
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject
@@ -44,10 +45,10 @@ def report(
 ) -> None:
     """Write one HTML page about runs, the answer first.
 
-    Which is best and for whom: paired differences from the best baseline, recall by popularity, lists of five users.
-    Of ranking models: accuracy and calibration. The page needs no network and runs no script. What a
-    run folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the
-    runs are evaluated. Needs the extra `report`.
+    Which is best and for whom: paired differences from the best baseline, recall by popularity,
+    lists of five users. Of ranking models: accuracy and calibration. The page needs no network and
+    runs no script. What a run folder holds already (evaluation.json, diagnosis.jsonl) is taken, the
+    rest is measured. --set changes how the runs are evaluated. Needs the extra `report`.
 
     \b
     fullrank report runs/sasrec --out report.html
@@ -60,16 +61,15 @@ def report(
     from fullrank import api
 
     with output.stages() as tell:
-        found = api.report(
-            runs, out, **vars(sample), set=output.settings or (), evaluations=_loaded(evaluations or []), tell=tell
-        )
-    _print(output, found, out)
+        saved = _load_evaluations(evaluations or [])
+        page = api.report(runs, out, **vars(sample), set=output.settings or (), evaluations=saved, tell=tell)
+    _print(output, page, out)
 
 
-def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
+def _load_evaluations(words: list[str]) -> dict[str, EvaluationResult]:
     from fullrank.evaluation import EvaluationResult
 
-    found: dict[str, EvaluationResult] = {}
+    evaluations: dict[str, EvaluationResult] = {}
     for word in words:
         name, equals, folder = word.partition("=")
         if not equals or not name or not folder:
@@ -77,65 +77,68 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
                 f"--evaluation {word!r} is not RUN=FOLDER, such as --evaluation sasrec=results/sasrec",
                 code="not-name-and-value",
             )
-        if name in found:
+        if name in evaluations:
             raise UserError(f"--evaluation is given twice for {name!r}; keep one", code="given-twice")
-        found[name] = EvaluationResult.load(folder)
-    return found
+        evaluations[name] = EvaluationResult.load(folder)
+    return evaluations
 
 
-def _print(output: Output, found: Report, out: Path) -> None:
+def _print(output: Output, page: Report, out: Path) -> None:
     from fullrank.analysis.report import Figure, Missing, plural
     from fullrank.analysis.report.page import is_table
 
-    assert found.problem is not None
-    rows = SUMMARY[found.problem](output, found)
-    missing = [figure for figure in found.figures if isinstance(figure, Missing)]
+    assert page.problem is not None
+    rows = SUMMARY[page.problem](output, page)
+    missing = [figure for figure in page.figures if isinstance(figure, Missing)]
     for figure in missing:
         output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    shown = [figure for figure in found.figures if not isinstance(figure, Missing) and not is_table(figure)]
+    shown = [figure for figure in page.figures if not isinstance(figure, Missing) and not is_table(figure)]
     count = sum(isinstance(figure, Figure) and bool(figure.panels) for figure in shown)
     output.say(f"{out}: {plural(count, 'figure')}, in {seconds(output.spent)}", wrap=False)
-    output.finish({
-        "out": out, "runs": rows, "figures": [figure.name for figure in shown],
-        "left_out": {figure.name: figure.why for figure in missing}, "seconds": output.spent,
-    })  # fmt: skip
+    output.finish(
+        {
+            "out": out,
+            "runs": rows,
+            "figures": [figure.name for figure in shown],
+            "left_out": {figure.name: figure.why for figure in missing},
+            "seconds": output.spent,
+        }
+    )
 
 
-def _row(one: Any, **figures: float | None) -> JsonObject:
-    """A run in the JSON of a report."""
-    facts = {"key": one.key, "run": one.run.path, "recipe": one.run.spec.recipe}
-    return {**facts, "metrics": one.evaluation.dump()["metrics"], **figures}
+def _row(entry: Any, **figures: float | None) -> JsonObject:
+    """The entry of a run in the JSON of a report."""
+    facts = {"key": entry.key, "run": entry.run.path, "recipe": entry.run.spec.recipe}
+    return {**facts, "metrics": entry.evaluation.dump()["metrics"], **figures}
 
 
-def _print_ranking(output: Output, found: Report) -> list[JsonObject]:
+def _print_ranking(output: Output, page: Report) -> list[JsonObject]:
     from fullrank.analysis.diagnostics.token_ranks import last_layer_value
 
-    rows = [
-        _row(one, **{name: last_layer_value(one, name) for name in ("stable_rank", "entropy_rank")})
-        for one in found.results
-    ]
+    ranks = ("stable_rank", "entropy_rank")
+    rows = [_row(entry, **{name: last_layer_value(entry, name) for name in ranks}) for entry in page.results]
     names = ("auc", "logloss", "ece")
     cells = [
-        [row["key"], one.name, *(one.metric(name) for name in names), row["stable_rank"]]
-        for one, row in zip(found.results, rows, strict=True)
+        [row["key"], entry.name, *(entry.metric(name) for name in names), row["stable_rank"]]
+        for entry, row in zip(page.results, rows, strict=True)
     ]
     output.table(("", "run", *names, "stable rank"), cells)
     return rows
 
 
-def _print_retrieval(output: Output, found: Report) -> list[JsonObject]:
+def _print_retrieval(output: Output, page: Report) -> list[JsonObject]:
     from fullrank.analysis.activations import FAIRNESS
     from fullrank.analysis.report import join_words
     from fullrank.metrics.names import history_words
 
-    rows = [_row(one, collapse_share=one.diagnosis.value("spectrum", "collapse_share")) for one in found.results]
+    rows = [_row(entry, collapse_share=entry.diagnosis.value("spectrum", "collapse_share")) for entry in page.results]
     cells = [
-        [one.key, one.name, one.metric(one.accuracy), one.metric(FAIRNESS), row["collapse_share"]]
-        for one, row in zip(found.results, rows, strict=True)
+        [entry.key, entry.name, entry.metric(entry.accuracy), entry.metric(FAIRNESS), row["collapse_share"]]
+        for entry, row in zip(page.results, rows, strict=True)
     ]
-    accuracies = {one.accuracy for one in found.results}
+    accuracies = {entry.accuracy for entry in page.results}
     output.table(("", "run", accuracies.pop() if len(accuracies) == 1 else "accuracy", FAIRNESS, "collapse"), cells)
-    output.say(join_words(sorted({history_words(one.evaluation.protocol) for one in found.results})))
+    output.say(join_words(sorted({history_words(entry.evaluation.protocol) for entry in page.results})))
     return rows
 
 
@@ -156,9 +159,9 @@ def attention(
 ) -> None:
     """Show what runs attend to in one history, with titles.
 
-    The last 20 events of a user before what they chose next, each marked as relevant to that choice (people who had
-    the one had the other more often than chance) or as noise, and the percent of attention that each layer of each run
-    gives it. Below 0 a layer subtracts what it reads there.
+    The last 20 events of a user before what they chose next, each marked as relevant to that choice
+    (people who had the one had the other more often than chance) or as noise, and the percent of
+    attention that each layer of each run gives it. Below 0 a layer subtracts what it reads there.
 
     \b
     fullrank attention runs/softmax runs/focused
@@ -171,7 +174,7 @@ def attention(
     if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
         raise UserError("the runs were trained on different splits; give runs of one store", code="different-splits")
     cases: list[Explanation] = [api.explain(run, user, split, data=data, device=device) for run in opened]
-    longest = max(cases, key=lambda one: len(one.items))
+    longest = max(cases, key=lambda case: len(case.items))
     events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]
     target = _item(opened[0], longest.target)
     _print_attention(output, opened, cases, target, events)
@@ -188,10 +191,11 @@ def _item(run: Run, item: int) -> JsonObject:
 
 
 def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explanation) -> JsonObject:
-    """The n-th event from the end, and the share of attention of each layer of each run that reads so far back."""
+    """The n-th event from the end, and the share of attention of each layer of each run that reads
+    so far back."""
     shares = {
-        str(run.path): [float(layer[-n]) for layer in one.shares] if n <= len(one.items) else None
-        for run, one in zip(opened, cases, strict=True)
+        str(run.path): [float(layer[-n]) for layer in case.shares] if n <= len(case.items) else None
+        for run, case in zip(opened, cases, strict=True)
     }
     event = _item(opened[0], int(longest.items[-n]))
     return {**event, "relevant": bool(longest.relevant[-n]), "attention": shares}
@@ -204,7 +208,7 @@ def _print_attention(
     for letter, run in zip(letters, opened, strict=True):
         output.say(f"{letter}: {run.path}", wrap=False)
     output.say(f"user {cases[0].name}, who chose next: {target['title'] or target['item']}", wrap=False)
-    depths = [len(one.shares) for one in cases]
+    depths = [len(case.shares) for case in cases]
     layers = [f"{letter}{layer + 1} %" for letter, many in zip(letters, depths, strict=True) for layer in range(many)]
     rows = []
     for event in events:

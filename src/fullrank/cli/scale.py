@@ -1,4 +1,4 @@
-"""`fullrank scale`: laws of runs that are there, for runs that are not (fit, advise); the growth of a catalogue.
+"""`fullrank scale`: scaling laws of runs (fit), what to train by them (advise), and the growth of a catalogue.
 
 `scale growth` loads no torch.
 """
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fullrank.cli.early_checks import check_store
 from fullrank.cli.option_groups import Written
 from fullrank.cli.options import argument, check_out, option
 from fullrank.cli.output import Output, seconds
-from fullrank.cli.told_early import check_store
 from fullrank.cli.verbs import group, verb
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import JsonObject
@@ -73,9 +73,10 @@ def fit(
 ) -> None:
     """Fit a law to runs, with intervals and what stays open.
 
-    sigmoid: the best metric by ln FLOPs, a / (1 + exp(-k (ln F - x0))) + c. linear: a line in ln FLOPs. power: the
-    metric by size and data, E - A/N^alpha - B/T^beta; loss: with plus signs. Then the largest data set and the largest
-    size are held out and predicted. --out needs the extra `report`.
+    sigmoid: the best metric by ln FLOPs, a / (1 + exp(-k (ln F - x0))) + c. linear: a line in ln
+    FLOPs. power: the metric by size and data, E - A/N^alpha - B/T^beta; loss: with plus signs. Then
+    the largest data set and the largest size are held out and predicted. --out needs the extra
+    `report`.
 
     \b
     fullrank scale fit runs.csv --form sigmoid --out reports/scaling
@@ -95,13 +96,16 @@ def fit(
     ladder = runs.ladder()
     with output.progress(f"fit {form}") as tick:
         law = fit_law(ladder, form, resamples=runs.resamples, seed=runs.seed, tell=tick)
-    held, left_out = _held(output, ladder, form, runs)
-    found: JsonObject = {
-        **law.dump(), "source": str(runs.file), "held_out": [one.dump() for one in held], "not_held_out": left_out
-    }  # fmt: skip
+    held, left_out = _hold_out_largest(output, ladder, form, runs)
+    facts: JsonObject = {
+        **law.dump(),
+        "source": str(runs.file),
+        "held_out": [part.dump() for part in held],
+        "not_held_out": left_out,
+    }
     if reference is not None:
-        found["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": srt_distance(law)}
-    _print(output, law, found)
+        facts["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": srt_distance(law)}
+    _print(output, law, facts)
     if out is not None:
         from fullrank.analysis.report import Missing
         from fullrank.analysis.report.scaling import scaling_report
@@ -110,12 +114,12 @@ def fit(
             page = scaling_report(
                 ladder, known={law.form.name: law}, held=held, resamples=runs.resamples, seed=runs.seed, tell=tick
             )
-        found["out"] = _save(output, page, found, out, "fit.json")
+        facts["out"] = _save(output, page, facts, out, "fit.json")
         for figure in page.figures:
             if isinstance(figure, Missing):
                 output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
     output.say(f"in {seconds(output.spent)}")
-    output.finish(found)
+    output.finish(facts)
 
 
 @verb(of=scale)
@@ -128,8 +132,9 @@ def advise(
 ) -> None:
     """Say what to train with a number of FLOPs.
 
-    Size, data and epochs of the best runs at such a budget, and the metric to expect, with intervals over resampled
-    runs; beside them what the law of size and data would choose. FLOPs are counted as those of the file are.
+    Size, data and epochs of the best runs at such a budget, and the metric to expect, with
+    intervals over resampled runs; beside them what the law of size and data would choose. FLOPs are
+    counted as those of the file are.
 
     \b
     fullrank scale advise runs.csv --flops 1e15
@@ -139,14 +144,14 @@ def advise(
 
     ladder = runs.ladder()
     with output.progress("fit") as tick:
-        found = _advise(ladder, flops, form=form, data=data, resamples=runs.resamples, seed=runs.seed, tell=tick)
-    named = {"parameters N": found.parameters, "interactions T": found.data, "epochs": found.epochs}
-    _readings(output, f"{flops:g} FLOPs", {**named, ladder.metric: found.metric})
+        advice = _advise(ladder, flops, form=form, data=data, resamples=runs.resamples, seed=runs.seed, tell=tick)
+    named = {"parameters N": advice.parameters, "interactions T": advice.data, "epochs": advice.epochs}
+    _readings(output, f"{flops:g} FLOPs", {**named, ladder.metric: advice.metric})
     output.say()
     words = {"parameters": "parameters N", "data": "interactions T", "metric": ladder.metric}
-    _readings(output, f"by the {form} law", {words[name]: reading for name, reading in found.by_law.items()})
-    output.notes(found.notes)
-    output.finish({**found.dump(), "source": str(runs.file)})
+    _readings(output, f"by the {form} law", {words[name]: reading for name, reading in advice.by_law.items()})
+    output.notes(advice.notes)
+    output.finish({**advice.dump(), "source": str(runs.file)})
 
 
 @verb(of=scale)
@@ -161,9 +166,10 @@ def growth(
 ) -> None:
     """Show how the catalogue grows with users and events.
 
-    Users are added in the order in which `fullrank subset` takes them, so the numbers at a share are those of that
-    subset. Then the parameters of models with a table of item vectors, and how events are spread over items: Figures 1
-    and 3 of SRT for your data. --out needs the extra `report`.
+    Users are added in the order in which `fullrank subset` takes them, so the numbers at a share
+    are those of that subset. Then the parameters of models with a table of item vectors, and how
+    events are spread over items: Figures 1 and 3 of SRT for your data. --out needs the extra
+    `report`.
 
     \b
     fullrank scale growth data/shop
@@ -174,17 +180,18 @@ def growth(
     _check_report(out, output.overwrite, "growth.json")
     grown = catalogue_growth(store, seed=seed, dim=dim)
     _print_growth(output, grown)
-    found: JsonObject = grown.dump()
+    facts: JsonObject = grown.dump()
     if out is not None:
         from fullrank.analysis.report.growth import growth_report
 
-        found["out"] = _save(output, growth_report(grown), found, out, "growth.json")
+        facts["out"] = _save(output, growth_report(grown), facts, out, "growth.json")
     output.say(f"in {seconds(output.spent)}")
-    output.finish(found)
+    output.finish(facts)
 
 
 def _check_report(out: Path | None, overwrite: bool, name: str) -> None:
-    """Before minutes are spent on what could not be written."""
+    """Check, before minutes are spent, that a report and the file `name` can be written into the
+    folder `out`."""
     check_out(out, overwrite, "report.html", name)
     if out is not None:
         from fullrank.analysis.report.page import check_extra
@@ -192,18 +199,19 @@ def _check_report(out: Path | None, overwrite: bool, name: str) -> None:
         check_extra()
 
 
-def _save(output: Output, page: Any, found: JsonObject, out: Path, name: str) -> str:
-    """The page and what was found, in a folder; returns the folder's name."""
+def _save(output: Output, page: Any, facts: JsonObject, out: Path, name: str) -> str:
+    """Write the page and the facts into a folder; returns the folder's name."""
     from fullrank.core.files import jsonable, write_json
 
     page.save(out / "report.html")
-    write_json(out / name, jsonable(found))
+    write_json(out / name, jsonable(facts))
     output.say(f"{out / 'report.html'} and {name}", wrap=False)
     return str(out)
 
 
-def _held(output: Output, ladder: Ladder, form: str, runs: Runs) -> tuple[list[HeldOut], dict[str, str]]:
-    """The largest data set and the largest size, each predicted from the rest; why one could not be."""
+def _hold_out_largest(output: Output, ladder: Ladder, form: str, runs: Runs) -> tuple[list[HeldOut], dict[str, str]]:
+    """Predict the largest data set and the largest size from the rest; also the reasons why one
+    could not be."""
     from fullrank.scaling.holdout import By, hold_out
 
     held: list[HeldOut] = []
@@ -218,7 +226,7 @@ def _held(output: Output, ladder: Ladder, form: str, runs: Runs) -> tuple[list[H
     return held, left_out
 
 
-def _print(output: Output, law: Law, found: JsonObject) -> None:
+def _print(output: Output, law: Law, facts: JsonObject) -> None:
     named = {**law.parameters, **law.derived}
     output.table(
         (law.form.name, "value", "from", "to"),
@@ -231,20 +239,20 @@ def _print(output: Output, law: Law, found: JsonObject) -> None:
         output.say(f"{name} fits about as well (rmse at most a tenth more) from {low:.3g} to {high:.3g}")
     for doubt in law.unidentified:
         output.say(f"not determined ({doubt.ground}): {doubt.text}")
-    for one in found["held_out"]:
+    for part in facts["held_out"]:
         output.say(
-            f"without the {one['runs']} runs of the largest {one['without_the_largest']}: rmse {one['rmse']:.5f}, "
-            f"largest error {one['largest_error']:.5f}, {one['inside_interval']:.0%} inside the interval "
-            f"(nearest point: {one['rmse_of_nearest']:.5f})"
+            f"without the {part['runs']} runs of the largest {part['without_the_largest']}: rmse {part['rmse']:.5f}, "
+            f"largest error {part['largest_error']:.5f}, {part['inside_interval']:.0%} inside the interval "
+            f"(nearest point: {part['rmse_of_nearest']:.5f})"
         )
-    for by, why in found["not_held_out"].items():
+    for by, why in facts["not_held_out"].items():
         output.say(f"the largest {by} was not held out: {why}")
-    if paper := found.get("reference"):
+    if paper := facts.get("reference"):
         output.say(f"largest distance from the law of {paper['name']}: {paper['largest_gap']:.5f}")
 
 
-def _readings(output: Output, title: str, found: dict[str, tuple[float, float, float]]) -> None:
-    output.table((title, "value", "from", "to"), [[name, *map(_short, reading)] for name, reading in found.items()])
+def _readings(output: Output, title: str, readings: dict[str, tuple[float, float, float]]) -> None:
+    output.table((title, "value", "from", "to"), [[name, *map(_short, reading)] for name, reading in readings.items()])
 
 
 def _short(value: float) -> str:

@@ -10,18 +10,29 @@ from typing import Annotated, Any
 
 import typer
 
+from fullrank.cli.early_checks import check_runs
 from fullrank.cli.list_options import check_lists, list_options, words_of
-from fullrank.cli.options import History, Settings, argument, flag, given, option, shortcuts, spec_options
+from fullrank.cli.options import History, Settings, argument, flag, option, shortcuts, spec_options, typed_settings
 from fullrank.cli.output import Output
-from fullrank.cli.told_early import check_runs
 from fullrank.cli.verbs import group, verb
 
 SETTINGS = "fullrank.serving.settings:ServeSettings"
 FLAGS = {
-    "ranker": "--ranker RUN", "host": "--host HOST", "port": "", "workers": "", "store": "--store STORE",
-    "keys": "--keys FILE", "watch": "--watch FOLDER", "canary": "--canary FILE", "log": "--log FOLDER", "log_days": "",
-    "search": "", "rate": "", "device": "--device auto|cpu|cuda|...", "access_log": "",
-}  # fmt: skip
+    "ranker": "--ranker RUN",
+    "host": "--host HOST",
+    "port": "",
+    "workers": "",
+    "store": "--store STORE",
+    "keys": "--keys FILE",
+    "watch": "--watch FOLDER",
+    "canary": "--canary FILE",
+    "log": "--log FOLDER",
+    "log_days": "",
+    "search": "",
+    "rate": "",
+    "device": "--device auto|cpu|cuda|...",
+    "access_log": "",
+}
 """Setting of `ServeSettings` -> its option; an empty one is the setting's own name."""
 KeyFile = Annotated[Path, argument("FILE", "The file of keys that `fullrank serve --keys` reads.")]
 
@@ -38,11 +49,12 @@ def serve(
 ) -> None:
     """Serve a run over HTTP, with a page.
 
-    Runs of every recipe are served. A recommender answers /v1/recommend, with --ranker in the order of a ranking
-    model; a ranking model alone answers /v1/predict, with rows typed by its columns.
+    Runs of every recipe are served. A recommender answers /v1/recommend, with --ranker in the order
+    of a ranking model; a ranking model alone answers /v1/predict, with rows typed by its columns.
 
-    It listens on this machine alone unless --host says otherwise, which needs --keys (`fullrank keys`). Histories and
-    items that are added lie in --store. Ctrl-C or SIGTERM answers what waits and leaves.
+    It listens on this machine alone unless --host says otherwise, which needs --keys (`fullrank
+    keys`). Histories and items that are added lie in --store. Ctrl-C or SIGTERM answers what waits
+    and leaves.
 
     \b
     fullrank serve runs/sasrec
@@ -53,18 +65,18 @@ def serve(
     """
     from fullrank.serving.settings import ServeSettings
 
-    made = ServeSettings.parse({"run": str(run)}).override(*shortcuts(given(context), settings))
-    if made.watch is None:
-        check_runs(made.run)
+    service = ServeSettings.parse({"run": str(run)}).override(*shortcuts(typed_settings(context), settings))
+    if service.watch is None:
+        check_runs(service.run)
     from fullrank.serving.server import check_service, run_server
 
     if check:
-        found = check_service(made)
-        what, store = ("items", f"; the store: {found['store']}") if "items" in found else ("columns", "")
-        output.say(f"{found['version']} with {found[what]:,} {what} would answer at {found['address']}{store}")
-        output.finish(found)
+        facts = check_service(service)
+        what, store = ("items", f"; the store: {facts['store']}") if "items" in facts else ("columns", "")
+        output.say(f"{facts['version']} with {facts[what]:,} {what} would answer at {facts['address']}{store}")
+        output.finish(facts)
         return
-    run_server(made, output.say)
+    run_server(service, output.say)
     output.finish({"run": run, "stopped": True})
 
 
@@ -86,17 +98,20 @@ def ask(
     from fullrank.core.checks import check_one_way
 
     check_one_way({"--user ID": user, "--history ID,ID,...": history}, needed=True)
-    check_lists(given(context))
+    check_lists(typed_settings(context))
     from fullrank.serving.client import Client
 
-    lists: dict[str, Any] = given(context) | {"titles": True}
+    lists: dict[str, Any] = typed_settings(context) | {"titles": True}
     lists |= {name: words_of(lists[name]) for name in ("exclude", "allow") if name in lists}
-    asked = [{"user": user}] if history is None else [{"history": words_of(text)} for text in history]
+    requests: list[dict[str, Any]] = [{"user": user}]
+    if history is not None:
+        requests = [{"history": words_of(text)} for text in history]
     client = Client(url, key=key)
-    answers = [client.recommend(**one, **lists) for one in asked]
+    answers = [client.recommend(**request, **lists) for request in requests]
     for number, answer in enumerate(answers):
         rows = [
-            [at, str(one["item"]), one["score"], one.get("title") or ""] for at, one in enumerate(answer["items"], 1)
+            [rank, str(entry["item"]), entry["score"], entry.get("title") or ""]
+            for rank, entry in enumerate(answer["items"], 1)
         ]
         title = f"version {answer['version']}" if len(answers) == 1 else f"user {number}, version {answer['version']}"
         output.table(["rank", "item", "score", "title"], rows, title=title)
@@ -132,7 +147,8 @@ def add_key(
 ) -> None:
     """Make a key, and show it this once.
 
-    What is stored is its hash. The file is made where it is missing, and only its owner may read it.
+    What is stored is its hash. The file is made where it is missing, and only its owner may read
+    it.
 
     \b
     fullrank keys add keys.json --name shop --scope read --scope write
@@ -156,9 +172,9 @@ def list_keys(file: KeyFile, output: Output) -> None:
     """
     from fullrank.serving.keys import read_keys
 
-    found = read_keys(file)
-    output.table(("name", "scopes", "created"), [(key.name, " ".join(key.scopes), key.created) for key in found])
-    rows = [{"name": key.name, "scopes": key.scopes, "created": key.created} for key in found]
+    entries = read_keys(file)
+    output.table(("name", "scopes", "created"), [(key.name, " ".join(key.scopes), key.created) for key in entries])
+    rows = [{"name": key.name, "scopes": key.scopes, "created": key.created} for key in entries]
     output.finish({"file": file, "keys": rows})
 
 

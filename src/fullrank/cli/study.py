@@ -1,5 +1,5 @@
-"""`fullrank study`: a run measured again and again: with events hidden (`drop`), at each user's best step
-(`oracle-step`) and over all steps (`step-curve`, `dial`)."""
+"""`fullrank study`: a run measured again and again: with events hidden (`drop`), at each user's
+best step (`oracle-step`) and over all steps (`step-curve`, `dial`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fullrank.cli.evaluate_runs import (
     Measuring,
     OtherRun,
     check_saved,
-    compared,
-    measured,
+    compare_results,
+    measure_runs,
+    metric_settings,
     names_metrics,
-    with_metrics,
 )
 from fullrank.cli.options import (
     EVALUATION,
@@ -24,10 +24,10 @@ from fullrank.cli.options import (
     RunFolder,
     check_out,
     check_unset,
-    given,
     names_of,
     option,
     spec_options,
+    typed_settings,
 )
 from fullrank.cli.output import seconds
 from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle
@@ -45,7 +45,7 @@ OF_STEPS = {
     "step-curve": "Measure accuracy and time by reasoning steps.\n\nSeconds are those of 1,000 users.",
     "dial": "Measure every budget: the step curve by streams.",
 }
-"""Studies of reasoning steps, and what their help says."""
+"""Study of reasoning steps -> the text of its help."""
 
 
 @group
@@ -83,7 +83,7 @@ def drop(
     fullrank study drop runs/sasrec runs/plr --shares 0.2 --metric ndcg@10
     """
     hidden = read_shares(shares, output.settings or [])
-    call = Call.of(output, given(context), run, other)
+    call = Call.of(output, typed_settings(context), run, other)
     check_saved(call, [f"drop-{share:g}" for share in hidden])
     _finish(call, lambda changes: _hidden(call, hidden, changes))
 
@@ -94,15 +94,15 @@ def over_steps(
     output: Measuring,
 ) -> None:
     """Measure the study that the verb names, and save it below --out."""
-    call, name = Call.of(output, given(context), run), str(context.command.name)
+    call, name = Call.of(output, typed_settings(context), run), str(context.command.name)
     file = f"{name.replace('-', '_')}.json"
     check_out(output.out, output.overwrite, file)
 
     def measure(changes: list[str]) -> JsonObject:
-        found = _oracle(call, changes) if name == "oracle-step" else _curve(call, changes, every=name == "dial")
+        figures = _oracle(call, changes) if name == "oracle-step" else _curve(call, changes, every=name == "dial")
         if output.out is not None:
-            write_json(output.out / file, jsonable(found))
-        return found
+            write_json(output.out / file, jsonable(figures))
+        return figures
 
     _finish(call, measure)
 
@@ -116,13 +116,13 @@ del name, text, flags
 
 def _finish(call: Call, measure: Callable[[list[str]], JsonObject]) -> None:
     _ = [run.spec.lists for run in call.runs]  # refuses a ranking model
-    found = measure(with_metrics(call))
+    figures = measure(metric_settings(call))
     call.output.say(f"{call.output.split} split; in {seconds(call.output.spent)}")
-    call.output.finish({"runs": [str(run.path) for run in call.runs], **found, "seconds": call.output.spent})
+    call.output.finish({"runs": [str(run.path) for run in call.runs], **figures, "seconds": call.output.spent})
 
 
 def read_shares(text: str, changes: list[str]) -> list[float]:
-    """`0.1,0.2` as shares, ascending and each once, after 0. Raises `UserError` for what is none."""
+    """Read `0.1,0.2` as shares, ascending and each once, after 0. Raises `UserError` for another text."""
     check_unset(changes, ("drop", "reasoning.adaptive"), "--shares", code="options-exclude-each")
     try:
         shares = {float(word) for word in text.split(",")}
@@ -145,16 +145,18 @@ def read_shares(text: str, changes: list[str]) -> list[float]:
 
 
 def _hidden(call: Call, shares: list[float], changes: list[str]) -> JsonObject:
-    """Of each share, the metrics of the run or the differences of the two."""
+    """Measure with each share of events hidden: the metrics of the run, or the differences of the two."""
     rows: list[JsonObject] = []
     for share in shares:
         out = None if call.output.out is None else call.output.out / f"drop-{share:g}"
-        both = measured(call, [*changes, f"drop={share}"], f", {share:.0%} hidden", out=out)
+        both = measure_runs(call, [*changes, f"drop={share}"], f", {share:.0%} hidden", out=out)
         if len(both) == 1:
             rows.append({"drop": share, **both[0].dump()})
         else:
-            made = compared(both[0], both[1], [], all_of_them=names_metrics(changes))
-            rows.append({"drop": share, "metrics": {c.metric: c.dump() for c in made}, "protocol": both[0].protocol})
+            differences = compare_results(both[0], both[1], [], all_of_them=names_metrics(changes))
+            rows.append(
+                {"drop": share, "metrics": {c.metric: c.dump() for c in differences}, "protocol": both[0].protocol}
+            )
     print_hidden(call.output, call.runs, rows)
     return {"shares": rows}
 
@@ -165,24 +167,25 @@ def _oracle(call: Call, changes: list[str]) -> JsonObject:
 
     (run,) = call.runs
     with call.output.progress(f"evaluate {run.path} after every step") as tick:
-        found = api.oracle_step(
+        ceilings = api.oracle_step(
             run, call.output.split, data=call.output.data, set=changes, device=call.output.device, progress=tick
         )
-    print_oracle(call.output, found)
-    return {"oracle": {one.metric: one.dump() for one in found}, "label": LABEL}
+    print_oracle(call.output, ceilings)
+    return {"oracle": {ceiling.metric: ceiling.dump() for ceiling in ceilings}, "label": LABEL}
 
 
 def _curve(call: Call, changes: list[str], *, every: bool) -> JsonObject:
-    """Over the steps, in the streams that are set; with `every` in one stream, in two, and so on to those trained."""
+    """Measure over the steps, in the streams that are set; with `every` in one stream, in two, up
+    to those trained."""
     from fullrank import api
 
     (run,) = call.runs
-    own = run.spec.lists.override(*changes)
-    names = [str(name) for name in own.names()] if "metrics" in names_of(changes) else [own.selection]
-    found: list[Any] = []
+    evaluation = run.spec.lists.override(*changes)
+    names = [str(name) for name in evaluation.names()] if "metrics" in names_of(changes) else [evaluation.selection]
+    points: list[Any] = []
     for streams in _streams(run, changes) if every else [[]]:
         with call.output.progress(f"evaluate {run.path} over its steps{', '.join(['', *streams])}") as tick:
-            found += api.step_curve(
+            points += api.step_curve(
                 run,
                 call.output.split,
                 data=call.output.data,
@@ -191,12 +194,12 @@ def _curve(call: Call, changes: list[str], *, every: bool) -> JsonObject:
                 device=call.output.device,
                 progress=tick,
             )
-    print_curve(call.output, found, names)
-    return {"curve": [one.dump() | {"label": one.label} for one in found]}
+    print_curve(call.output, points, names)
+    return {"curve": [point.dump() | {"label": point.label} for point in points]}
 
 
 def _streams(run: Run, changes: list[str]) -> list[list[str]]:
-    """One setting for each number of streams that the run can answer with."""
+    """The settings of each number of streams that the run can answer with."""
     check_unset(changes, ("reasoning.streams",), "dial, which tries them all", code="options-exclude-each")
     from fullrank.models.sequential.model import Recommender
 

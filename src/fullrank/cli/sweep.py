@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fullrank.cli.early_checks import check_store
 from fullrank.cli.options import Device, Settings, Word, argument, choice, flag, option
 from fullrank.cli.output import Output, seconds
-from fullrank.cli.told_early import check_store
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, command_line
 from fullrank.core.files import JsonObject
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 RETRIEVAL = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
 RANKING = ("auc", "logloss", "gauc", "ece")
-"""Metrics of the closing table, where they were computed: of recommenders, and of ranking models."""
+"""Metrics of the closing table, where they were computed, of recommenders and of ranking models."""
 
 ENGINES = {"local": (), "processes": ("jobs",), "ray": ("jobs", "ray", "job_cpus", "job_gpus", "placed")}
-"""Engine -> the options that it reads."""
+"""Engine -> the options that have an effect on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManyRuns(Output):
-    """How runs are run: where to, for how long, and by what."""
+    """Options of many runs: the folder, the time, and the engine that runs them."""
 
     out: Annotated[Path, option("FOLDER", "Where runs and rows go; the same call again goes on there.")]
     max_hours: Annotated[float | None, option("H", "Do not start runs that would not fit into this time.")] = None
@@ -60,7 +60,10 @@ class ManyRuns(Output):
     device: Device = "auto"
 
     def runner(self) -> Runner:
-        """The engine that the options name. Raises `UserError` for an option that it does not read."""
+        """The engine that the options name.
+
+        Raises `UserError` for an option that it does not read.
+        """
         typed = {name: getattr(self, name) for name in ENGINES["ray"] if getattr(self, name) is not None}
         if unread := [name for name in typed if name not in ENGINES[self.engine]]:
             unread_flag = "--place" if unread[0] == "placed" else f"--{unread[0].replace('_', '-')}"
@@ -94,11 +97,12 @@ def sweep(
 ) -> None:
     """Train and evaluate a grid of settings over seeds.
 
-    A cell is a configuration: a recipe with settings of its own. The cost is measured first (a few real steps of
-    each). Every finished run leaves one row in FOLDER/rows.jsonl. Interrupted at any moment, the same call skips what
-    is finished and resumes the rest. --set changes every configuration. With --data given several times the grid runs
-    on each store (a ladder over data): FOLDER/STORE for each, and the rows of all in FOLDER/rows.jsonl. The exit code
-    is 1 where a run failed; the others are done all the same.
+    A cell is a configuration: a recipe with settings of its own. The cost is measured first (a few
+    real steps of each). Every finished run leaves one row in FOLDER/rows.jsonl. Interrupted at any
+    moment, the same call skips what is finished and resumes the rest. --set changes every
+    configuration. With --data given several times the grid runs on each store (a ladder over data):
+    FOLDER/STORE for each, and the rows of all in FOLDER/rows.jsonl. The exit code is 1 where a run
+    failed; the others are done all the same.
 
     \b
     grid.yaml:
@@ -122,33 +126,41 @@ def sweep(
     from fullrank.sweeps.records import protocols_in_words, summarise_seeds
     from fullrank.sweeps.sweep import Grid, Rung, SweepOptions, by_store, ladder_rows, run_ladder, run_sweep
 
-    found = Grid.read(grid)
+    spec = Grid.read(grid)
     if output.settings:
-        found = found.with_settings(from_settings(output.settings))
+        spec = spec.with_settings(from_settings(output.settings))
     stores = [open_store(path) for path in data]
     options: SweepOptions = {
-        "max_hours": output.max_hours, "dry_run": output.dry_run, "results": results, "command": _command(),
+        "max_hours": output.max_hours,
+        "dry_run": output.dry_run,
+        "results": results,
+        "command": _command(),
         "engine": output.runner(),
-    }  # fmt: skip
+    }
     if len(stores) == 1:
-        outcome = run_sweep(found, stores[0], output.out, **options)
+        outcome = run_sweep(spec, stores[0], output.out, **options)
         rungs = [Rung(stores[0], outcome)]
         summary, history = summarise_seeds(outcome.newest), protocols_in_words(outcome.newest)
     else:
-        rungs = run_ladder(found, stores, output.out, **options, on_store=lambda store: output.say(f"on {store.path}"))
+        rungs = run_ladder(spec, stores, output.out, **options, on_store=lambda store: output.say(f"on {store.path}"))
         summary, history = by_store(rungs, summarise_seeds), by_store(rungs, protocols_in_words)
     _table(output, summary, history)
     for rung in rungs:
         _notes(output, rung.outcome, output.dry_run)
     outcomes = [rung.outcome for rung in rungs]
-    failed = [row for one in outcomes for row in one.failed]
-    output.finish({
-        "name": found.name, "summary": summary, "rows": ladder_rows(rungs),
-        "failed": [f"{row['cell']}-seed{row['seed']}" for row in failed],
-        "not_run": [entry for one in outcomes for entry in one.not_run],
-        "estimate": [entry for one in outcomes for entry in one.estimate],
-        "hours": sum(one.hours for one in outcomes), "out": output.out,
-    })  # fmt: skip
+    failed = [row for outcome in outcomes for row in outcome.failed]
+    output.finish(
+        {
+            "name": spec.name,
+            "summary": summary,
+            "rows": ladder_rows(rungs),
+            "failed": [f"{row['cell']}-seed{row['seed']}" for row in failed],
+            "not_run": [entry for outcome in outcomes for entry in outcome.not_run],
+            "estimate": [entry for outcome in outcomes for entry in outcome.estimate],
+            "hours": sum(outcome.hours for outcome in outcomes),
+            "out": output.out,
+        }
+    )
     if failed:
         raise typer.Exit(1)
 
@@ -164,10 +176,11 @@ def tune(
 ) -> None:
     """Search for good settings, at equal budgets.
 
-    A cell is a configuration: a recipe with settings of its own. Each gets equally many trials, evaluated on the
-    validation split; trial 0 is its defaults. A trial gets a third of the configuration's epochs unless `epochs_share`
-    says otherwise. FOLDER/tuned.json holds the best settings, all trials and what they cost; FOLDER/grid.yaml is ready
-    for `fullrank sweep`. The test split is not looked at. --set changes every configuration.
+    A cell is a configuration: a recipe with settings of its own. Each gets equally many trials,
+    evaluated on the validation split; trial 0 is its defaults. A trial gets a third of the
+    configuration's epochs unless `epochs_share` says otherwise. FOLDER/tuned.json holds the best
+    settings, all trials and what they cost; FOLDER/grid.yaml is ready for `fullrank sweep`. The
+    test split is not looked at. --set changes every configuration.
 
     \b
     space.yaml:
@@ -189,17 +202,23 @@ def tune(
     from fullrank.sweeps.search import Search
     from fullrank.sweeps.tune import tune as search
 
-    asked = Search.read(space)
+    spec = Search.read(space)
     if output.settings:
-        asked = asked.with_settings(from_settings(output.settings))
-    found = search(
-        asked, open_store(data), output.out, max_hours=output.max_hours, dry_run=output.dry_run, command=_command(),
-        engine=output.runner(), sampler=sampler,
-    )  # fmt: skip
+        spec = spec.with_settings(from_settings(output.settings))
+    outcome = search(
+        spec,
+        open_store(data),
+        output.out,
+        max_hours=output.max_hours,
+        dry_run=output.dry_run,
+        command=_command(),
+        engine=output.runner(),
+        sampler=sampler,
+    )
     if not output.dry_run:
-        rows = [_tuned_row(name, best, found["trials"][name]) for name, best in found["best"].items()]
+        rows = [_tuned_row(name, best, outcome["trials"][name]) for name, best in outcome["best"].items()]
         output.table(("cell", "trial", "validation", "defaults", "settings"), rows)
-        budget = found["budget"]
+        budget = outcome["budget"]
         output.say(
             f"{budget['trials_counted']} of {budget['trials_asked']} trials for every cell, "
             f"{seconds(3600 * sum(budget['hours'].values()))} in all"
@@ -207,8 +226,8 @@ def tune(
         output.say(
             f"next: {command_line('sweep', output.out / 'grid.yaml', '--data', data, '--out', 'FOLDER')}", wrap=False
         )
-    output.finish(found)
-    if any(trial["error"] for trials in found["trials"].values() for trial in trials):
+    output.finish(outcome)
+    if any(trial["error"] for trials in outcome["trials"].values() for trial in trials):
         raise typer.Exit(1)
 
 
@@ -220,17 +239,18 @@ def _tuned_row(name: str, best: JsonObject | None, trials: list[JsonObject]) -> 
 
 
 def _table(output: Output, summary: JsonObject, history: dict[str, dict[str, str]]) -> None:
-    """Mean and standard deviation over seeds of a few metrics, one row per cell and evaluation."""
+    """Print means and standard deviations over seeds of a few metrics, one row per cell and
+    evaluation."""
     rows = []
     ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
-    columns, told = (RANKING, ()) if ranking else (RETRIEVAL, ("history",))
+    columns, extra = (RANKING, ()) if ranking else (RETRIEVAL, ("history",))
     for cell, splits in summary.items():
         for split, metrics in splits.items():
             n = max((entry["n"] for entry in metrics.values()), default=0)
-            words = [history.get(cell, {}).get(split, "").removeprefix("history ") for _ in told]
+            words = [history.get(cell, {}).get(split, "").removeprefix("history ") for _ in extra]
             rows.append([cell, split, *words, n, *(_spread(metrics.get(name)) for name in columns)])
     if rows:
-        output.table(("cell", "split", *told, "seeds", *columns), rows)
+        output.table(("cell", "split", *extra, "seeds", *columns), rows)
 
 
 def _spread(entry: JsonObject | None) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from fullrank.cli.early_checks import check_place, check_recipe, check_runs, check_settings, check_store
 from fullrank.cli.option_groups import RunOut
 from fullrank.cli.options import argument, flag, option
 from fullrank.cli.output import Output, seconds
-from fullrank.cli.told_early import check_place, check_recipe, check_runs, check_settings, check_store
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import command_line
 from fullrank.core.files import JsonObject
@@ -37,7 +37,7 @@ USUAL = {
     "evaluation.selection=NAME": ("metric", "valid-metric"),
     "seed=N": ("seed", "random-state"),
 }
-"""Setting -> what other tools call it as an option."""
+"""Setting -> its options in other tools."""
 
 
 def usual_setting(option: str) -> str | None:
@@ -98,9 +98,10 @@ def train(
 ) -> None:
     """Train a model on a store and write a run folder.
 
-    The weights of the epoch with the best validation metric are kept. --set changes any setting of the recipe
-    (`fullrank show RECIPE` prints them all), such as seed=1, training.max_epochs=5 or model.dim=256. Several
-    processes: `torchrun --nproc-per-node 2 -m fullrank train ...`, or on a cluster --ray.
+    The weights of the epoch with the best validation metric are kept. --set changes any setting of
+    the recipe (`fullrank show RECIPE` prints them all), such as seed=1, training.max_epochs=5 or
+    model.dim=256. Several processes: `torchrun --nproc-per-node 2 -m fullrank train ...`, or on a
+    cluster --ray.
 
     \b
     fullrank train sasrec --data data/shop --out runs/sasrec
@@ -119,10 +120,12 @@ def train(
         remedy = "name one (`fullrank list recipes`), a YAML file, or a run by --from"
         check_given("a recipe", source if recipe is None else recipe, remedy, code="missing-argument")
         check_given("--data", data, "name the store to train on", code="missing-option")
-    check_one_way({
-        "--resume, which goes on with the run,": output.resume or None,
-        "--overwrite, which throws it away,": output.overwrite or None,
-    })  # fmt: skip
+    check_one_way(
+        {
+            "--resume, which goes on with the run,": output.resume or None,
+            "--overwrite, which throws it away,": output.overwrite or None,
+        }
+    )
     if recipe is not None and recipe != "same":
         check_recipe(recipe, output.settings)
     elif source is not None:
@@ -142,10 +145,20 @@ def train(
     old = _identity(out)
     try:
         run = api.train(
-            recipe, data, out, set=output.settings or (), resume=output.resume, overwrite=output.overwrite,
-            init_from=source, loggers=loggers or (), callbacks=callbacks, device=output.device,
-            progress=not output.silent, checkpoints=checkpoints, **vars(ray),
-        )  # fmt: skip
+            recipe,
+            data,
+            out,
+            set=output.settings or (),
+            resume=output.resume,
+            overwrite=output.overwrite,
+            init_from=source,
+            loggers=loggers or (),
+            callbacks=callbacks,
+            device=output.device,
+            progress=not output.silent,
+            checkpoints=checkpoints,
+            **vars(ray),
+        )
     except KeyboardInterrupt:
         replaced = not output.overwrite or _identity(out) != old  # until then its checkpoints are the old run's
         if (out / "checkpoints").is_dir() and replaced and not output.silent:
@@ -158,31 +171,38 @@ def train(
 
 
 def _identity(folder: Path) -> int | None:
-    """What changes where one folder is exchanged for another."""
+    """The inode of a folder, which changes where another folder takes its place; None where it is absent."""
     return folder.stat().st_ino if folder.exists() else None
 
 
 def report(output: Output, run: Run) -> None:
-    """What was trained, its best epoch, and what to do next."""
+    """Print a trained run, its best epoch, and the command to evaluate it."""
     from fullrank.metrics.names import HISTORY
 
-    found = best(run)
+    top = best(run)
     output.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(output.spent)}")
-    if found is not None:
+    if top is not None:
         ranked = run.spec.problem == "retrieval" and run.spec.lists.selection_seen
         how = f", {HISTORY[ranked]}" if ranked else ""
-        output.say(
-            f"best epoch {found['epoch']:g}: validation {run.spec.evaluation.selection} {found['value']:.4f}{how}"
-        )
+        output.say(f"best epoch {top['epoch']:g}: validation {run.spec.evaluation.selection} {top['value']:.4f}{how}")
     output.say(f"evaluate it: {command_line('evaluate', run.path, '--split', 'test')}", wrap=False)
-    output.finish({
-        "run": run.path, "recipe": run.spec.recipe, "seed": run.spec.seed, "parameters": run.manifest["parameters"],
-        "data": run.manifest["data"], "best": found, "epochs": epochs(run), "seconds": output.spent,
-    })  # fmt: skip
+    output.finish(
+        {
+            "run": run.path,
+            "recipe": run.spec.recipe,
+            "seed": run.spec.seed,
+            "parameters": run.manifest["parameters"],
+            "data": run.manifest["data"],
+            "best": top,
+            "epochs": epochs(run),
+            "seconds": output.spent,
+        }
+    )
 
 
 def best(run: Run) -> JsonObject | None:
-    """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
+    """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without
+    epochs."""
     from fullrank.evaluation.spec import selection_sign
 
     name = f"validation/{run.spec.evaluation.selection}"

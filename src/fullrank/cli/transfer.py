@@ -1,7 +1,8 @@
-"""`fullrank pretrain`, `fisher`, `finetune` and `grow`: what was learned is taken to other stores and to new items.
+"""`fullrank pretrain`, `fisher`, `finetune` and `grow`: take what a model learned to other stores and new items.
 
-One model of several stores is what others start from; a run goes on with another store, its blocks freed one by one,
-and holds on to the weights that mattered; or it learns to know new items without training.
+One model of several stores is what others start from; a run goes on with another store, its blocks
+freed one by one, and holds on to the weights that mattered; or it learns to know new items without
+training.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from fullrank.cli.early_checks import check_recipe, check_settings, check_store
 from fullrank.cli.option_groups import RunOut, WrittenByModel
 from fullrank.cli.options import Device, RunFolder, Settings, Word, argument, check_out, choice, flag, option
 from fullrank.cli.output import Output
-from fullrank.cli.told_early import check_recipe, check_settings, check_store
 from fullrank.cli.train import report
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
@@ -34,8 +35,9 @@ def pretrain(
 ) -> None:
     """Train one model on several stores at once.
 
-    The stores are joined into one, ids with the name of their store in front. Go on with it on a store of its own:
-    `fullrank finetune`, or `fullrank train --from`; without a step of training by --set training.max_epochs=0.
+    The stores are joined into one, ids with the name of their store in front. Go on with it on a
+    store of its own: `fullrank finetune`, or `fullrank train --from`; without a step of training by
+    --set training.max_epochs=0.
 
     \b
     fullrank pretrain srt --data data/toys --data data/films --weights 1,0.25 --out runs/general
@@ -48,8 +50,8 @@ def pretrain(
     from fullrank.training.run_folder import check_place
 
     check_place(out, overwrite=overwrite)  # before the stores are joined
-    place = joined if joined is not None else out.parent / f"{out.name}-data"
-    store = join_stores(data, place, weights=_numbers(weights), overwrite=overwrite)
+    folder = joined if joined is not None else out.parent / f"{out.name}-data"
+    store = join_stores(data, folder, weights=_numbers(weights), overwrite=overwrite)
     output.say(f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items")
     run = api.train(
         recipe, store, out, set=settings or (), overwrite=overwrite, device=device, progress=not output.silent
@@ -61,7 +63,7 @@ def _numbers(text: str | None) -> list[float] | None:
     if text is None:
         return None
     try:
-        return [float(one) for one in text.split(",")]
+        return [float(number) for number in text.split(",")]
     except ValueError:
         raise UserError(
             f"--weights {text!r} must be numbers with commas between them, such as 1,0.5", code="not-a-number"
@@ -85,8 +87,8 @@ def fisher(
 
     That is the diagonal of the Fisher information, estimated on training batches.
 
-    `fullrank finetune --ewc FILE`, or the penalty ewc of any training that starts from the run, then holds on to the
-    weights that matter (elastic weight consolidation).
+    `fullrank finetune --ewc FILE`, or the penalty ewc of any training that starts from the run,
+    then holds on to the weights that matter (elastic weight consolidation).
 
     \b
     fullrank fisher runs/toys --batches 500 --out runs/toys-fisher.safetensors
@@ -96,11 +98,11 @@ def fisher(
     from fullrank.training.finetune import fisher_information as make
 
     with output.progress(f"fisher {run}") as progress:
-        made = make(
+        path = make(
             run, out, data=data, batches=batches, batch_size=batch_size, device=output.device, progress=progress
         )
-    output.say(f"{made}: of {batches:,} batches, {made.stat().st_size / 2**20:.1f} MiB")
-    output.finish({"run": run, "out": made, "batches": batches, "batch_size": batch_size})
+    output.say(f"{path}: of {batches:,} batches, {path.stat().st_size / 2**20:.1f} MiB")
+    output.finish({"run": run, "out": path, "batches": batches, "batch_size": batch_size})
 
 
 @verb()
@@ -122,24 +124,33 @@ def finetune(
 ) -> None:
     """Fine-tune a run on another store, in stages.
 
-    The top block is trained first, then the top two, at last everything. Each stage starts with a fresh optimizer and
-    schedule; its run stands in FOLDER.stages. Settings are those of RUN but for --set, such as training.max_epochs=20
-    (epochs of the last stage). Items made of text or of vectors may be any; of items that have a vector each, those
-    that RUN knows start from theirs.
+    The top block is trained first, then the top two, at last everything. Each stage starts with a
+    fresh optimizer and schedule; its run stands in FOLDER.stages. Settings are those of RUN but for
+    --set, such as training.max_epochs=20 (epochs of the last stage). Items made of text or of
+    vectors may be any; of items that have a vector each, those that RUN knows start from theirs.
 
     \b
     fullrank finetune runs/toys --data data/shop --out runs/shop
     fullrank finetune runs/toys --data data/shop --out runs/shop --stages 0 --set training.lr=1e-4
-    """  # fmt: skip
+    """
     check_settings(run, output.settings or ())
     from fullrank.training.finetune import finetune as make
 
-    made = make(
-        run, data, output.out, stages=stages, stage_epochs=stage_epochs, ewc=ewc, ewc_weight=ewc_weight,
-        set=output.settings or (), resume=output.resume, overwrite=output.overwrite, device=output.device,
+    tuned = make(
+        run,
+        data,
+        output.out,
+        stages=stages,
+        stage_epochs=stage_epochs,
+        ewc=ewc,
+        ewc_weight=ewc_weight,
+        set=output.settings or (),
+        resume=output.resume,
+        overwrite=output.overwrite,
+        device=output.device,
         progress=not output.silent,
-    )  # fmt: skip
-    report(output, made)
+    )
+    report(output, tuned)
 
 
 @verb()
@@ -165,8 +176,8 @@ def grow(
 ) -> None:
     """Add new items to a trained run, without training.
 
-    The items so far keep their ids, vectors and scores; a new one gets a vector by --start. FILE may hold any of the
-    run's columns of items; others are empty.
+    The items so far keep their ids, vectors and scores; a new one gets a vector by --start. FILE
+    may hold any of the run's columns of items; others are empty.
 
     \b
     fullrank grow runs/sasrec --items new.parquet --start neighbours --like category --out runs/today
@@ -177,10 +188,16 @@ def grow(
 
     opened = Run.open(run)
     before = opened.catalog.size
-    made = grow_catalog(opened, items, out, item=item, start=start, like=like, codes=codes)
-    catalog = made.catalog
-    output.say(f"{made.path}: {catalog.size:,} items, {catalog.size - before:,} of them new")
-    output.finish({
-        "run": made.path, "grown_from": run, "items": catalog.size, "new": catalog.size - before, "start": start,
-        "id_map_version": catalog.version,
-    })  # fmt: skip
+    grown = grow_catalog(opened, items, out, item=item, start=start, like=like, codes=codes)
+    catalog = grown.catalog
+    output.say(f"{grown.path}: {catalog.size:,} items, {catalog.size - before:,} of them new")
+    output.finish(
+        {
+            "run": grown.path,
+            "grown_from": run,
+            "items": catalog.size,
+            "new": catalog.size - before,
+            "start": start,
+            "id_map_version": catalog.version,
+        }
+    )

@@ -1,5 +1,8 @@
-"""The app, and how a function becomes a verb of it: a parameter is an option, an argument, or a group of options, whose
-fields are options (`option_groups.py`)."""
+"""The app, and how a function becomes a verb of it.
+
+A parameter of the function is an option, an argument, or a group, whose fields are options
+(`option_groups.py`).
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,19 @@ from fullrank.cli.options import LAST, flag
 V = TypeVar("V", bound=Callable[..., None])
 
 app = typer.Typer(
-    name="fullrank", cls=GroupedVerbs, rich_markup_mode=None, pretty_exceptions_enable=False,
+    name="fullrank",
+    cls=GroupedVerbs,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 
 
-def _print_version(asked: bool) -> bool:
-    if asked:
+def _print_version(wanted: bool) -> bool:
+    if wanted:
         print(f"fullrank {__version__}")
         raise typer.Exit
-    return asked
+    return wanted
 
 
 @app.callback()
@@ -48,8 +54,8 @@ def root(
     fullrank evaluate runs/sasrec --split test
     fullrank recommend runs/sasrec --history 2,3,5 --k 5
 
-    No data at hand? `fullrank demo` shows all of it on a generated marketplace. Every verb explains itself:
-    `fullrank train --help`. Every verb takes --json.
+    No data at hand? `fullrank demo` shows all of it on a generated marketplace. Every verb explains
+    itself: `fullrank train --help`. Every verb takes --json.
     """
 
 
@@ -77,7 +83,8 @@ def group(described: Callable[[], None]) -> typer.Typer:
 
 
 def flat(function: Callable[..., None]) -> Callable[..., None]:
-    """A verb with the fields of its groups as options of its own, as typer reads them; those of `LAST` at the end."""
+    """A verb with the fields of its groups as options of its own, as typer reads them; those of
+    `LAST` at the end."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     options = []
@@ -85,15 +92,17 @@ def flat(function: Callable[..., None]) -> Callable[..., None]:
         kind = groups.get(name)
         types = hints if kind is None else get_type_hints(kind, include_extras=True)
         declared = {name: parameter} if kind is None else inspect.signature(kind).parameters
-        options += [one.replace(kind=parameter.KEYWORD_ONLY, annotation=types[one.name]) for one in declared.values()]
+        options += [
+            option.replace(kind=parameter.KEYWORD_ONLY, annotation=types[option.name]) for option in declared.values()
+        ]
 
     @functools.wraps(function)
     def call(**typed: Any) -> None:
         for name, kind in groups.items():
-            typed[name] = kind(**{own: typed.pop(own) for own in inspect.signature(kind).parameters})
+            typed[name] = kind(**{field: typed.pop(field) for field in inspect.signature(kind).parameters})
         function(**typed)
 
-    call.__annotations__ = {one.name: one.annotation for one in options}
-    options.sort(key=lambda one: (one.name in LAST, one.name == "as_json"))
-    call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in options}
+    options.sort(key=lambda option: (option.name in LAST, option.name == "as_json"))
+    vars(call)["__signature__"] = inspect.Signature(options)
     return call

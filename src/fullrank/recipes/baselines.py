@@ -1,14 +1,15 @@
 """Recommenders that are fitted at once, at their defaults: what every trained model has to beat.
 
-Sources: item_to_item is that of Sarwar et al. 2001 in its session form (Ludewig & Jannach, arXiv:1803.09587),
-transition_graph is after Han et al. 2026 (arXiv:2605.07125), ease is of Steck 2019 (arXiv:1905.03375), ials of
-Hu et al. 2008 as of Rendle et al. 2021 (arXiv:2110.14037), bpr of Rendle et al. 2009 (arXiv:1205.2618), session_knn of
-Ludewig & Jannach and of Kersbergen et al. 2022.
+Sources: item_to_item is that of Sarwar et al. 2001 in its session form (Ludewig & Jannach,
+arXiv:1803.09587), transition_graph is after Han et al. 2026 (arXiv:2605.07125), ease is of Steck
+2019 (arXiv:1905.03375), ials of Hu et al. 2008 as of Rendle et al. 2021 (arXiv:2110.14037), bpr of
+Rendle et al. 2009 (arXiv:1205.2618), session_knn of Ludewig & Jannach and of Kersbergen et al.
+2022.
 
-Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` (or `recency`, `item_to_item`,
-`transition_graph`, `ease`, `ials`, `bpr`, `session_knn`). Cost: seconds; `ease` a minute for
-12,000 items, `bpr` two seconds for each of its 120 epochs over 150,000 events. Numbers: `results/sequence/`,
-`results/shortcut/`.
+Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` (or `recency`,
+`item_to_item`, `transition_graph`, `ease`, `ials`, `bpr`, `session_knn`). Cost: seconds; `ease` a
+minute for 12,000 items, `bpr` two seconds for each of its 120 epochs over 150,000 events. Numbers:
+`results/sequence/`, `results/shortcut/`.
 """
 
 from __future__ import annotations

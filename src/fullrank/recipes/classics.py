@@ -1,31 +1,35 @@
 """Sequence models without attention: GRU4Rec, Caser, HGN and FMLP-Rec.
 
-All have the exact softmax and the cosine scores of the recipe `sasrec`. The functions `caser_published`,
-`hgn_published` and `fmlp_published`, as ``fullrank train fullrank.recipes.classics:caser_published ...``, have the
-settings that the authors' code starts from.
+All have the exact softmax and the cosine scores of the recipe `sasrec`. The functions
+`caser_published`, `hgn_published` and `fmlp_published`, as ``fullrank train
+fullrank.recipes.classics:caser_published ...``, have the settings that the authors' code starts
+from.
 
-`gru4rec`: recurrent next-item prediction (Hidasi et al., arXiv:1511.06939). Differs: whole histories of users for
-session-parallel batches, and the exact softmax for the pairwise losses. Cost on amazon-beauty: at most 40 epochs of
-about 20 s on one core.
+`gru4rec`: recurrent next-item prediction (Hidasi et al., arXiv:1511.06939). Differs: whole
+histories of users for session-parallel batches, and the exact softmax for the pairwise losses. Cost
+on amazon-beauty: at most 40 epochs of about 20 s on one core.
 
-`caser`: convolutions over the last events (Tang & Wang, WSDM 2018, arXiv:1809.07426). Published: width 50, 16
-horizontal filters of each height and 4 vertical ones, binary cross-entropy with 3 negatives. Differs: what
-`encoders/caser.py` says, above all that there is no vector of the user; AdamW for Adam; a batch is a number of events
-in whole histories, not of windows.
+`caser`: convolutions over the last events (Tang & Wang, WSDM 2018, arXiv:1809.07426). Published:
+width 50, 16 horizontal filters of each height and 4 vertical ones, binary cross-entropy with 3
+negatives. Differs: what `encoders/caser.py` says, above all that there is no vector of the user;
+AdamW for Adam; a batch is a number of events in whole histories, not of windows.
 
-`hgn`: gates on features and events, and products of items with items (Ma, Kang & Liu, KDD 2019, arXiv:1906.09217).
-Published: width 50, one negative, inner products. Differs: what `encoders/hgn.py` says, and as `caser`; binary
-cross-entropy for the pairwise loss in `hgn_published`.
+`hgn`: gates on features and events, and products of items with items (Ma, Kang & Liu, KDD 2019,
+arXiv:1906.09217). Published: width 50, one negative, inner products. Differs: what
+`encoders/hgn.py` says, and as `caser`; binary cross-entropy for the pairwise loss in
+`hgn_published`.
 
-`fmlp`: filters in the frequency domain for self-attention (Zhou et al., WWW 2022, arXiv:2202.13556), which trains on
-all positions of a history in one pass, with causal filters. Published: the authors' circular filters and sizes, where
-every prefix of a history is a row that predicts its next item, with one negative. Differs: what `encoders/fmlp.py`
-says; binary cross-entropy for the pairwise loss in `fmlp_published`, AdamW for Adam, and batches of events of rows of
-like length.
+`fmlp`: filters in the frequency domain for self-attention (Zhou et al., WWW 2022,
+arXiv:2202.13556), which trains on all positions of a history in one pass, with causal filters.
+Published: the authors' circular filters and sizes, where every prefix of a history is a row that
+predicts its next item, with one negative. Differs: what `encoders/fmlp.py` says; binary
+cross-entropy for the pairwise loss in `fmlp_published`, AdamW for Adam, and batches of events of
+rows of like length.
 
-Command: ``fullrank train caser --data data/beauty --out runs/caser``, and so for the others. Learning rate and dropout
-of `caser` and `hgn` are the choice of `experiments/sequence/tune_classics.yaml`. Numbers: `docs/results/sequence.md`,
-`results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).
+Command: ``fullrank train caser --data data/beauty --out runs/caser``, and so for the others.
+Learning rate and dropout of `caser` and `hgn` are the choice of
+`experiments/sequence/tune_classics.yaml`. Numbers: `docs/results/sequence.md`, `results/sequence/`
+(amazon-beauty and ml-1m, with the machine and the seconds of every run).
 """
 
 from __future__ import annotations
@@ -84,9 +88,11 @@ def fmlp() -> Experiment:
 def fmlp_published() -> Experiment:
     """Circular filters, a row for each prefix, one negative: the authors' sizes."""
     model = Recommender(
-        dim=64, encoder=FMLP(causal=False), task=LastItem(per_user=None),
+        dim=64,
+        encoder=FMLP(causal=False),
+        task=LastItem(per_user=None),
         loss=BCE(negatives=Negatives(count=1, exclude="history")),
-    )  # fmt: skip
+    )
     training = Training(max_epochs=200, lr=1e-3, batch_by="rows", batch_size=256, patience=10)
     return Experiment(recipe="fmlp-published", model=model, training=training)
 

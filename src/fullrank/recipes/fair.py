@@ -1,33 +1,34 @@
 """FAIR: focused attention over long semantic ids, with noise-robustness and mutual information (arXiv:2512.11254).
 
-Claim: RPG's attention spends itself on noise. The difference of two attentions (FAM), a triplet loss against noisy
-codes (NRT) and a contrast of histories and targets (MIM) each add to it: Beauty NDCG@10 .0429, .0442, .0457, .0465
-(Table 3), 13 % more Recall@5 than RPG on Toys (Table 2).
+Claim: RPG's attention spends itself on noise. The difference of two attentions (FAM), a triplet
+loss against noisy codes (NRT) and a contrast of histories and targets (MIM) each add to it: Beauty
+NDCG@10 .0429, .0442, .0457, .0465 (Table 3), 13 % more Recall@5 than RPG on Toys (Table 2).
 
 Commands::
 
     fullrank encode data/s3rec-beauty --levels 16 --out data/s3rec-beauty-codes
     fullrank train fair --data data/s3rec-beauty --set model.items.codes=data/s3rec-beauty-codes --out runs/fair
 
-or any function below as ``fullrank train fullrank.recipes.fair:no_noise ...``. `plain`, `focus` and `focus_noise` are
-the first three rows of Table 3, of which `fair` is the last; `no_focus`, `no_noise` and `no_information` leave one part
-out; `relu_norm` and `no_norm` are `fair` under other norms of the difference. Code length, width and sensitivity
-(Figures 3 to 9) are settings.
-`paper` has the paper's size and wants a GPU.
+or any function below as ``fullrank train fullrank.recipes.fair:no_noise ...``. `plain`, `focus` and
+`focus_noise` are the first three rows of Table 3, of which `fair` is the last; `no_focus`,
+`no_noise` and `no_information` leave one part out; `relu_norm` and `no_norm` are `fair` under other
+norms of the difference. Code length, width and sensitivity (Figures 3 to 9) are settings. `paper`
+has the paper's size and wants a GPU.
 
-alpha and beta: Eq. 17 adds alpha = 1 and beta = .01 to the sum over the K levels (Eq. 1). Here the loss is the mean of
-the levels, the sum over K, so a weight here counts K times as much: with K = 16 codes alpha = .1 stands for 1.6 of
-the paper's and beta = .01 for .16, which is 16 times the paper's. The paper's own would be 1/16 and .01/16 here.
-`paper` has the sum.
+alpha and beta: Eq. 17 adds alpha = 1 and beta = .01 to the sum over the K levels (Eq. 1). Here the
+loss is the mean of the levels, the sum over K, so a weight here counts K times as much: with K = 16
+codes alpha = .1 stands for 1.6 of the paper's and beta = .01 for .16, which is 16 times the
+paper's. The paper's own would be 1/16 and .01/16 here. `paper` has the sum.
 
-Differs: alpha and beta as said; heads and cosine scores as in RPG; positions are rotary (the paper says nothing). Norm,
-which the paper leaves open, is the softmax of a row, A = softmax(A1 - A2): positive rows that sum to one, as its Table
-4 prints them, which start as the mean of the history. It was the best of four on validation
-(docs/decisions/0007-focused-attention-without-norm.md). Masked digits are zeros (`model.penalties.0.pad=learned` has
-the paper's padding vector). CPU size as in `recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and
-temperature are the paper's. The history is excluded from lists; FAIR builds on RPG's code, which ranks it (``fullrank
-evaluate RUN --set seen=keep``).
-Cost: 13 minutes of one core of a busy machine on s3rec-beauty. Numbers: `results/fair/`.
+Differs: alpha and beta as said; heads and cosine scores as in RPG; positions are rotary (the paper
+says nothing). Norm, which the paper leaves open, is the softmax of a row, A = softmax(A1 - A2):
+positive rows that sum to one, as its Table 4 prints them, which start as the mean of the history.
+It was the best of four on validation (docs/decisions/0007-focused-attention-without-norm.md).
+Masked digits are zeros (`model.penalties.0.pad=learned` has the paper's padding vector). CPU size
+as in `recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are
+the paper's. The history is excluded from lists; FAIR builds on RPG's code, which ranks it
+(``fullrank evaluate RUN --set seen=keep``). Cost: 13 minutes of one core of a busy machine on
+s3rec-beauty. Numbers: `results/fair/`.
 """
 
 from __future__ import annotations
@@ -106,10 +107,14 @@ def no_norm() -> Experiment:
 def paper() -> Experiment:
     """The paper's size: width 512, inner width 1024, 32 codes, 200 epochs of 256 rows, the sum of the levels."""
     model = Recommender(
-        dim=512, max_length=50, items=Semantic(), encoder=_encoder(1024),
-        task=SemanticTokens(reduction="sum"), scoring=SCORING,
+        dim=512,
+        max_length=50,
+        items=Semantic(),
+        encoder=_encoder(1024),
+        task=SemanticTokens(reduction="sum"),
+        scoring=SCORING,
         penalties=(NoiseRobustness(weight=1.0), MutualInformation(weight=0.01)),
-    )  # fmt: skip
+    )
     training = Training(max_epochs=200, lr=3e-3, batch_by="rows", batch_size=256, warmup=0.05, patience=20)
     return Experiment(recipe="fair-paper", model=model, training=training, evaluation=EVALUATION)
 
@@ -119,7 +124,7 @@ def _encoder(inner: int, *, focus: bool = True, norm: Norm = "softmax", scale_in
     attention: Spec = focused if focus else Softmax(heads=4, rope=True, dropout=0.1)
     return Transformer(
         layers=2, attention=attention, inner=inner, positions="none", dropout=0.1, scale_input=scale_input
-    )  # fmt: skip
+    )
 
 
 def _small(
@@ -127,8 +132,13 @@ def _small(
 ) -> Experiment:
     penalties = ((NOISE,) if noise else ()) + ((INFORMATION,) if information else ())
     model = Recommender(
-        dim=128, max_length=50, items=Semantic(), encoder=_encoder(256, focus=focus, norm=norm, scale_input=True),
-        task=SemanticTokens(), scoring=SCORING, penalties=penalties,
-    )  # fmt: skip
+        dim=128,
+        max_length=50,
+        items=Semantic(),
+        encoder=_encoder(256, focus=focus, norm=norm, scale_input=True),
+        task=SemanticTokens(),
+        scoring=SCORING,
+        penalties=penalties,
+    )
     training = TRAINING.model_copy(update={"lr": 3e-3})
     return Experiment(recipe=name, model=model, training=training, evaluation=EVALUATION)

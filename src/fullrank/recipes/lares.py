@@ -1,19 +1,22 @@
 """LARES: depth-recurrent latent reasoning over all events of a history (Liu et al. 2025, arXiv:2505.16865).
 
-Claim: a block whose weights are shared is applied to all tokens again and again, so that more steps cost compute and no
-parameters, and two alignments in training make the steps of use; above SASRec and ReaRec on four Amazon sets.
+Claim: a block whose weights are shared is applied to all tokens again and again, so that more steps
+cost compute and no parameters, and two alignments in training make the steps of use; above SASRec
+and ReaRec on four Amazon sets.
 
-Commands: ``fullrank train lares --data data/beauty --out runs/lares``, or a function below as ``fullrank train
-fullrank.recipes.lares:base``. `lares` and `no_alignment` differ in the penalty alone, `fixed` always takes four steps,
-`base` has the pre-block and the core as two ordinary layers, read once. `paper` has all prefixes and batches of 2,048
-rows; it wants a GPU and has not been run.
+Commands: ``fullrank train lares --data data/beauty --out runs/lares``, or a function below as
+``fullrank train fullrank.recipes.lares:base``. `lares` and `no_alignment` differ in the penalty
+alone, `fixed` always takes four steps, `base` has the pre-block and the core as two ordinary
+layers, read once. `paper` has all prefixes and batches of 2,048 rows; it wants a GPU and has not
+been run.
 
 Numbers: none is recorded yet.
 
-Differs: reconstructed (`models/sequential/reasoning/lares.py`), and without the reinforcement post-training. Widths,
-layers, dropout, depth, temperature and weights are defaults of the authors' code, which they search. At CPU size four
-prefixes of a user are drawn in each epoch, and batches hold 4,096 events of rows of like length. The history is ranked
-like any other item (`evaluation.seen=keep`), as for PLR.
+Differs: reconstructed (`models/sequential/reasoning/lares.py`), and without the reinforcement
+post-training. Widths, layers, dropout, depth, temperature and weights are defaults of the authors'
+code, which they search. At CPU size four prefixes of a user are drawn in each epoch, and batches
+hold 4,096 events of rows of like length. The history is ranked like any other item
+(`evaluation.seen=keep`), as for PLR.
 """
 
 from __future__ import annotations
@@ -61,9 +64,14 @@ def base(dropout: float = DROPOUT) -> Experiment:
 
 def paper() -> Experiment:
     """All prefixes, in batches of 2,048."""
-    made = _small("lares_paper", DROPOUT, reasoner=_reasoner(DROPOUT), penalties=(ReasoningAlignment(),),
-                  task=LastItem(per_user=None))  # fmt: skip
-    return made.model_copy(update={"training": PAPER})
+    experiment = _small(
+        "lares_paper",
+        DROPOUT,
+        reasoner=_reasoner(DROPOUT),
+        penalties=(ReasoningAlignment(),),
+        task=LastItem(per_user=None),
+    )
+    return experiment.model_copy(update={"training": PAPER})
 
 
 def _reasoner(dropout: float) -> LARES:

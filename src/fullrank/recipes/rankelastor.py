@@ -1,25 +1,30 @@
 """RankElastor and what it is compared with (KDD 2026, arXiv:2605.23191, Sec. 4).
 
-Claim: full mixing and gated per-token FFNs keep the effective rank of the layers and raise AUC over RankMixer, DCNv2,
-xDeepFM, AutoInt and DNN (Table 2: by about .001 on Criteo and Avazu); each of the two alone brings less (Table 3).
+Claim: full mixing and gated per-token FFNs keep the effective rank of the layers and raise AUC over
+RankMixer, DCNv2, xDeepFM, AutoInt and DNN (Table 2: by about .001 on Criteo and Avazu); each of the
+two alone brings less (Table 3).
 
-Commands: ``fullrank train rankelastor --data data/ctr --out runs/rankelastor``, or any function below as ``fullrank
-train fullrank.recipes.rankelastor:ml1m``. `ml1m` and `frappe` are of CPU size. `criteo_x1` and `avazu_x4` fix the
-paper's sizes and training (100 epochs at most, a tenth of the rate at each epoch without gain, stop after two); they
-want a GPU. These have the block of the authors' code, `equation_4` has the paper's formula. `mixing_*` are Table 3:
-mixing (full or block transpose) times FFN (glu or gelu), all else equal. `matched_*` have equally many dense
-parameters, `ladder_*` are the lowest common rung of the ladders of Figures 7 and 8, `deep` has 16 blocks that start
-near the identity. Cost: with Eq. 4 an epoch of RankElastor takes about 90 s of one core on ml-1m and 20 s on frappe,
-of RankMixer 40 s and 9 s. Numbers: results/rankelastor/, docs/results/rankers.md: at the best public settings of
-frappe it is ahead of RankMixer and behind DCNv2, on ml-1m behind DCNv2; 4 blocks are better than one.
+Commands: ``fullrank train rankelastor --data data/ctr --out runs/rankelastor``, or any function
+below as ``fullrank train fullrank.recipes.rankelastor:ml1m``. `ml1m` and `frappe` are of CPU size.
+`criteo_x1` and `avazu_x4` fix the paper's sizes and training (100 epochs at most, a tenth of the
+rate at each epoch without gain, stop after two); they want a GPU. These have the block of the
+authors' code, `equation_4` has the paper's formula. `mixing_*` are Table 3: mixing (full or block
+transpose) times FFN (glu or gelu), all else equal. `matched_*` have equally many dense parameters,
+`ladder_*` are the lowest common rung of the ladders of Figures 7 and 8, `deep` has 16 blocks that
+start near the identity. Cost: with Eq. 4 an epoch of RankElastor takes about 90 s of one core on
+ml-1m and 20 s on frappe, of RankMixer 40 s and 9 s. Numbers: results/rankelastor/,
+docs/results/rankers.md: at the best public settings of frappe it is ahead of RankMixer and behind
+DCNv2, on ml-1m behind DCNv2; 4 blocks are better than one.
 
-Differs: `mixing_*`, `matched_*` and `ladder_*` have Eq. 4 behind a norm (`feed_forward=glu`), as they were run and as
-their weights are counted. The ablation shares one head, and T = 16 tokens of width 32, which block transpose can
-divide, where the paper's shapes (15, 26) and (16, 24) cannot be transposed. With the paper's hidden widths (r = 3
-against D) a block of RankElastor has (T^2 + 10 T) D^2 weights and one of RankMixer 2 T D^2: at T = 8 they agree where
-RankMixer is three times as wide. So the pair and the ladders have T = 8 and share a head whose weights hardly count
-(`flatten`). The paper's ladder of width widens the FFNs alone; ours of that name widens the tokens, and the paper's is
-`hidden`. The paper stops by validation loss, the code by AUC (Criteo) or AUC - LogLoss (Avazu): ours is the code's.
+Differs: `mixing_*`, `matched_*` and `ladder_*` have Eq. 4 behind a norm (`feed_forward=glu`), as
+they were run and as their weights are counted. The ablation shares one head, and T = 16 tokens of
+width 32, which block transpose can divide, where the paper's shapes (15, 26) and (16, 24) cannot be
+transposed. With the paper's hidden widths (r = 3 against D) a block of RankElastor has (T^2 + 10 T)
+D^2 weights and one of RankMixer 2 T D^2: at T = 8 they agree where RankMixer is three times as
+wide. So the pair and the ladders have T = 8 and share a head whose weights hardly count
+(`flatten`). The paper's ladder of width widens the FFNs alone; ours of that name widens the tokens,
+and the paper's is `hidden`. The paper stops by validation loss, the code by AUC (Criteo) or AUC -
+LogLoss (Avazu): ours is the code's.
 """
 
 from __future__ import annotations
@@ -42,14 +47,14 @@ from fullrank.recipes import recipe
 SMALL = Training(
     max_epochs=20, batch_by="rows", batch_size=4096, lr=1e-3, clip_norm=10.0, schedule="plateau", patience=2
 )
-"""What the small recipes share: FuxiCTR's training, 20 epochs at most."""
+"""Training of the small recipes: FuxiCTR's training, 20 epochs at most."""
 TOKENS = Tokeniser(hidden=64, dropout=0.0)
 """Their tokeniser; the code's 500 hidden units with dropout, for every token, cost more than all the rest on a CPU."""
 NORMED = TOKENS.override("hidden_norm=true")
-"""The same with the norm of the code's best configurations, of the recipes `rankelastor` and `rankmixer`."""
+"""That tokeniser with the norm of the code's best configurations, of the recipes `rankelastor` and `rankmixer`."""
 FRAPPE = Embedding(l2=0.05, l2_on="table")
 FRAPPE_TRAINING: dict[str, JsonValue] = {"lr": 7.69e-4, "max_epochs": 45}
-"""What validation chose on frappe, for RankElastor and RankMixer alike: the L2 of the best public settings there."""
+"""Settings of RankElastor and RankMixer alike on frappe: chosen on validation, with the L2 of the best public ones."""
 HEAD: Heads = "flatten"
 """The head of both: one linear layer on all tokens. The code's `mlp` (on both sides too) has 2 T^2 D^2 weights, as many
 as the full mixings of two blocks, and more on RankMixer's side, whose tokens are wider: a table would compare heads."""
@@ -64,9 +69,10 @@ def rankelastor() -> Experiment:
 def equation_4() -> Experiment:
     """The recipe with Eq. 4 to the letter as its FFN.
 
-    In `model.ranker.feed_forward` the switches inner_skip, outer_skip, closing and norm are off, and hidden is empty;
-    the biases, which the paper omits "for clarity", are on. All else is the recipe's. What results/ call rankelastor up
-    to 2026-11-22 has the norm too (`feed_forward=glu`), the head `mlp`, and no hidden norm in the tokeniser.
+    In `model.ranker.feed_forward` the switches inner_skip, outer_skip, closing and norm are off,
+    and hidden is empty; the biases, which the paper omits "for clarity", are on. All else is the
+    recipe's. What results/ call rankelastor up to 2026-11-22 has the norm too (`feed_forward=glu`),
+    the head `mlp`, and no hidden norm in the tokeniser.
     """
     ranker = RankElastor(tokeniser=NORMED, head=HEAD, feed_forward=Glu(norm=False))
     return ranking_experiment("rankelastor-equation_4", ranker)
@@ -107,8 +113,8 @@ def criteo_x1() -> Experiment:
 def avazu_x4() -> Experiment:
     """Avazu: 24 fields of width 16, 16 tokens of width 24, batches of 10,000."""
     settings = {"max_epochs": 100, "batch_size": 10_000}
-    made = ranking_experiment("rankelastor-avazu_x4", RankElastor(tokens=16, width=24), Embedding(), **settings)
-    return made.override("evaluation.selection=auc-logloss")
+    experiment = ranking_experiment("rankelastor-avazu_x4", RankElastor(tokens=16, width=24), Embedding(), **settings)
+    return experiment.override("evaluation.selection=auc-logloss")
 
 
 def mixing_full_glu() -> Experiment:
@@ -142,13 +148,13 @@ def matched_rankmixer() -> Experiment:
 
 
 def ladder_rankelastor() -> Experiment:
-    """What the ladders change: 8 tokens of width 16, 2 blocks; 79 thousand dense parameters on ml-1m."""
+    """The lowest rung of the ladders: 8 tokens of width 16, 2 blocks; 79 thousand dense parameters on ml-1m."""
     ranker = RankElastor(tokens=8, width=16, head="flatten", tokeniser=TOKENS, feed_forward=Glu())
     return ranking_experiment("ladder_rankelastor", ranker)
 
 
 def ladder_rankmixer() -> Experiment:
-    """Its counterpart: RankMixer of three times that width."""
+    """RankMixer of three times the width of `ladder_rankelastor`."""
     ranker = RankMixer(tokens=8, width=48, head="flatten", tokeniser=TOKENS)
     return ranking_experiment("ladder_rankmixer", ranker)
 

@@ -1,19 +1,21 @@
 """Ranking (CTR) models that RankElastor is compared with, at CPU size.
 
-They share training and embedding with `recipes/rankelastor.py`, so that a comparison differs in the ranker alone. The
-papers are named at each class, the equations in `models/ranking/`.
+They share training and embedding with `recipes/rankelastor.py`, so that a comparison differs in the
+ranker alone. The papers are named at each class, the equations in `models/ranking/`.
 
-Commands: ``fullrank train dcnv2 --data data/ctr --out runs/dcnv2``, and so for the others; ``fullrank train
-fullrank.recipes.ranking_baselines:dcnv2_frappe --data data/frappe --out runs/dcnv2`` for any function below.
-Cost of an epoch on one core on ml-1m: lr 2 s, fm 4 s, dnn 20 s, dcnv2 25 s, rankmixer 40 s, xdeepfm 75 s; autoint and
-finalmlp were not measured. Numbers: `docs/results/rankers.md`.
+Commands: ``fullrank train dcnv2 --data data/ctr --out runs/dcnv2``, and so for the others;
+``fullrank train fullrank.recipes.ranking_baselines:dcnv2_frappe --data data/frappe --out
+runs/dcnv2`` for any function below. Cost of an epoch on one core on ml-1m: lr 2 s, fm 4 s, dnn 20
+s, dcnv2 25 s, rankmixer 40 s, xdeepfm 75 s; autoint and finalmlp were not measured. Numbers:
+`docs/results/rankers.md`.
 
-The functions `*_frappe` hold the best settings that BARS publishes for frappe_x1 (github.com/reczoo/BARS,
-ranking/ctr/MODEL/MODEL_frappe_x1, trained by FuxiCTR): vectors of width 10, their L2 on whole tables, batch norm in
-every perceptron, batches of 4,096, at most 100 epochs, a tenth of the rate at each epoch without gain in validation AUC
-and a stop after two. Each says which test AUC BARS has. Differs: BARS has the seed 2021 and calls a gain what is more
-than 1e-6; its xDeepFM has a bias per feature map, which with one CIN layer is the bias of the logit; its negatives and
-its split may be others than those of a store (`data/sources/frappe.py`).
+The functions `*_frappe` hold the best settings that BARS publishes for frappe_x1
+(github.com/reczoo/BARS, ranking/ctr/MODEL/MODEL_frappe_x1, trained by FuxiCTR): vectors of width
+10, their L2 on whole tables, batch norm in every perceptron, batches of 4,096, at most 100 epochs,
+a tenth of the rate at each epoch without gain in validation AUC and a stop after two. Each says
+which test AUC BARS has. Differs: BARS has the seed 2021 and calls a gain what is more than 1e-6;
+its xDeepFM has a bias per feature map, which with one CIN layer is the bias of the logit; its
+negatives and its split may be others than those of a store (`data/sources/frappe.py`).
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ def lightgbm() -> Experiment:
 def rankmixer() -> Experiment:
     """RankMixer: block transpose and GELU networks per token, 16 tokens of width 32 (arXiv:2507.15551).
 
-    Tokeniser and head are RankElastor's: the two differ in mixing, FFN and width alone. The paper's head is `mean`.
+    Tokeniser and head are RankElastor's: the two differ in mixing, FFN and width alone. The paper's
+    head is `mean`.
     """
     return ranking_experiment("rankmixer", RankMixer(width=32, tokeniser=NORMED, head=HEAD))
 
@@ -109,9 +112,15 @@ def xdeepfm_frappe() -> Experiment:
 def autoint_frappe() -> Experiment:
     """BARS: AutoInt+, five layers of width 128 and four heads, a perceptron of 3 x 400, L2 .1. Test AUC .9848 (one)."""
     attention = AutoInt(
-        layers=5, width=128, heads=4, residual_map="as_needed", norm=True, scale=True, dropout=0.1,
+        layers=5,
+        width=128,
+        heads=4,
+        residual_map="as_needed",
+        norm=True,
+        scale=True,
+        dropout=0.1,
         deep=Deep(dropout=0.1, batch_norm=True),
-    )  # fmt: skip
+    )
     return _bars("autoint", attention, l2=0.1)
 
 
@@ -120,8 +129,11 @@ def finalmlp_frappe() -> Experiment:
     ranker = FinalMLP(
         first=Deep(hidden=(400,), dropout=0.4, batch_norm=True),
         second=Deep(hidden=(100,), dropout=0.4, batch_norm=True),
-        heads=5, gate_hidden=(400,), first_context=("user",), second_context=("item",),
-    )  # fmt: skip
+        heads=5,
+        gate_hidden=(400,),
+        first_context=("user",),
+        second_context=("item",),
+    )
     return _bars("finalmlp", ranker, l2=0.05)
 
 

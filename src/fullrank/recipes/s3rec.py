@@ -6,14 +6,16 @@ Commands (arXiv:2008.07873)::
     fullrank train s3rec --from runs/s3rec-pretrained --data data/s3rec-beauty --out runs/s3rec
 
 Items need a column `attributes` (a list of categories and the brand); others: ``--set
-model.penalties=[{kind: s3rec, attributes: [brand, category]}]``. Without ``--from``, `s3rec` is SASRec in the sizes of
-the pre-trained model. Both have the exact softmax and the cosine scores of the recipe `sasrec`; the functions
-`published_pretrain` and `published` (``fullrank train fullrank.recipes.s3rec:published ...``) have the authors' sizes,
-inner products and binary cross-entropy with one negative.
+model.penalties=[{kind: s3rec, attributes: [brand, category]}]``. Without ``--from``, `s3rec` is
+SASRec in the sizes of the pre-trained model. Both have the exact softmax and the cosine scores of
+the recipe `sasrec`; the functions `published_pretrain` and `published` (``fullrank train
+fullrank.recipes.s3rec:published ...``) have the authors' sizes, inner products and binary
+cross-entropy with one negative.
 
-Differs: what `regularizers/s3rec.py` says; every position of the second run is trained on; AdamW for Adam. A run from
-another's weights begins with the best weights of validation of that run: the authors choose the epoch of pre-training
-by what comes after it. Both runs, and the second alone: `examples/s3rec.py`; numbers: `docs/results/sequence.md`.
+Differs: what `regularizers/s3rec.py` says; every position of the second run is trained on; AdamW
+for Adam. A run from another's weights begins with the best weights of validation of that run: the
+authors choose the epoch of pre-training by what comes after it. Both runs, and the second alone:
+`examples/s3rec.py`; numbers: `docs/results/sequence.md`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from fullrank.recipes import recipe
 from fullrank.recipes.bert4rec import bert_blocks
 
 SCORING = Scoring(similarity="cosine", temperature=0.06)
-"""Those of the recipe `sasrec`."""
+"""Scores of the recipe `sasrec`."""
 
 
 @recipe(needs="events, attributes")

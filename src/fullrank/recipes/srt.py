@@ -1,22 +1,24 @@
 """SRT: items as text, sampled softmax by popularity (Zivic, Vazquez and Sánchez, SIGIR 2024, 10.1145/3626772.3657816).
 
-Claim: with items made of their titles and brands the parameters do not grow with the catalogue, and with enough
-negatives (SRT-X has X) the model is as good as one with a vector per item: NDCG@5 of SRT-10, 100, 300 and 1K .0235,
-.0318, .0340, .0366 on Beauty, .0138, .0171, .0180, .0195 on Sports (Table 1).
+Claim: with items made of their titles and brands the parameters do not grow with the catalogue, and
+with enough negatives (SRT-X has X) the model is as good as one with a vector per item: NDCG@5 of
+SRT-10, 100, 300 and 1K .0235, .0318, .0340, .0366 on Beauty, .0138, .0171, .0180, .0195 on Sports
+(Table 1).
 
-Command: ``fullrank train srt --data data/s3rec-beauty --out runs/srt``, or a function below in place of `srt`, as in
-``fullrank train fullrank.recipes.srt:srt_300 ...``. `srt_10` .. `srt_1k` draw for each example, as the paper does;
-`srt` has one pool of 1,024 for a batch, which is cheaper, and `full` the exact softmax beside them. `paper` is the
-largest model of the paper, `l16_d256` .. `l4_d64` are the others of Table 3; these want a GPU. The items need the
-columns `title` and `attributes` (whose first is the brand); other columns: ``--set model.items.fields=...``.
+Command: ``fullrank train srt --data data/s3rec-beauty --out runs/srt``, or a function below in
+place of `srt`, as in ``fullrank train fullrank.recipes.srt:srt_300 ...``. `srt_10` .. `srt_1k` draw
+for each example, as the paper does; `srt` has one pool of 1,024 for a batch, which is cheaper, and
+`full` the exact softmax beside them. `paper` is the largest model of the paper, `l16_d256` ..
+`l4_d64` are the others of Table 3; these want a GPU. The items need the columns `title` and
+`attributes` (whose first is the brand); other columns: ``--set model.items.fields=...``.
 
-Differs: every prefix is a query of its history's row, not a row of its own, so a batch holds whole histories; weight
-decay is decoupled. At CPU size the width is 64, the learning rate 3.2e-3, the blocks' dropout 0.2 and there are 20
-epochs; the warm-up is the released one, by cosine (the paper says linear). Brands are read from `attributes`. The
-history is excluded from lists; RecBole, on which the authors' code is built, ranks it (``fullrank evaluate RUN --set
-seen=keep``).
-Cost on s3rec-beauty: 3 to 15 minutes of one core of a busy machine. Numbers: `results/scaling/` (of the functions;
-`srt` itself was not run in full).
+Differs: every prefix is a query of its history's row, not a row of its own, so a batch holds whole
+histories; weight decay is decoupled. At CPU size the width is 64, the learning rate 3.2e-3, the
+blocks' dropout 0.2 and there are 20 epochs; the warm-up is the released one, by cosine (the paper
+says linear). Brands are read from `attributes`. The history is excluded from lists; RecBole, on
+which the authors' code is built, ranks it (``fullrank evaluate RUN --set seen=keep``). Cost on
+s3rec-beauty: 3 to 15 minutes of one core of a busy machine. Numbers: `results/scaling/` (of the
+functions; `srt` itself was not run in full).
 """
 
 from __future__ import annotations
@@ -44,9 +46,16 @@ ITEMS = Text(
 SMALL = Training(max_epochs=20, lr=3.2e-3, batch_size=1024, schedule="one_cycle", warmup=0.3, clip_norm=1.0, patience=5)
 """At CPU size; chosen on validation among four trials (`experiments/scaling/srt_tune.yaml`)."""
 PAPER = Training(
-    max_epochs=50, lr=1e-4, batch_by="rows", batch_size=128, weight_decay=1e-5, schedule="one_cycle", warmup=0.3,
-    clip_norm=1.0, evaluate_every=5,
-)  # fmt: skip
+    max_epochs=50,
+    lr=1e-4,
+    batch_by="rows",
+    batch_size=128,
+    weight_decay=1e-5,
+    schedule="one_cycle",
+    warmup=0.3,
+    clip_norm=1.0,
+    evaluate_every=5,
+)
 """Peak 1e-4 from a 25th up in three tenths of the steps, then down to a tenth."""
 EVALUATION = Evaluation(ks=(5, 10), selection="ndcg@5", sampled=10_000)
 """In full, and among 10,000 sampled items as in the paper's laws of scale, with the gap between the two."""
@@ -140,5 +149,5 @@ def _small(name: str, loss: LossSpec) -> Experiment:
 
 def _large(layers: int, heads: int, dim: int) -> Experiment:
     name = f"srt-{layers}x{heads}x{dim}"
-    found = model(layers, heads, dim, sampled(300))
-    return Experiment(recipe=name, model=found, training=PAPER, evaluation=EVALUATION)
+    whole = model(layers, heads, dim, sampled(300))
+    return Experiment(recipe=name, model=whole, training=PAPER, evaluation=EVALUATION)

@@ -1,8 +1,8 @@
 """UniSRec: universal sequence representations from text (Hou et al., KDD 2022, arXiv:2206.05941).
 
-Claim: items made of text vectors by whitening experts, trained on several shops by contrast, transfer to another shop,
-from text alone (inductive) or with a vector for each item besides (transductive); above SASRec, FDSA and S3-Rec on five
-Amazon sets and an online shop.
+Claim: items made of text vectors by whitening experts, trained on several shops by contrast,
+transfer to another shop, from text alone (inductive) or with a vector for each item besides
+(transductive); above SASRec, FDSA and S3-Rec on five Amazon sets and an online shop.
 
 Commands::
 
@@ -11,16 +11,19 @@ Commands::
     fullrank train fullrank.recipes.unisrec:pretrain --data data/several --out runs/pretrained
     fullrank train unisrec --data data/beauty --from runs/pretrained --out runs/transferred
 
-`unisrec` is the inductive one. `pretrain` has the two contrasts; `--data` is one store of the events of several shops,
-whose users and items have ids of their own. Its weights are those that either of the others starts from. `paper` is
-`unisrec` at the paper's size, for a GPU, and has not been run. The text vectors are those of `model.items.vectors`, any
-source of `fullrank list items.vectors`: by default all text columns of an item by all-MiniLM-L6-v2.
+`unisrec` is the inductive one. `pretrain` has the two contrasts; `--data` is one store of the
+events of several shops, whose users and items have ids of their own. Its weights are those that
+either of the others starts from. `paper` is `unisrec` at the paper's size, for a GPU, and has not
+been run. The text vectors are those of `model.items.vectors`, any source of `fullrank list
+items.vectors`: by default all text columns of an item by all-MiniLM-L6-v2.
 
-Numbers: `unisrec` in `docs/results/sequence.md`; `transductive`, `pretrain` and `paper` have none yet.
+Numbers: `unisrec` in `docs/results/sequence.md`; `transductive`, `pretrain` and `paper` have none
+yet.
 
-Differs: the paper's text vectors are BERT's, 768 wide. In the second stage the authors train the experts alone, here
-everything is. Every prefix is a row with them; here `unisrec` asks at every position of a history at once, and in
-`pretrain` four prefixes of a user are drawn in each epoch. The width is 64 (300), dropout .3 (.5).
+Differs: the paper's text vectors are BERT's, 768 wide. In the second stage the authors train the
+experts alone, here everything is. Every prefix is a row with them; here `unisrec` asks at every
+position of a history at once, and in `pretrain` four prefixes of a user are drawn in each epoch.
+The width is 64 (300), dropout .3 (.5).
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ def inductive() -> Experiment:
 
 
 def transductive() -> Experiment:
-    """With a vector for each item besides."""
+    """Items of text, and a vector for each item besides."""
     return _small("transductive", UniSRec(transductive=True))
 
 
@@ -67,9 +70,9 @@ def pretrain() -> Experiment:
 
 def paper() -> Experiment:
     """The paper's size: width 300, dropout .5, batches of 2,048 prefixes."""
-    made = _small("unisrec_paper", UniSRec(), dim=300, encoder=_encoder(0.5), task=LastItem(per_user=None))
+    experiment = _small("unisrec_paper", UniSRec(), dim=300, encoder=_encoder(0.5), task=LastItem(per_user=None))
     training = Training(max_epochs=300, lr=1e-3, batch_by="rows", batch_size=2048, patience=10)
-    return made.model_copy(update={"training": training})
+    return experiment.model_copy(update={"training": training})
 
 
 def _encoder(dropout: float) -> Transformer:

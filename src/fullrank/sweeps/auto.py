@@ -1,4 +1,4 @@
-"""auto: from a store to the best list within some minutes: count, race, blend, and one evaluation on test.
+"""auto: from a store to the best list within a number of minutes: count, race, blend, and one evaluation on test.
 
 1. Counted models (popularity, item-to-item, session kNN, a graph of transitions): seconds each.
 2. A race of recipes that read what the data has (titles, times, features), by successive halving on validation: each
@@ -6,8 +6,9 @@
 3. A blend of the best counted and the best raced runs, without members that bring nothing. It is taken where it is
    better than the best of them by half of its standard error or more; else that one is.
 
-OUT is the run that was taken. OUT-auto holds what it came from: the runs (cells), their rows, and plan.json, where each
-decision is written before it is acted on, so that a call that was killed goes on to the same end.
+OUT is the run that was taken. OUT-auto holds what it came from: the runs (cells), their rows, and
+plan.json, where each decision is written before it is acted on, so that a call that was killed goes
+on to the same end.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ RESERVED, LEAST_RESERVED = 0.15, 30.0
 RACED = 0.35
 """Share of the rest that the first round of the race takes."""
 LAST = 2
-"""Contenders of the second round."""
+"""Number of contenders in the second round."""
 COUNTED_IN_BLEND, RACED_IN_BLEND = 3, 3
 LEAST_GAIN = 0.5
 """Standard errors by which a blend is better than the best of its members, or that is taken."""
@@ -54,13 +55,13 @@ BLEND = "blend"
 LEAST_RACED = 10.0
 """Seconds below which nothing is raced: pricing a contender takes as long."""
 LEAST_EPOCHS, MOST_EPOCHS = 3, 200
-"""Of a contender in the first round, and of any."""
+"""Fewest epochs of a contender in the first round, and most in any."""
 STAGES = ("counting models", "racing recipes", "training the best", "blending", "evaluating on test")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the data has that a choice among recipes depends on."""
+    """Properties of the data that a choice among recipes depends on."""
 
     titles: bool
     """Text of items."""
@@ -81,17 +82,17 @@ class Facts:
         return cls(titles, store.times is not None, declared, store.repeated_share("validation"), cold)
 
     def sentences(self) -> list[str]:
-        """What of it changes the choice."""
+        """The properties that change the choice, a sentence each."""
         has = [name for name in ("titles", "times", "features") if getattr(self, name)]
-        found = [f"the data has {', '.join(has)}" if has else "the data has neither titles, times nor features"]
+        sentences = [f"the data has {', '.join(has)}" if has else "the data has neither titles, times nor features"]
         if self.repeats > MANY_REPEATS:
-            found.append(
+            sentences.append(
                 f"{self.repeats:.0%} of what users choose next is in their history already, so lists may hold it "
                 "(recommend with seen=keep)"
             )
         if self.cold > 0.01:
-            found.append(f"{self.cold:.0%} of what they choose next has no training event")
-        return found
+            sentences.append(f"{self.cold:.0%} of what they choose next has no training event")
+        return sentences
 
 
 COUNTED = ("popularity", "item_to_item", "transition_graph", "session_knn")
@@ -115,7 +116,7 @@ def contenders(facts: Facts) -> dict[str, tuple[str, Settings]]:
 
 @dataclass
 class Plan:
-    """plan.json: what was decided. Raises `UserError` for a folder of other data, minutes or seed."""
+    """plan.json: the decisions of a call, each by its name, and what the call was `of`."""
 
     path: Path
     of: JsonObject
@@ -123,6 +124,10 @@ class Plan:
 
     @classmethod
     def open(cls, path: Path, of: JsonObject) -> Plan:
+        """The plan at `path`, or a new one.
+
+        Raises `UserError` for a plan of other data, minutes or seed.
+        """
         if not path.exists():
             return cls(path, of)
         tree = read_json(path)
@@ -136,12 +141,12 @@ class Plan:
             )
         return cls(path, of, tree["decided"])
 
-    def decide(self, what: str, make: Callable[[], Any]) -> Any:
-        """What was decided; made, and written, by the first call that asks."""
-        if what not in self.decided:
-            self.decided[what] = make()
+    def decide(self, decision: str, make: Callable[[], Any]) -> Any:
+        """Return a decision; the first call that asks for it makes and writes it."""
+        if decision not in self.decided:
+            self.decided[decision] = make()
             write_json(self.path, {"of": self.of, "decided": self.decided})
-        return self.decided[what]
+        return self.decided[decision]
 
 
 @dataclass(frozen=True)
@@ -151,25 +156,26 @@ class Choice:
     name: str
     run: Run
     value: float
-    """The selection metric on validation; of a blend that of users from whom nothing was learned."""
+    """The selection metric on validation; of a blend that of users from whom nothing was
+    learned."""
     ms: float
     """Milliseconds for a user's list, many at a time."""
     bytes: int
-    """Of its folder."""
+    """Size of its folder."""
     gini: float
-    """Of how often the items are in lists; 0 is all alike."""
+    """Gini coefficient of how often each item is in lists; 0 is all alike."""
 
 
 @dataclass(frozen=True)
 class AutoResult:
-    """What `auto` ended with."""
+    """The run that `auto` chose, the choices that there were, and its evaluation on test."""
 
     run: Run
     metric: str
     sentence: str
-    """What it took, by how much, and what one could leave out at which cost."""
+    """The choice, by how much it is better, and what cheaper choices would cost in accuracy."""
     facts: tuple[str, ...]
-    """What of the data changed the choice."""
+    """Properties of the data that changed the choice."""
     choices: tuple[Choice, ...]
     """Best first."""
     rows: tuple[Row, ...]
@@ -178,40 +184,47 @@ class AutoResult:
 
 
 def work_folder(out: Path) -> Path:
-    """Where what a run came from lies."""
+    """The folder with everything that the run in `out` was chosen from."""
     return out.with_name(f"{out.name}-auto")
 
 
 def auto(
-    store: Store, out: Path, *, minutes: float, seed: int = 0, device: str = "auto", overwrite: bool = False,
-    engine: Runner | None = None, tell: Tell,
-) -> AutoResult:  # fmt: skip
-    """The best run for a store within some minutes, in the folder `out`.
+    store: Store,
+    out: Path,
+    *,
+    minutes: float,
+    seed: int = 0,
+    device: str = "auto",
+    overwrite: bool = False,
+    engine: Runner | None = None,
+    tell: Tell,
+) -> AutoResult:
+    """Find the best run for a store within `minutes`, and write it into the folder `out`.
 
-    `engine` runs the runs, where not one after another here. `tell` is called with what begins and gives what is called
-    with (done, in all). Raises `UserError` for a store without validation targets, and for an `OUT-auto` that was begun
-    otherwise.
+    `engine` runs the runs, where not one after another here. `tell` is called with the name of a
+    stage and returns its progress, which is called with (done, in all). Raises `UserError` for a
+    store without validation targets, and for an `OUT-auto` that was begun with other arguments.
     """
     check_place(out, overwrite=overwrite)
     work, begun = work_folder(out), time.perf_counter()
     with folder_lock(work, "auto"):
-        of = {"data": store.fingerprint, "minutes": minutes, "seed": seed}
-        plan, limit = Plan.open(work / "plan.json", of), minutes * 60 - max(minutes * 60 * RESERVED, LEAST_RESERVED)
+        plan = Plan.open(work / "plan.json", {"data": store.fingerprint, "minutes": minutes, "seed": seed})
+        limit = minutes * 60 - max(minutes * 60 * RESERVED, LEAST_RESERVED)
         race = Race(store, work, plan, seed, device, engine or Local(device), begun, limit)
         rows = race.run(tell)
         if not rows:
             raise UserError(f"no run ended in {minutes:g} minutes: give more of them", code="too-little-time")
-        made = _ended(race, rows, out, overwrite=overwrite, tell=tell)
-        best = made[0].run
+        choices = _choose(race, rows, out, overwrite=overwrite, tell=tell)
+        best = choices[0].run
         model: Any = best.model().to(resolve_device(device))
         test = evaluate(model, store, "test", best.spec.lists, progress=tell(STAGES[4]))
-    said, facts = sentence_of(made, race.metric), tuple(race.facts.sentences())
-    return AutoResult(Run.open(out), race.metric, said, facts, made, tuple(rows), test, time.perf_counter() - begun)
+    said, facts = sentence_of(choices, race.metric), tuple(race.facts.sentences())
+    return AutoResult(Run.open(out), race.metric, said, facts, choices, tuple(rows), test, time.perf_counter() - begun)
 
 
 @dataclass
 class Race:
-    """Runs on one store, within a time."""
+    """The runs on one store that compete, and the time that they have."""
 
     store: Store
     work: Path
@@ -229,7 +242,8 @@ class Race:
 
     @property
     def common(self) -> Settings:
-        """Settings of all runs: one metric, and lists that may hold the history where many targets stand in it."""
+        """Settings of all runs: one metric, and lists that may hold the history where many targets
+        stand in it."""
         seen: Settings = {"evaluation.seen": "keep"} if self.facts.repeats > MANY_REPEATS else {}
         return {"evaluation.selection": self.metric} | seen
 
@@ -239,7 +253,8 @@ class Race:
         return max(self.limit - (time.perf_counter() - self.begun), 1.0)
 
     def share(self, count: int) -> float:
-        """Seconds of each of `count` runs that share the time, as many beside each other as the engine runs."""
+        """Seconds of each of `count` runs that share the time, as many beside each other as the
+        engine runs."""
         return self.left / math.ceil(count / (self.engine.jobs or 1))
 
     def run(self, tell: Tell) -> list[Row]:
@@ -247,35 +262,41 @@ class Race:
         rows = self._rows(tell(STAGES[0]), [self._job(name, name, {}) for name in COUNTED])
         known, step = contenders(self.facts), tell(STAGES[1])
         first = self.plan.decide("first", lambda: self._epochs(known))
-        jobs = {name: self._job(f"{name}-first", *known[name], epochs=epochs) for name, epochs in first.items()}
-        raced = self._rows(step, list(jobs.values()))
-        names = {job.cell: name for name, job in jobs.items()}
-        second = self.plan.decide("second", lambda: self._last(raced, names))
-        last = [self._job(f"{name}-last", *known[name], epochs=epochs) for name, epochs in second.items()]
+        raced = self._rows(step, [self._job(f"{name}-first", *known[name], epochs) for name, epochs in first.items()])
+        second = self.plan.decide("second", lambda: self._last(raced))
+        last = [self._job(f"{name}-last", *known[name], epochs) for name, epochs in second.items()]
         return sorted([*rows, *raced, *self._rows(tell(STAGES[2]), last)], key=self.value, reverse=True)
 
     def value(self, row: Row) -> float:
         """The selection metric of a row."""
         return float(row["metrics"]["validation"][self.metric])
 
-    def _job(self, cell: str, recipe: str, settings: Mapping[str, Any], epochs: int | None = None) -> Job:
-        own: Settings = {} if epochs is None else {
-            "training.max_epochs": epochs, "training.schedule": "linear", "training.warmup": 0.05
-        }  # fmt: skip
-        made = Cell(name=cell, recipe=recipe, set={**self.common, **own, **settings})
-        return make_jobs(made, (self.seed,), ("validation",), selection_only=True)[0]
+    def _job(self, cell: str, recipe: str, settings: Settings, epochs: int | None = None) -> Job:
+        changes = dict(self.common)
+        if epochs is not None:
+            changes |= {"training.max_epochs": epochs, "training.schedule": "linear", "training.warmup": 0.05}
+        spec = Cell(name=cell, recipe=recipe, set=changes | settings)
+        return make_jobs(spec, (self.seed,), ("validation",), selection_only=True)[0]
 
     def _rows(self, progress: Progress, jobs: Sequence[Job]) -> list[Row]:
-        """The rows of jobs, those that failed left out."""
+        """Run jobs and return the rows of those that did not fail."""
         outcome = run_jobs(
-            jobs, self.store, self.work, progress=False, engine=self.engine, priced=False,
+            jobs,
+            self.store,
+            self.work,
+            progress=False,
+            engine=self.engine,
+            priced=False,
             on_row=lambda outcome: progress(len(outcome.newest), max(len(jobs), 1)),
-        )  # fmt: skip
+        )
         return [row for row in outcome.newest if not row.get("error")]
 
     def _epochs(self, known: Mapping[str, tuple[str, Settings]]) -> dict[str, int]:
-        """How many epochs of each contender an equal share of the first round's time buys; those that do not get one
-        are left out, and so are those that this store or this machine cannot train."""
+        """Epochs of each contender in the first round: as many as an equal share of its time buys.
+
+        Contenders that do not get an epoch are left out, and so are those that this store or
+        machine cannot train.
+        """
         costs: dict[str, JobCost] = {}
         if self.left < LEAST_RACED:
             return {}
@@ -293,51 +314,53 @@ class Race:
             share = self.share(count) * RACED
             if count <= LAST or all(cost.train * LEAST_EPOCHS + cost.evaluation < share for cost in costs.values()):
                 break
-        found = {name: int((share - cost.evaluation) / (cost.step * cost.steps_per_epoch + cost.validation))
-                 for name, cost in costs.items()}  # fmt: skip
-        enough = {name: min(epochs, MOST_EPOCHS) for name, epochs in found.items() if epochs > 0}
+        affordable = {
+            name: int((share - cost.evaluation) / (cost.step * cost.steps_per_epoch + cost.validation))
+            for name, cost in costs.items()
+        }
+        enough = {name: min(epochs, MOST_EPOCHS) for name, epochs in affordable.items() if epochs > 0}
         if enough or not costs:
             return enough
         quickest = min(costs, key=lambda name: costs[name].train)
         return {quickest: 1} if costs[quickest].total < self.left else {}
 
-    def _last(self, raced: Sequence[Row], names: Mapping[str, str]) -> dict[str, int]:
-        """The contenders of the second round, and how many epochs of each the rest of the time buys."""
+    def _last(self, raced: Sequence[Row]) -> dict[str, int]:
+        """Epochs of each contender in the second round: as many as the rest of the time buys."""
         best = sorted(raced, key=self.value, reverse=True)[:LAST]
-        found = {}
+        epochs = {}
         for row in best:
             allowed = int((self.share(len(best)) - row["seconds"]["evaluate"]) / max(seconds_per_epoch(row), 1e-6))
             if allowed > 1.3 * row["epochs"]:
-                found[names[row["cell"]]] = min(allowed, MOST_EPOCHS)
-        return found
+                epochs[row["cell"].removesuffix("-first")] = min(allowed, MOST_EPOCHS)
+        return epochs
 
 
 def seconds_per_epoch(row: Row) -> float:
-    """The pace that a run had, validation included."""
+    """Seconds that an epoch of a run took, validation included."""
     return float(row["seconds"]["train"] / max(row["epochs"], 1))
 
 
-def _ended(race: Race, rows: Sequence[Row], out: Path, *, overwrite: bool, tell: Tell) -> tuple[Choice, ...]:
-    """The run that is kept, in the folder `out`, and the others that it was chosen from, best first."""
+def _choose(race: Race, rows: Sequence[Row], out: Path, *, overwrite: bool, tell: Tell) -> tuple[Choice, ...]:
+    """Blend the best runs, write the best of all into the folder `out`, and return the choices,
+    best first."""
     step, cells = tell(STAGES[3]), race.plan.decide("members", lambda: _members(rows))
     values = {row["cell"]: race.value(row) for row in rows}
     runs = {cell: Run.open(race.work / "cells" / f"{cell}-seed{race.seed}") for cell in cells}
-    found = [_measured(race, cell, run, values[cell]) for cell, run in runs.items()]
+    choices = [_measure_choice(race, cell, run, values[cell]) for cell, run in runs.items()]
     if len(runs) > 1:
-        joined = _blended(race, runs, step)
-        told = joined.manifest["blend"]
-        whole = _measured(race, BLEND, joined, told["blend"])
-        if whole.value > max(values.values()) + told["blend_se"] * LEAST_GAIN:
-            found.append(whole)
-    found.sort(key=lambda choice: -choice.value)
+        joined = _blend_runs(race, runs, step)
+        gains = joined.manifest["blend"]
+        if gains["blend"] > max(values.values()) + gains["blend_se"] * LEAST_GAIN:
+            choices.append(_measure_choice(race, BLEND, joined, gains["blend"]))
+    choices.sort(key=lambda choice: -choice.value)
     check_place(out, overwrite=overwrite)
     with whole_folder(out, "auto") as folder:
-        copy_run(found[0].run, folder)
-    return tuple(found)
+        copy_run(choices[0].run, folder)
+    return tuple(choices)
 
 
 def _members(rows: Sequence[Row]) -> list[str]:
-    """The cells that are blended: the best of those that count, and of each contender the best, of a few of them."""
+    """The cells that are blended: the best raced runs, one of each contender, and the best counted ones."""
     best = dict[str, Row]()
     for row in rows:  # the best first
         best.setdefault(row["cell"].removesuffix("-first").removesuffix("-last"), row)
@@ -345,66 +368,64 @@ def _members(rows: Sequence[Row]) -> list[str]:
     return [row["cell"] for name, row in best.items() if name not in COUNTED][:RACED_IN_BLEND] + of_counted
 
 
-def _blended(race: Race, runs: Mapping[str, Run], progress: Progress) -> Run:
-    """A blend, and without the members that bring it nothing where it is as good without them."""
-    settings = [f"evaluation.{path.rpartition('.')[2]}={value}" for path, value in race.common.items()]
+def _blend_runs(race: Race, runs: Mapping[str, Run], progress: Progress) -> Run:
+    """A blend of all runs, or of those that bring something where that is as good."""
+    settings = [f"{path}={value}" for path, value in race.common.items()]
 
-    def blended(some: Sequence[Run], name: str) -> Run:
-        place = resolve_device(race.device)
-        return blend(some, race.store, race.work / name, settings, device=place, overwrite=True, progress=progress)
+    def blended(members: Sequence[Run], name: str) -> Run:
+        device = resolve_device(race.device)
+        return blend(members, race.store, race.work / name, settings, device=device, overwrite=True, progress=progress)
 
     whole = blended(list(runs.values()), "blend")
-    told = whole.manifest["blend"]
-    members = zip(runs.values(), told["members"], strict=True)
-    kept = [run for run, one in members if one["brings"] > one["brings_se"] / 2]
-    if not 2 <= len(kept) < len(runs):
+    gains = whole.manifest["blend"]
+    gain_of_run = zip(runs.values(), gains["members"], strict=True)
+    useful = [run for run, gain in gain_of_run if gain["brings"] > gain["brings_se"] / 2]
+    if not 2 <= len(useful) < len(runs):
         return whole
-    fewer = blended(kept, "blend-fewer")
-    return fewer if fewer.manifest["blend"]["blend"] > told["blend"] - told["blend_se"] / 4 else whole
+    fewer = blended(useful, "blend-fewer")
+    return fewer if fewer.manifest["blend"]["blend"] > gains["blend"] - gains["blend_se"] / 4 else whole
 
 
-def _measured(race: Race, name: str, run: Run, value: float) -> Choice:
-    """What a run costs, by one evaluation on validation."""
+def _measure_choice(race: Race, name: str, run: Run, value: float) -> Choice:
+    """A run as a choice: its costs are measured by one evaluation on validation."""
     model: Any = run.model().to(resolve_device(race.device))
     begun = time.perf_counter()
     how = run.spec.lists.model_copy(update={"metrics": (race.metric, "gini@10"), "slices": False, "bootstrap": 0})
-    found = evaluate(model, race.store, "validation", how)
-    ms = 1000 * (time.perf_counter() - begun) / found.protocol["users"]
+    evaluation = evaluate(model, race.store, "validation", how)
+    ms = 1000 * (time.perf_counter() - begun) / evaluation.protocol["users"]
     files = (file for file in run.path.rglob("*") if file.is_file() and "checkpoints" not in file.parts)
     size = sum(file.stat().st_size for file in files)
-    return Choice(name, run, value, ms, size, found.metrics["gini@10"])
+    return Choice(name, run, value, ms, size, evaluation.metrics["gini@10"])
 
 
 def sentence_of(choices: Sequence[Choice], metric: str) -> str:
-    """What was taken, by how much, and what one could leave out at which cost."""
+    """Say which of the choices (best first) was taken, by how much, and what cheaper ones would cost."""
     best, others = choices[0], choices[1:]
     if best.name == BLEND:
         members = best.run.manifest["blend"]["members"]
-        names = [one["name"].rpartition("-seed")[0] or one["name"] for one in members]
+        names = [member["name"].rpartition("-seed")[0] or member["name"] for member in members]
         said = f"took a blend of {', '.join(names[:-1])} and {names[-1]}"
     else:
         said = f"took {best.name}"
     said += f" ({metric} {best.value:.4f} on validation"
-    if others:
-        said += f", {best.value / max(others[0].value, 1e-12) - 1:.1%} more than {others[0].name})"
-    else:
-        said += ")"
-    near = [one for one in others if one.value >= WITHIN * best.value]
     if not others:
-        return said + "; nothing else ended"
+        return f"{said}); nothing else ended"
+    said += f", {best.value / max(others[0].value, 1e-12) - 1:.1%} more than {others[0].name})"
+    near = [choice for choice in others if choice.value >= WITHIN * best.value]
     if not near:
         return f"{said}; nothing else is within {1 - WITHIN:.0%}: {_compared(others[0], best)}"
     picks = {
-        "the fastest": min(near, key=lambda one: one.ms), "the smallest": min(near, key=lambda one: one.bytes),
-        "the fairest": min(near, key=lambda one: one.gini),
-    }  # fmt: skip
-    found = "; ".join(f"{what} {_compared(one, best)}" for what, one in picks.items())
-    return f"{said}; within {1 - WITHIN:.0%}: {found}"
+        "the fastest": min(near, key=lambda choice: choice.ms),
+        "the smallest": min(near, key=lambda choice: choice.bytes),
+        "the fairest": min(near, key=lambda choice: choice.gini),
+    }
+    picked = "; ".join(f"{what} {_compared(choice, best)}" for what, choice in picks.items())
+    return f"{said}; within {1 - WITHIN:.0%}: {picked}"
 
 
-def _compared(one: Choice, best: Choice) -> str:
-    """A choice beside the best."""
+def _compared(choice: Choice, best: Choice) -> str:
+    """A choice beside the best: accuracy, speed, size, and how evenly it lists items."""
     return (
-        f"{one.name} ({one.value / best.value - 1:+.1%}; {best.ms / max(one.ms, 1e-9):.1f} times as fast, "
-        f"{one.bytes / best.bytes:.0%} of the size, Gini {one.gini:.2f} for {best.gini:.2f})"
+        f"{choice.name} ({choice.value / best.value - 1:+.1%}; {best.ms / max(choice.ms, 1e-9):.1f} times as fast, "
+        f"{choice.bytes / best.bytes:.0%} of the size, Gini {choice.gini:.2f} for {best.gini:.2f})"
     )

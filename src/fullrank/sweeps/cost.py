@@ -1,7 +1,7 @@
-"""What a job will cost, measured before it runs: some steps of the real training loop, the evaluation of some users.
+"""Cost of a job, measured before it runs by a few steps of the real training loop and the evaluation of a few users.
 
-The estimate is for all epochs, so patience can only make a run shorter. Not in it: reading the store, log rows and
-checkpoints. Only the validation split is read.
+The estimate is for all epochs, so patience can only make a run shorter. Not in it: reading the
+store, log rows and checkpoints. Only the validation split is read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from fullrank.training.fit import profile_step
 from fullrank.training.trees import fit_at_once
 
 SECONDS = 3.0
-"""Of training, and as much again at most of evaluation, from which the cost of a job is told."""
+"""Seconds of training, and at most as many of evaluation, that the cost of a job is measured in."""
 SHARES = (64, 16, 4, 1)
 """One in so many users is evaluated, more while time is left."""
 DIVERGED = ("nan-scores", "probabilities-not-finite")
@@ -36,7 +36,7 @@ DIVERGED = ("nan-scores", "probabilities-not-finite")
 
 @dataclass(frozen=True)
 class JobCost:
-    """Seconds on this machine."""
+    """Cost of a job in seconds on this machine."""
 
     fit: float
     """A baseline's fit; 0 where there are epochs."""
@@ -44,7 +44,7 @@ class JobCost:
     """An optimizer step."""
     steps_per_epoch: int
     epochs: int
-    """All that the spec allows."""
+    """All epochs that the spec allows."""
     validation: float
     """A validation pass in training."""
     validations: int
@@ -62,18 +62,15 @@ class JobCost:
         return self.train + self.evaluation * self.evaluations
 
     def remaining(self, steps_done: int) -> float:
-        """What is left of the total after some optimizer steps."""
+        """Seconds that are left of the total after `steps_done` optimizer steps."""
         steps = self.steps_per_epoch * self.epochs
         left = 1.0 - min(steps_done, steps) / steps if steps else 1.0
         return self.train * left + self.evaluation * self.evaluations
 
     def scaled(self, train_seconds_per_epoch: float) -> JobCost:
-        """The same job at the pace that another seed of it really had, validation included."""
+        """The cost at the pace that another seed of the job really had, validation included."""
         step = train_seconds_per_epoch / max(1, self.steps_per_epoch)
         return replace(self, fit=0.0, step=step, validation=0.0, validations=0)
-
-    def dump(self) -> dict[str, Any]:
-        return {**asdict(self), "train": self.train, "total": self.total}
 
 
 def measure_costs(
@@ -86,42 +83,46 @@ def measure_costs(
 ) -> dict[str, JobCost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
 
-    Raises `UserError` where a model cannot be built or trained on this store, so that it is found before any job runs.
+    Raises `UserError` where a model cannot be built or trained on this store, so that it is found
+    before any job runs.
     """
-    found: dict[str, JobCost | None] = {}
+    costs: dict[str, JobCost | None] = {}
     for job in jobs:
-        if job.cost_key in found:
+        if job.cost_key in costs:
             continue
         on_job(job)
         try:
             with in_context(f"cell {job.cell!r}: "):
-                found[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
+                costs[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
         except UserError as error:
             if error.code not in DIVERGED:
                 raise
-            found[job.cost_key] = None  # as the job itself will end, with a row
+            costs[job.cost_key] = None  # as the job itself will end, with a row
         except Exception:  # the job will fail by itself, with a row and a traceback, and the others go on
-            found[job.cost_key] = None
-    return found
+            costs[job.cost_key] = None
+    return costs
 
 
 def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device: str = "auto") -> JobCost:
-    """Time a job's steps and evaluation for about `seconds` each. A baseline's fit is timed whole."""
+    """Time a job's steps and evaluation for about `seconds` each.
+
+    A baseline's fit is timed whole.
+    """
     torch.manual_seed(0)
-    place = resolve_device(device)
+    torch_device = resolve_device(device)
     experiment = job.experiment
     data = data_module_of(experiment.model_copy(update={"seed": 0}), store)
-    model: Any = build_model(experiment, data.known, place)
+    model: Any = build_model(experiment, data.known, torch_device)
     training, fit, step, steps, epochs = experiment.training, 0.0, 0.0, 0, 0
     if isinstance(model, RecommenderModel | RankingModule):
         loader = data.loader(model)
-        step = profile_step(model, loader, experiment, seconds, place)
+        step = profile_step(model, loader, experiment, seconds, torch_device)
         steps, epochs = loader.steps_per_epoch, training.max_epochs
     else:
         begun = time.perf_counter()
         fit_at_once(model, store, experiment)
         fit = time.perf_counter() - begun
-    model = model.to(place)
+    model = model.to(torch_device)
     full = not job.selection_only
     once = time_evaluation(model, data, seconds / 2, all_metrics=full) if job.evaluations else 0.0
     often = math.ceil(epochs / training.evaluate_every)
@@ -130,7 +131,10 @@ def measure_cost(job: Job, store: AnyStore, *, seconds: float = SECONDS, device:
 
 
 def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_metrics: bool) -> float:
-    """Seconds of one evaluation on validation: measured on growing shares of it, then drawn out in a line."""
+    """Seconds of one evaluation on validation, extrapolated from growing shares of it.
+
+    `points` are (share, seconds); the line through the last two gives the seconds at share 1.
+    """
     points: list[tuple[float, float]] = []
     for share in SHARES:
         begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: its cost before it starts, then a live table; plain lines where there is no terminal.
+"""Display of a sweep: its cost before it starts, then a live table; plain lines where there is no terminal.
 
 Everything goes to stderr. The table is read from the run folders, so training knows nothing of it.
 """
@@ -47,7 +47,7 @@ class Display:
         return self.enabled and self.live is None
 
     def begin(self, left: Sequence[Job]) -> None:
-        """Says what is there already."""
+        """Note the runs that are finished already, and announce the measuring of the rest."""
         waiting, done = {job.folder for job in left}, 0
         for job in self.jobs:
             if job.folder in waiting:
@@ -147,8 +147,8 @@ class Display:
                 figures = [str(row.get("epochs") or ""), "" if best is None else f"{best['value']:.4f}"]
                 figures += [*(_value(row, job, name) for name in columns), clock(_spent(row))]
             elif line.state == "running":
-                *found, spent = self._running(job, line)
-                figures, style = [*found, *("" for _ in columns), spent], "bold"
+                epoch, best_score, spent = self._running(job, line)
+                figures, style = [epoch, best_score, *("" for _ in columns), spent], "bold"
             table.add_row(job.cell, str(job.seed), line.state, *figures, style=style)
         return table
 
@@ -159,17 +159,19 @@ class Display:
         first = min(max(0, at - room // 2), max(0, len(self.jobs) - room))
         return self.jobs[first : first + room]
 
-    def _running(self, job: Job, line: _Line) -> list[str]:
+    def _running(self, job: Job, line: _Line) -> tuple[str, str, str]:
+        """Epochs so far, the best validation score and the time spent, of the job that runs."""
         metric = f"validation/{job.experiment.evaluation.selection}"
         rows = Run(job.run_folder(self.out), job.experiment, {}).rows()
         scores = [row[metric] for row in rows if metric in row]
         at = f"{rows[-1]['epoch']:.1f}/{job.experiment.training.max_epochs}" if rows else ""
         spent = clock(time.perf_counter() - line.begun)
-        return [at, f"{max(scores):.4f}" if scores else "", spent]
+        return at, f"{max(scores):.4f}" if scores else "", spent
 
 
 def selection_scores(row: Row, job: Job) -> str:
-    """The selection metric of each evaluation: `test ndcg@10 0.0541  test_seen_keep ndcg@10 0.0402`."""
+    """The selection metric of each evaluation: `test ndcg@10 0.0541  test_seen_keep ndcg@10
+    0.0402`."""
     metric = job.experiment.evaluation.selection
     return "  ".join(f"{name} {metric} {value}" for name in job.evaluations if (value := _value(row, job, name)))
 

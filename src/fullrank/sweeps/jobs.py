@@ -1,4 +1,5 @@
-"""A job: one experiment with one seed, the unit that a sweep or a search runs, resumes and records."""
+"""A job: one experiment with one seed, the unit that a sweep or a search runs, resumes and
+records."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from fullrank.experiment import Experiment, find_experiment
 Split = Literal["validation", "test"]
 AnyProtocol = Evaluation | RankingEvaluation
 MOST_JOBS = 5000
-"""Runs of a sweep or a search: their experiments are all made before the first starts, in about 15 seconds."""
+"""Runs of a sweep or a search: their experiments are all made before the first starts, in about 15
+seconds."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 """Names of cells are names of folders."""
 
@@ -41,8 +43,9 @@ ADDED: tuple[dict[tuple[str, str], Any], ...] = (
     },
     {("transformer", "norm_affine"): True},
 )
-"""Fields of today's hashes that joined their Specs when rows were already kept, newest first: (kind, field) -> the
-value that changes nothing. Closed: a field added from now on is declared where it stands, with `core.spec.later`."""
+"""Fields of today's hashes that joined their Specs when rows were already kept, newest first:
+(kind, field) -> the value that changes nothing. Closed: a field added from now on is declared
+where it stands, with `core.spec.later`."""
 
 
 Settings = dict[str, Any]
@@ -50,7 +53,7 @@ Settings = dict[str, Any]
 
 
 def recipe_label(recipe: str) -> str:
-    """A recipe's name in tables: of a function its own name, of a file that of the file."""
+    """A recipe's name in tables: that of its function, or of its file."""
     return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
 
 
@@ -62,13 +65,13 @@ class StudyFile(Spec):
 
     @classmethod
     def read(cls: type[S], path: str | Path) -> S:
-        """From a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
+        """Read a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
         with in_context(f"{path}: "):
             return cls.from_text(read_text(path))
 
 
 DIFFERENT = once("seed", code="invalid-seeds")
-"""Of seeds."""
+"""The check that no seed is listed twice."""
 
 
 class Cell(Spec):
@@ -85,12 +88,12 @@ class Cell(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipe_alone(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            given = {"recipe": given}
-        if isinstance(given, dict) and isinstance(given.get("recipe"), str):
-            return {"name": recipe_label(given["recipe"]), **given}
-        return given
+    def _recipe_alone(cls, fields: Any) -> Any:
+        if isinstance(fields, str):
+            fields = {"recipe": fields}
+        if isinstance(fields, dict) and isinstance(fields.get("recipe"), str):
+            return {"name": recipe_label(fields["recipe"]), **fields}
+        return fields
 
     @model_validator(mode="after")
     def _name_is_a_folder_name(self) -> Cell:
@@ -105,7 +108,7 @@ class Job:
     cell: str
     recipe: str
     settings: Mapping[str, Any]
-    """What was changed in the recipe (the seed apart)."""
+    """Settings that were changed in the recipe (the seed apart)."""
     seed: int
     experiment: Experiment
     splits: tuple[Split, ...]
@@ -115,7 +118,8 @@ class Job:
     selection_only: bool = False
     """Evaluate the metric that training selects by, and nothing else."""
     also: Mapping[str, AnyProtocol] = field(default_factory=dict)
-    """Further evaluations of the same run: what is changed, as a name (`seen_keep`) -> the settings."""
+    """Further evaluations of the same run: what is changed, as a name (`seen_keep`) -> the
+    settings."""
 
     @property
     def folder(self) -> str:
@@ -123,33 +127,35 @@ class Job:
         return f"{self.cell}-seed{self.seed}"
 
     def run_folder(self, out: Path) -> Path:
-        """Where its run is written, of a sweep into `out`."""
+        """Its run folder in the folder `out` of a sweep."""
         return out / "cells" / self.folder
 
     @property
     def evaluations(self) -> dict[str, tuple[Split, AnyProtocol]]:
-        """What is evaluated when training has ended, by its name in rows: `test`, `test_seen_keep`."""
-        own = self.experiment.evaluation
-        first: AnyProtocol = own.for_selection() if self.selection_only else own
-        found = {str(split): (split, first) for split in self.splits}
-        return found | {f"{split}_{name}": (split, spec) for name, spec in self.also.items() for split in self.splits}
+        """Evaluations when training has ended, by their names in rows: `test`, `test_seen_keep`."""
+        full = self.experiment.evaluation
+        specs = {"": full.for_selection() if self.selection_only else full}
+        specs |= {f"_{name}": spec for name, spec in self.also.items()}
+        return {f"{split}{name}": (split, spec) for name, spec in specs.items() for split in self.splits}
 
     @cached_property
     def spec_hash(self) -> str:
-        """What rows know the experiment by; equal on every machine and in every later version (`spec_tree`)."""
+        """The hash by which rows know the experiment; equal on every machine and in later versions
+        (`spec_tree`)."""
         return tree_hash(spec_tree(self.experiment))
 
     @cached_property
     def earlier_hashes(self) -> frozenset[str]:
-        """What `spec_hash` was before the fields in `ADDED` existed, back to the first that stands elsewhere."""
-        found, without = set(), dict[tuple[str, str], Any]()
+        """The hashes that it had before the fields in `ADDED` existed, back to the first that it
+        sets otherwise."""
+        hashes, without = set(), dict[tuple[str, str], Any]()
         for step in ADDED:
             without |= step
             tree = spec_tree(self.experiment, without)
             if tree is None:
                 break
-            found.add(tree_hash(tree))
-        return frozenset(found)
+            hashes.add(tree_hash(tree))
+        return frozenset(hashes)
 
     @cached_property
     def cost_key(self) -> str:
@@ -173,7 +179,7 @@ def make_jobs(
     settings = parse_exponents(cell.set)
     with in_context(f"cell {cell.name!r}: "):
         experiment = find_experiment(cell.recipe).override(*as_settings(settings))
-        further = {evaluation_name(one): experiment.evaluation.override(*as_settings(one)) for one in also}
+        further = {evaluation_name(changes): experiment.evaluation.override(*as_settings(changes)) for changes in also}
         if "seed" in cell.set:
             raise UserError("'seed' cannot be set there; list the seeds in 'seeds'", code="seed-in-settings")
         if experiment.training.precision == "auto":
@@ -187,15 +193,23 @@ def make_jobs(
         chosen = chosen[:1]
     return [
         Job(
-            cell.name, cell.recipe, settings, seed, experiment.override(f"seed={seed}"), splits,
-            group or f"{cell.name}-seed{seed}", selection_only, further,
+            cell.name,
+            cell.recipe,
+            settings,
+            seed,
+            experiment.override(f"seed={seed}"),
+            splits,
+            group or f"{cell.name}-seed{seed}",
+            selection_only,
+            further,
         )
         for seed in chosen
-    ]  # fmt: skip
+    ]
 
 
 def evaluation_name(settings: Mapping[str, Any]) -> str:
-    """The settings of a further evaluation as part of a name in rows: `seen_keep`, `drop_0.2`, `reasoning.steps_1`."""
+    """The settings of a further evaluation as part of a name in rows: `seen_keep`, `drop_0.2`,
+    `reasoning.steps_1`."""
     return "_".join(part for path, value in settings.items() for part in _named(path, value))
 
 
@@ -212,7 +226,7 @@ def as_settings(settings: Mapping[str, Any]) -> list[str]:
 
 
 def parse_exponents(settings: Mapping[str, Any]) -> Settings:
-    """The same settings with `1e-3`, which YAML reads as text, as the number that was meant."""
+    """Turn texts like `1e-3`, which YAML does not read as numbers, into numbers."""
     meant = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
     return {k: float(v) if isinstance(v, str) and meant.fullmatch(v) else v for k, v in settings.items()}
 

@@ -71,7 +71,7 @@ def cpu_model() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says, or None where it is absent, fails or hangs."""
+    """The output of a git command, or None where git is absent, fails or hangs."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
@@ -103,7 +103,8 @@ class _JobRow(BaseModel):
 
 
 def not_ours(what: str) -> UserError:
-    """The error for a file in the folder of a sweep or a search that holds something else; `what` says so."""
+    """The error for a file in the folder of a sweep or a search that holds something else, as
+    `what` says."""
     return UserError(f"{what}; the file is damaged or not ours", code="file-damaged")
 
 
@@ -133,7 +134,7 @@ class RowsFile:
         return next((row for row in reversed(self.all) if is_row_of(row, job, self.fingerprint)), None)
 
     def finished(self, job: Job) -> Row | None:
-        """Its newest row, where it holds everything that the job asks for."""
+        """The newest row of this job, where it holds all evaluations that the job asks for."""
         row = self.last(job)
         if row is None or row.get("error") or not set(job.evaluations) <= set(row["metrics"]):
             return None
@@ -141,7 +142,8 @@ class RowsFile:
 
 
 def is_row_of(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
-    """Whether a row is of this job on these data, also by a hash that the job had in an earlier version."""
+    """Whether a row is of this job on these data, also by a hash that the job had in an earlier
+    version."""
     mine = (job.cell, job.seed, fingerprint)
     if (row["cell"], row["seed"], row["data_fingerprint"]) != mine:
         return False
@@ -150,14 +152,14 @@ def is_row_of(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
 
 @dataclass
 class Outcome:
-    """What became of the jobs, so far or at the end."""
+    """Rows and costs of the jobs of a call, so far or at the end."""
 
     jobs: Sequence[Job]
     rows: RowsFile
     costs: dict[str, JobCost | None] = field(default_factory=dict)
     """By `Job.cost_key`; jobs that were finished before are not in it."""
     estimate: list[JsonObject] = field(default_factory=list)
-    """What the jobs were expected to cost before the first one ran: cell, seed, hours (at most)."""
+    """Expected cost of each job before the first one ran: cell, seed, hours (at most)."""
     not_run: list[JsonObject] = field(default_factory=list)
     """Jobs that would not fit the time allowed, or that the engine did not ask for: cell, seed, hours."""
     hours: float = 0.0
@@ -176,7 +178,7 @@ class Outcome:
 def summarise_seeds(rows: Iterable[Row]) -> JsonObject:
     """Cell -> split or further evaluation (`test`, `test_seen_keep`) -> metric -> {mean, sd, n} over the seeds.
 
-    Of the seeds that ended well; `sd` (n - 1) is null for one seed.
+    Seeds that failed are left out; `sd` (n - 1) is null for one seed.
     """
     groups: dict[str, dict[str, dict[str, list[float]]]] = {}
     for row in rows:
@@ -195,12 +197,12 @@ def summarise_seeds(rows: Iterable[Row]) -> JsonObject:
 
 def protocols_in_words(rows: Iterable[Row]) -> dict[str, dict[str, str]]:
     """Cell -> evaluation -> `history excluded` or `history ranked`; nothing of ranking models."""
-    found: dict[str, dict[str, str]] = {}
+    histories: dict[str, dict[str, str]] = {}
     for row in rows:
         for name, protocol in row.get("protocol", {}).items():
             if words := history_words(protocol):
-                found.setdefault(row["cell"], {})[name] = words
-    return found
+                histories.setdefault(row["cell"], {})[name] = words
+    return histories
 
 
 def _spread(values: list[float]) -> dict[str, float | int | None]:
@@ -209,19 +211,22 @@ def _spread(values: list[float]) -> dict[str, float | int | None]:
 
 
 def results_file(results: str | Path | None) -> Path | None:
-    """Where results are to be kept. Raises `UserError` for a folder and for a file of others, before anything runs."""
+    """The path to keep results at.
+
+    Raises `UserError` for a folder and for a file of others, before anything runs.
+    """
     if results is None:
         return None
-    place = Path(results)
-    if place.is_dir():
-        raise UserError(f"{place} is a folder; give the name of a JSON file for the results", code="not-a-file")
-    require_outside_stores(place)
-    if place.is_file():
-        tree: Any = None
+    path = Path(results)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a JSON file for the results", code="not-a-file")
+    require_outside_stores(path)
+    if path.is_file():
+        tree: JsonObject = {}
         with suppress(UserError):
-            tree = read_json(place)
-        if not (isinstance(tree, dict) and {"grid", "rows"} <= tree.keys()):
+            tree = read_json(path)
+        if not {"grid", "rows"} <= tree.keys():
             raise UserError(
-                f"{place} is there already and holds no results of a sweep: name another file", code="already-there"
+                f"{path} is there already and holds no results of a sweep: name another file", code="already-there"
             )
-    return place
+    return path

@@ -1,10 +1,11 @@
-"""The search space of `tune`: ranges of settings, and the points tried in them, Halton's by default, TPE (Optuna) on
-request.
+"""The search space of `tune`: ranges of settings, and the points tried in them, Halton's by
+default, TPE (Optuna) on request.
 
-`halton` is a function of (seed, n) alone, so every cell of a search tries settings that are known before the first run.
-`tpe` chooses each trial from the scores of those before it (Bergstra et al., "Algorithms for Hyper-Parameter
-Optimization", NeurIPS 2011) and is a function of the seed, the trial's number and these scores, whose order counts: a
-search that is cut off and goes on asks for the same trials as an unbroken one.
+`halton` is a function of (seed, n) alone, so every cell of a search tries settings that are known
+before the first run. `tpe` chooses each trial from the scores of those before it (Bergstra et al.,
+"Algorithms for Hyper-Parameter Optimization", NeurIPS 2011) and is a function of the seed, the
+trial's number and these scores, whose order counts: a search that is cut off and goes on asks for
+the same trials as an unbroken one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fullrank.sweeps.jobs import (
     check_distinct_folders,
     check_name,
     make_jobs,
-)  # fmt: skip
+)
 
 Whole = Annotated[int, Field(ge=-MOST_SEED, le=MOST_SEED)]
 
@@ -66,19 +67,20 @@ class Range(Spec):
         """The ends of a range of real numbers."""
         return self.log or self.uniform or (0.0, 1.0)
 
-    def at(self, place: float) -> Any:
-        """The value at a place in [0, 1); numbers to 3 significant digits, within the range."""
+    def at(self, position: float) -> Any:
+        """The value at a position in [0, 1); numbers to 3 significant digits, within the range."""
         if self.choice is not None:
-            return self.choice[int(place * len(self.choice))]
+            return self.choice[int(position * len(self.choice))]
         if self.integer is not None:
-            return self.integer[0] + int(place * (self.integer[1] - self.integer[0] + 1))
+            return self.integer[0] + int(position * (self.integer[1] - self.integer[0] + 1))
         low, high = self.ends
         if self.log is not None:
-            return self.tidy(low * (high / low) ** place)
-        return self.tidy(low + (high - low) * place)
+            return self.tidy(low * (high / low) ** position)
+        return self.tidy(low + (high - low) * position)
 
     def tidy(self, value: Any) -> Any:
-        """A value as it is tried: of a choice the one at this place, a number to 3 significant digits in the range."""
+        """A value as it is tried: the choice at this index, or a number to 3 significant digits in
+        the range."""
         if self.choice is not None:
             return self.choice[value]
         if self.integer is not None:
@@ -87,10 +89,10 @@ class Range(Spec):
         return min(max(float(f"{value:.3g}"), low), high)
 
     def place_of(self, value: Any) -> Any:
-        """The inverse of `tidy`: of a choice its place, else the value.
+        """The inverse of `tidy`: the index of a choice, else the value.
 
-        Raises `ValueError` for what is none of the choices. They are compared as JSON, which a kept value has been:
-        there a tuple is a list, and True is not 1.
+        Raises `ValueError` for a value that is no choice. Choices are compared as JSON, which
+        plan.json holds: there a tuple is a list, and True is not 1.
         """
         if self.choice is None:
             return value
@@ -104,7 +106,8 @@ INSTEAD = {"training.max_epochs": "'epochs_share' decides the epochs of a trial"
 """Settings that are not searched -> what to do instead."""
 
 Plan = dict[str, list[Settings]]
-"""Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what they set)."""
+"""Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what
+they set)."""
 
 
 class SearchCell(Cell):
@@ -116,7 +119,7 @@ class SearchCell(Cell):
 
 
 class Search(StudyFile):
-    """What `tune` tries. Every cell gets the same number of trials, the first of them its own defaults.
+    """A search of `tune`. Every cell gets the same number of trials, the first of them its own defaults.
 
     Trials are evaluated on the validation split; there is no setting that would look at the test split.
     """
@@ -124,7 +127,7 @@ class Search(StudyFile):
     name: str = "tune"
     """Name of the search in its records."""
     cells: tuple[SearchCell, ...] = Field(min_length=1)
-    """What is tuned."""
+    """Cells that are tuned."""
     space: dict[str, Range] = Field(default_factory=dict)
     """Search space of the cells that bring none of their own."""
     set: Settings = Field(default_factory=dict)
@@ -136,7 +139,7 @@ class Search(StudyFile):
     seeds: Annotated[tuple[SeedNumber, ...], DIFFERENT] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each trial is trained with each of these; its score is the mean."""
     seed: SeedNumber = 0
-    """Of the points tried."""
+    """Seed of the points that are tried."""
 
     @model_validator(mode="after")
     def _every_cell_has_a_space(self) -> Search:
@@ -173,9 +176,9 @@ class Search(StudyFile):
         return self
 
     def with_settings(self, settings: Settings) -> Search:
-        """The same search with settings that win over those of every cell."""
-        made = [c.model_copy(update={"set": {**self.set, **c.set, **settings}}) for c in self.cells]
-        return self.model_copy(update={"cells": tuple(made), "set": {}})
+        """A copy with settings that win over those of every cell."""
+        cells = [c.model_copy(update={"set": {**self.set, **c.set, **settings}}) for c in self.cells]
+        return self.model_copy(update={"cells": tuple(cells), "set": {}})
 
     def trial_settings(self, cell: SearchCell) -> list[Settings]:
         """The values of each trial of a cell by axis, different from one another; trial 0 changes nothing.
@@ -185,7 +188,7 @@ class Search(StudyFile):
         space = self.space_of(cell)
         tried: list[Settings] = [{}]
         for point in itertools.islice(halton(len(space), self.seed), 200 + 20 * self.trials):
-            values = {path: some.at(u) for (path, some), u in zip(space.items(), point, strict=True)}
+            values = {path: axis.at(u) for (path, axis), u in zip(space.items(), point, strict=True)}
             if values not in tried:
                 tried.append(values)
             if len(tried) == self.trials:
@@ -197,7 +200,7 @@ class Search(StudyFile):
         )
 
     def space_of(self, cell: SearchCell) -> dict[str, Range]:
-        """What is searched in a cell."""
+        """The search space of a cell: its own, or that of all."""
         return cell.space or self.space
 
     def plan(self) -> Plan:
@@ -205,8 +208,8 @@ class Search(StudyFile):
         return {cell.name: self.trial_settings(cell) for cell in self.cells}
 
     def jobs(self, plan: Plan | None = None) -> list[Job]:
-        """Trial by trial, all cells in each. Every experiment is built here: a bad setting is found before any runs."""
-        made: list[Job] = []
+        """Jobs trial by trial, all cells in each. A bad setting is found here, before any runs."""
+        jobs: list[Job] = []
         plan = self.plan() if plan is None else plan
         for trial in range(len(plan[self.cells[0].name])):
             for cell in self.cells:
@@ -215,9 +218,9 @@ class Search(StudyFile):
                 plain = Cell(name=name, recipe=cell.recipe, set=settings)
                 for job in make_jobs(plain, self.seeds, ("validation",), group=f"trial {trial}", selection_only=True):
                     epochs = max(1, round(job.experiment.training.max_epochs * self.epochs_share))
-                    made.append(replace(job, experiment=job.experiment.override(f"training.max_epochs={epochs}")))
-        check_distinct_folders(made)
-        return made
+                    jobs.append(replace(job, experiment=job.experiment.override(f"training.max_epochs={epochs}")))
+        check_distinct_folders(jobs)
+        return jobs
 
 
 def paths_of(axis: str) -> list[str]:
@@ -226,7 +229,7 @@ def paths_of(axis: str) -> list[str]:
 
 
 def settings_of(values: Settings) -> Settings:
-    """The settings that a trial's values by axis are of."""
+    """The settings of a trial from its values by axis."""
     return {path: value for axis, value in values.items() for path in paths_of(axis)}
 
 
@@ -236,7 +239,8 @@ def trial_name(cell: str, trial: int) -> str:
 
 SAMPLERS = ("halton", "tpe")
 STARTUP = 5
-"""Trials of a search by TPE that are Halton's points, the defaults of trial 0 included: too few scores say nothing."""
+"""Trials of a search by TPE that are Halton's points, the defaults of trial 0 included: too few
+scores say nothing."""
 ATTEMPTS = 100
 """How often TPE is asked for settings that were not tried yet, before a spare point is taken."""
 
@@ -244,8 +248,9 @@ ATTEMPTS = 100
 def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
     """Points in the unit cube that fill it evenly; point n does not depend on how many follow.
 
-    Halton's sequence with each base's digits passed through random permutations (Owen 2017, arXiv:1706.02808), so that
-    few points in many dimensions are not on a line. Raises `UserError` where this scipy gives other points.
+    Halton's sequence with each base's digits passed through random permutations (Owen 2017,
+    arXiv:1706.02808), so that few points in many dimensions are not on a line. Raises `UserError`
+    where this scipy gives other points.
     """
     _check_scipy()
     engine = _halton_engine(dimensions, seed)
@@ -254,15 +259,16 @@ def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
 
 
 KNOWN_POINT = (0.6599202709073042, 0.27875379254107896, 0.17019453998976836)
-"""Point 5 of seed 3 in three dimensions: 101, 12 and 10 in bases 2, 3 and 5, so that later digits count too."""
+"""Point 5 of seed 3 in three dimensions: 101, 12 and 10 in bases 2, 3 and 5, so that later digits
+count too."""
 
 
 @cache
 def _check_scipy() -> None:
     """Raise `UserError` where scipy and numpy give other points than those of recorded searches.
 
-    The permutations get into scipy's engine by a method that is private to it, and numpy does not promise that its
-    draws stay the same: neither would say so.
+    The permutations get into scipy's engine by a method that is private to it, and numpy does not
+    promise that its draws stay the same: neither would say so.
     """
     import scipy
 
@@ -281,7 +287,8 @@ def _halton_engine(dimensions: int, seed: int) -> Any:
 
     class Seeded(qmc.Halton):
         def _initialize_permutations(self) -> None:
-            """A permutation per digit, drawn from (seed, base): a further setting leaves the others' values alone."""
+            """A permutation per digit, drawn from (seed, base): a further setting leaves the
+            others' values alone."""
             digits = (-(-52 // np.log2(base)) for base in self.base)  # as many as a float can tell apart
             draws = (np.random.default_rng([seed, base]) for base in self.base)
             self._permutations = [
@@ -301,8 +308,9 @@ def tpe(
 ) -> Settings:
     """Settings for the trial after those `tried`, whose scores are given (larger is better, None where one failed).
 
-    TPE prefers what did well: where few settings are left, all that it asks for may have been tried. The first of
-    `spare` that was not is taken then. Needs the extra `tune`. Raises `UserError` where there is none in `spare`.
+    TPE prefers what did well: where few settings are left, all that it asks for may have been
+    tried. The first of `spare` that was not is taken then. Needs the extra `tune`. Raises
+    `UserError` where there is none in `spare`.
     """
     optuna = package("optuna", "tune", "the sampler 'tpe'")
     kinds = {path: _distribution(values) for path, values in space.items()}
@@ -331,7 +339,8 @@ def tpe(
 
 
 def _distribution(values: Range) -> Any:
-    """A range in Optuna's terms; of choices their places, because a value may be a list or a mapping."""
+    """A range in Optuna's terms; of choices their places, because a value may be a list or a
+    mapping."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if values.choice is not None:

@@ -1,9 +1,10 @@
 """sweep: every cell of a grid with every seed, one row of JSON each; a ladder: one grid on several stores.
 
-A grid has cells written out, or a base and axes multiplied out, each over some seeds. The stores of a ladder are for
-example nested shares of one (`fullrank subset`). Each has a sweep of its own in FOLDER/STORE, resumable by itself;
-FOLDER/rows.jsonl holds the rows of all, which is what scaling laws are fitted to. It is replaced after each row and
-keeps what earlier calls left of stores to come.
+A grid has cells written out, or a base and axes multiplied out, each over some seeds. The stores of
+a ladder are for example nested shares of one (`fullrank subset`). Each has a sweep of its own in
+FOLDER/STORE, resumable by itself; FOLDER/rows.jsonl holds the rows of all, which is what scaling
+laws are fitted to. It is replaced after each row and keeps what earlier calls left of stores to
+come.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ from fullrank.sweeps.records import (
 from fullrank.sweeps.schedule import RunOptions, hours_left, run_jobs
 
 Zipped = tuple[Settings, ...]
-"""Settings that go together: one mapping per place on the axis, with an optional `name`."""
+"""Settings that change together: a mapping for each step of the axis, with an optional `name`."""
 
 
 class Grid(StudyFile):
-    """What a sweep runs, in this order: `cells`, then `base` with every combination of `axes`."""
+    """The runs of a sweep, in this order: `cells`, then `base` with every combination of `axes`."""
 
     name: str = "sweep"
     """Name of the sweep in its records."""
@@ -94,7 +95,7 @@ class Grid(StudyFile):
                 f"{brief(list(self.evaluate_also))}",
                 code="repeated-evaluation",
             )
-        prefixed = [path for one in self.evaluate_also for path in one if path.split(".")[0] == "evaluation"]
+        prefixed = [path for changes in self.evaluate_also for path in changes if path.split(".")[0] == "evaluation"]
         if prefixed:
             raise UserError(
                 f"evaluate_also: {prefixed[0]!r}: settings stand there without 'evaluation', such as {{seen: keep}}",
@@ -110,9 +111,9 @@ class Grid(StudyFile):
         return self
 
     def with_settings(self, settings: Mapping[str, Any]) -> Grid:
-        """The same grid with settings that win over those of every cell; it has its cells written out."""
-        made = [c.model_copy(update={"set": {**c.set, **settings}}) for c in self.expand()]
-        return self.model_copy(update={"cells": tuple(made), "base": None, "axes": (), "set": {}})
+        """A copy, with its cells written out, and with settings that win over those of every cell."""
+        cells = [c.model_copy(update={"set": {**c.set, **settings}}) for c in self.expand()]
+        return self.model_copy(update={"cells": tuple(cells), "base": None, "axes": (), "set": {}})
 
     def expand(self) -> list[Cell]:
         """Every cell with all of its settings, in the order in which they run."""
@@ -120,9 +121,11 @@ class Grid(StudyFile):
         if self.base is None:
             return cells
         taken = {c.name for c in cells}
-        for place in itertools.product(*self._axes()):
-            settings = {path: value for some in (self.set, *(own for _, own in place)) for path, value in some.items()}
-            words = "-".join([recipe_label(self.base), *(label for label, _ in place)])
+        for combination in itertools.product(*self._axes()):
+            settings = dict(self.set)
+            for _, change in combination:
+                settings |= change
+            words = "-".join([recipe_label(self.base), *(label for label, _ in combination)])
             label = re.sub(r"[^A-Za-z0-9._+-]", "_", words)[:90]
             names = itertools.chain([label], (f"{label}-{number}" for number in itertools.count(2)))
             name = next(name for name in names if name not in taken)
@@ -131,11 +134,11 @@ class Grid(StudyFile):
         return cells
 
     def jobs(self) -> list[Job]:
-        """One job per cell and seed. Every experiment is built here, so that a bad setting is found before any runs."""
+        """One job per cell and seed. A bad setting is found here, before any runs."""
         cells = self.expand()
-        made = [make_jobs(cell, self.seeds, self.evaluate, also=self.evaluate_also) for cell in cells]
-        rounds = made if self.order == "cells" else itertools.zip_longest(*made)
-        jobs = [job for some in rounds for job in some if job is not None]
+        by_cell = [make_jobs(cell, self.seeds, self.evaluate, also=self.evaluate_also) for cell in cells]
+        rounds = by_cell if self.order == "cells" else itertools.zip_longest(*by_cell)
+        jobs = [job for job in itertools.chain.from_iterable(rounds) if job is not None]
         check_distinct_folders(jobs)
         for name in map(evaluation_name, self.evaluate_also):
             if all(job.also[name] == job.experiment.evaluation for job in jobs):  # of some cells it may be the first
@@ -143,20 +146,20 @@ class Grid(StudyFile):
         return jobs
 
     def _axes(self) -> list[list[tuple[str, Settings]]]:
-        """Each axis as (label, settings) per place on it."""
+        """Each axis as a list of its steps, (label, settings)."""
         axes = self.axes if isinstance(self.axes, tuple) else (self.axes,)
-        found: list[list[tuple[str, Settings]]] = []
+        labelled: list[list[tuple[str, Settings]]] = []
         for axis in axes:
             if isinstance(axis, dict):
-                found += [[(_label(path, v), {path: v}) for v in values] for path, values in axis.items()]
+                labelled += [[(_label(path, v), {path: v}) for v in values] for path, values in axis.items()]
             else:
-                found.append([_zipped(place) for place in axis])
-        return found
+                labelled.append([_zipped(step) for step in axis])
+        return labelled
 
 
-def _zipped(place: Mapping[str, Any]) -> tuple[str, Settings]:
-    settings = {path: value for path, value in place.items() if path != "name"}
-    label = place.get("name") or "-".join(_label(path, value) for path, value in settings.items())
+def _zipped(step: Mapping[str, Any]) -> tuple[str, Settings]:
+    settings = {path: value for path, value in step.items() if path != "name"}
+    label = step.get("name") or "-".join(_label(path, value) for path, value in settings.items())
     return str(label), settings
 
 
@@ -187,8 +190,13 @@ class SweepOptions(RunOptions, total=False):
 
 
 DEFAULTS: dict[str, Any] = {
-    "max_hours": None, "dry_run": False, "results": None, "command": None, "progress": True, "engine": Local(),
-}  # fmt: skip
+    "max_hours": None,
+    "dry_run": False,
+    "results": None,
+    "command": None,
+    "progress": True,
+    "engine": Local(),
+}
 
 
 @public
@@ -196,10 +204,11 @@ DEFAULTS: dict[str, Any] = {
 def sweep(grid: Grid, store: AnyStore, out: str | Path, **options: Unpack[SweepOptions]) -> list[Row]:
     """Run a grid and return the newest row of each of its runs (failed ones have `error`), in the grid's order.
 
-    The same call again skips what is finished and goes on with what was cut off. `max_hours`: runs whose measured cost
-    does not fit what is left are not started. `results`: a JSON file with the grid, the rows and their means over
-    seeds, replaced after each row; `command` is noted in it. `engine`: where the runs are run, by default here.
-    Raises `UserError` for what is wrong in the grid, its settings or the folders, before anything runs.
+    The same call again skips what is finished and goes on with what was cut off. `max_hours`: runs
+    whose measured cost does not fit what is left are not started. `results`: a JSON file with the
+    grid, the rows and their means over seeds, replaced after each row; `command` is noted in it.
+    `engine`: where the runs are run, by default here. Raises `UserError` for what is wrong in the
+    grid, its settings or the folders, before anything runs.
     """
     check_store("store", store)
     return run_sweep(grid, store, out, **options).newest
@@ -215,19 +224,20 @@ def run_sweep(
     on_row: Callable[[Outcome], None] = lambda outcome: None,
     **options: Unpack[RunOptions],
 ) -> Outcome:
-    """`sweep` with all that is known of it: rows, costs, what was not run. `on_row` is called after each row."""
-    place = results_file(results)
+    """Run a grid as `sweep` does, and return rows, costs and what was not run; `on_row` is called
+    after each row."""
+    path = results_file(results)
 
     def keep(outcome: Outcome) -> None:
-        if place is not None:
-            write_json(place, jsonable(sweep_results(grid, store, outcome, command)))
+        if path is not None:
+            write_json(path, jsonable(sweep_results(grid, store, outcome, command)))
         on_row(outcome)
 
     return run_jobs(grid.jobs(), store, out, on_row=keep, **options)
 
 
 def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
-    """All that is known of a sweep, as plain data."""
+    """The JSON of a sweep: its grid and rows, means over seeds, costs and failures."""
     return {
         "name": grid.name,
         "command": command,
@@ -246,13 +256,13 @@ def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | 
 
 
 def describe_data(store: AnyStore) -> dict[str, Any]:
-    """Which data, without where they lie."""
+    """The name, fingerprint and sizes of a store, without its path."""
     return {"name": store.path.name, "split_fingerprint": store.fingerprint, **store.sizes}
 
 
 @dataclass
 class Rung:
-    """A store and what became of the grid on it."""
+    """A store of a ladder, and the outcome of the grid on it."""
 
     store: AnyStore
     outcome: Outcome
@@ -275,7 +285,7 @@ def run_ladder(
     names = [store.path.name for store in stores]
     remedy = "rename one, since each has a folder of its name"
     check_once(names, "the name of a store", remedy, code="same-store-name", same=str.lower)
-    folder, begun, place, max_hours = Path(out), time.perf_counter(), results_file(results), options.get("max_hours")
+    folder, begun, path, max_hours = Path(out), time.perf_counter(), results_file(results), options.get("max_hours")
     jobs = grid.jobs()
     rungs = [Rung(store, Outcome(jobs, RowsFile(folder / store.path.name, store.fingerprint))) for store in stores]
 
@@ -283,24 +293,19 @@ def run_ladder(
         rung.outcome = outcome
         rows = ladder_rows(rungs)
         write_jsonl(folder / "rows.jsonl", map(jsonable, rows))
-        if place is None:
+        if path is None:
             return
-        each = [sweep_results(grid, one.store, one.outcome, None) for one in rungs]
-        same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
-        own = ("data", "failed", "not_run", "hours_this_call", "estimate")
-        means = {"summary": by_store(rungs, summarise_seeds), "history": by_store(rungs, protocols_in_words)}
-        write_json(
-            place,
-            jsonable(
-                {
-                    **same,
-                    "command": command,
-                    "stores": [{key: one[key] for key in own} for one in each],
-                    **means,
-                    "rows": rows,
-                }
-            ),
-        )
+        each = [sweep_results(grid, other.store, other.outcome, None) for other in rungs]
+        of_store = ("data", "failed", "not_run", "hours_this_call", "estimate")
+        tree = {
+            **{key: each[0][key] for key in ("name", "machine", "code", "grid")},
+            "command": command,
+            "stores": [{key: other[key] for key in of_store} for other in each],
+            "summary": by_store(rungs, summarise_seeds),
+            "history": by_store(rungs, protocols_in_words),
+            "rows": rows,
+        }
+        write_json(path, jsonable(tree))
 
     with folder_lock(folder, "sweep"):
         for rung in rungs:
@@ -318,5 +323,6 @@ def ladder_rows(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def by_store(rungs: Sequence[Rung], of: Callable[[list[Row]], dict[str, Any]]) -> dict[str, Any]:
-    """What `summarise_seeds` or `protocols_in_words` says of each store's rows, a cell's name behind its store's."""
+    """A summary of each store's rows, joined: STORE/CELL -> what `of` (such as `summarise_seeds`)
+    has for the cell."""
     return {f"{rung.store.path.name}/{cell}": v for rung in rungs for cell, v in of(rung.outcome.newest).items()}

@@ -1,8 +1,9 @@
 """tune: the best settings on validation, every cell with the same number of trials and share of its epochs.
 
-By Halton's points every trial is known before the first one runs. TPE is asked trial by trial, for all cells at a time,
-and told the scores of the trials before; what it asked for once is kept in plan.json and not asked again. Folders,
-costs, the time limit and going on after a stop are the runner's in both.
+By Halton's points every trial is known before the first one runs. TPE is asked trial by trial, for
+all cells at a time, and told the scores of the trials before; what it asked for once is kept in
+plan.json and not asked again. Folders, costs, the time limit and going on after a stop are the
+runner's in both.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fullrank.sweeps.search import SAMPLERS, STARTUP, Plan, Search, SearchCell, 
 from fullrank.sweeps.sweep import Grid, describe_data
 
 Tree = dict[str, Any]
-"""Of tuned.json: the whole, or a trial."""
+"""The object in tuned.json, or that of a trial in it."""
 
 
 @public
@@ -46,11 +47,12 @@ def tune(
 ) -> Tree:
     """Search a space on the validation split; returns what is written to `out`/tuned.json.
 
-    Trial by trial through all cells: where `max_hours` ends the search early, every cell still has had the same number
-    of trials, and only those count. `out`/grid.yaml holds the best settings, ready for `sweep`.
-    `engine`: where the trials are run, by default here. `sampler`: `halton` spreads the trials evenly; `tpe` (Optuna,
-    the extra `tune`) chooses those after the first few from the scores so far, so a dry run prices the first alone.
-    Raises `UserError` for what is wrong in the space, its settings or the folders, before anything runs.
+    Trial by trial through all cells: where `max_hours` ends the search early, every cell still has
+    had the same number of trials, and only those count. `out`/grid.yaml holds the best settings,
+    ready for `sweep`. `engine`: where the trials are run, by default here. `sampler`: `halton`
+    spreads the trials evenly; `tpe` (Optuna, the extra `tune`) chooses those after the first few
+    from the scores so far, so a dry run prices the first alone. Raises `UserError` for what is
+    wrong in the space, its settings or the folders, before anything runs.
     """
     check_store("store", store)
     if sampler not in SAMPLERS:
@@ -61,33 +63,40 @@ def tune(
         return {"sampler": sampler, **tuned(space, plan, store, outcome, command)}
 
     def keep(outcome: Outcome) -> None:
-        found = state(outcome)
-        write_json(folder / "tuned.json", jsonable(found))
-        write_text(folder / "grid.yaml", best_grid(space, found).to_yaml())
+        tree = state(outcome)
+        write_json(folder / "tuned.json", jsonable(tree))
+        write_text(folder / "grid.yaml", best_grid(space, tree).to_yaml())
 
     def run(trials: set[str] | None = None) -> Outcome:
         hours = max_hours if trials is None else hours_left(max_hours, begun)
         return run_jobs(
-            space.jobs(plan), store, folder, max_hours=hours, dry_run=dry_run, progress=progress, on_row=keep,
-            engine=engine, start=lambda job: trials is None or job.cell in trials,
-        )  # fmt: skip
+            space.jobs(plan),
+            store,
+            folder,
+            max_hours=hours,
+            dry_run=dry_run,
+            progress=progress,
+            on_row=keep,
+            engine=engine,
+            start=lambda job: trials is None or job.cell in trials,
+        )
 
     with folder_lock(out, "tune"):  # plan.json is read, asked for more, and written between the rounds
-        asked = AskedTrials(folder, space, store.fingerprint) if sampler == "tpe" else None
-        plan = points if asked is None else asked.begin(points)
+        planned = PlannedTrials(folder, space, store.fingerprint) if sampler == "tpe" else None
+        plan = points if planned is None else planned.begin(points)
         outcome = run()
-        if asked is not None and not dry_run:
-            outcome = _by_tpe(asked, plan, points, outcome, run)
+        if planned is not None and not dry_run:
+            outcome = _by_tpe(planned, plan, points, outcome, run)
         return state(outcome)
 
 
-class AskedTrials:
+class PlannedTrials:
     """plan.json in the folder of a search by TPE: the settings of every trial that was asked for.
 
-    A trial that failed is run again by the next call. Its new score would change what TPE asks for as the later trials,
-    whose folders hold runs already, so those are taken from here. Cell -> hash of what its trials depend on -> settings
-    of its trials, the first ones included. Neither the number of trials nor the seeds are in the hash: more of either
-    keep the trials that there are.
+    A trial that failed is run again by the next call. Its new score would change what TPE asks for
+    as the later trials, whose folders hold runs already, so those are taken from here. Cell -> hash
+    of what its trials depend on -> settings of its trials, the first ones included. Neither the
+    number of trials nor the seeds are in the hash: more of either keep the trials that there are.
     """
 
     def __init__(self, folder: Path, space: Search, fingerprint: str):
@@ -96,9 +105,10 @@ class AskedTrials:
         self.kept = {cell.name: self._of(cell) for cell in space.cells}
 
     def begin(self, points: Plan) -> Plan:
-        """The trials of the first round of a call: the first points, and what all cells were asked for before."""
+        """Trials of the first round of a call: the first points, or those in the file that every
+        cell has."""
         rounds = min(max(min(map(len, self.kept.values())), STARTUP), self.space.trials)
-        return {name: [*kept, *points[name][len(kept) :]][:rounds] for name, kept in self.kept.items()}
+        return {name: [*trials, *points[name][len(trials) :]][:rounds] for name, trials in self.kept.items()}
 
     def write(self, plan: Plan) -> None:
         """Keep the plan, as far as it is longer than what is kept."""
@@ -111,11 +121,14 @@ class AskedTrials:
     def _of(self, cell: SearchCell) -> list[Settings]:
         ranges = self.space.space_of(cell)
         try:
-            kept = self.tree.get(cell.name, {}).get(self._key(cell), [])
+            trials = self.tree.get(cell.name, {}).get(self._key(cell), [])
             # a choice is given back as it stands in the space, where JSON may have made a list of a tuple
             return [
-                {p: v if (some := ranges[p]).choice is None else some.tidy(some.place_of(v)) for p, v in trial.items()}
-                for trial in kept
+                {
+                    p: v if (range_of := ranges[p]).choice is None else range_of.tidy(range_of.place_of(v))
+                    for p, v in trial.items()
+                }
+                for trial in trials
             ]
         except (AttributeError, KeyError, TypeError, ValueError):
             raise not_ours(f"{self.path} does not hold the trials of a search") from None
@@ -128,7 +141,9 @@ class AskedTrials:
                 "recipe": cell.recipe,
                 "set": parse_exponents({**self.space.set, **cell.set}),
                 # their order decides which base of Halton's points a setting has
-                "space": [[path, {k: v for k, v in some.dump().items() if v is not None}] for path, some in ranges],
+                "space": [
+                    [path, {k: v for k, v in range_of.dump().items() if v is not None}] for path, range_of in ranges
+                ],
                 "epochs_share": self.space.epochs_share,
                 "seed": self.space.seed,
             }
@@ -136,25 +151,26 @@ class AskedTrials:
 
 
 def _by_tpe(
-    asked: AskedTrials, plan: Plan, points: Plan, outcome: Outcome, run: Callable[[set[str]], Outcome]
+    planned: PlannedTrials, plan: Plan, points: Plan, outcome: Outcome, run: Callable[[set[str]], Outcome]
 ) -> Outcome:
-    """Ask for one trial of every cell, run them, tell their scores; `plan` grows. Ends where the time allowed does.
+    """Ask for a trial of every cell, run them, report their scores, and so on; `plan` grows, until the time is over.
 
-    A round runs its own trials alone: what failed before was tried again by the first round of the call.
+    A round runs its own trials alone: those that failed before were tried again by the first round
+    of the call.
     """
-    space, estimate, hours = asked.space, list(outcome.estimate), outcome.hours
+    space, estimate, hours = planned.space, list(outcome.estimate), outcome.hours
     while not outcome.not_run and len(plan[space.cells[0].name]) < space.trials:
         trial = len(plan[space.cells[0].name])
         new = {trial_name(cell.name, trial) for cell in space.cells}
         for cell in space.cells:
-            tried, kept = plan[cell.name], asked.kept[cell.name]
-            if trial < len(kept):  # where a cell joined the search later, the others are ahead of it
-                tried.append(kept[trial])
+            tried, earlier_trials = plan[cell.name], planned.kept[cell.name]
+            if trial < len(earlier_trials):  # where a cell joined the search later, the others are ahead of it
+                tried.append(earlier_trials[trial])
                 continue
             scores = [_larger_better(earlier) for earlier in _trials(cell, plan, outcome)]
             # of all points, as many as there are trials, one is left: fewer were tried
             tried.append(tpe(space.space_of(cell), tried, scores, space.seed, points[cell.name]))
-        asked.write(plan)  # before a run folder is made of it
+        planned.write(plan)  # before a run folder is made of it
         outcome = run(new)
         estimate, hours = estimate + outcome.estimate, hours + outcome.hours
     outcome.estimate, outcome.hours = estimate, hours
@@ -165,8 +181,10 @@ def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command:
     """The state of a search: best settings and scores per cell, the budget, and every trial."""
     trials = {cell.name: _trials(cell, plan, outcome) for cell in space.cells}
     # the trials from the first on that have ended, well or not
-    rounds = min(next((n for n, trial in enumerate(some) if not trial["ended"]), len(some)) for some in trials.values())
-    best = {name: _best(some[:rounds]) for name, some in trials.items()}
+    rounds = min(
+        next((n for n, trial in enumerate(tried) if not trial["ended"]), len(tried)) for tried in trials.values()
+    )
+    best = {name: _best(tried[:rounds]) for name, tried in trials.items()}
     return {
         "name": space.name,
         "command": command,
@@ -177,8 +195,8 @@ def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command:
             "trials_counted": rounds,
             "seeds": list(space.seeds),
             "epochs_share": space.epochs_share,
-            "epochs_per_trial": {name: some[0]["epochs_allowed"] for name, some in trials.items()},
-            "hours": {name: round(sum(trial["hours"] for trial in some), 5) for name, some in trials.items()},
+            "epochs_per_trial": {name: tried[0]["epochs_allowed"] for name, tried in trials.items()},
+            "hours": {name: round(sum(trial["hours"] for trial in tried), 5) for name, tried in trials.items()},
             "hours_this_call": round(outcome.hours, 4),
         },
         "data": describe_data(store),
@@ -191,18 +209,19 @@ def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command:
     }
 
 
-def best_grid(space: Search, found: Tree) -> Grid:
+def best_grid(space: Search, tree: Tree) -> Grid:
     """A grid of the best settings with each cell's full epochs, evaluated on test with seeds 0, 1, 2."""
     cells = []
     for cell in space.cells:
-        chosen = (found["best"].get(cell.name) or {}).get("set", {})
+        chosen = (tree["best"].get(cell.name) or {}).get("set", {})
         cells.append(Cell(name=cell.name, recipe=cell.recipe, set={**space.set, **cell.set, **chosen}))
     return Grid(name=space.name, cells=tuple(cells), seeds=(0, 1, 2))
 
 
 def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[Tree]:
-    """Every trial of a cell: its settings, its score (None where it failed or did not run) and its rows' figures."""
-    found = []
+    """Every trial of a cell: settings, score (None where it failed or did not run) and figures of
+    its rows."""
+    trials = []
     for trial, settings in enumerate(plan[cell.name]):
         name = trial_name(cell.name, trial)
         rows = [row for row in outcome.newest if row["cell"] == name]
@@ -211,7 +230,7 @@ def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[Tree]:
         experiment, ended = jobs[0].experiment, len(rows) == len(jobs)
         metric = experiment.evaluation.selection
         scores = [row["metrics"].get("validation", {}).get(metric) for row in rows]  # None: of no number
-        found.append(
+        trials.append(
             {
                 "trial": trial,
                 "set": settings_of(settings),
@@ -226,11 +245,11 @@ def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[Tree]:
                 "ended": ended,
             }
         )
-    return found
+    return trials
 
 
 def _larger_better(trial: Tree) -> Any:
-    """A trial's score as one of which the larger is better, None where it has none."""
+    """A trial's score, its sign turned where smaller is better; None where it has none."""
     return -trial["score"] if trial["score"] is not None and trial["better"] == "smaller" else trial["score"]
 
 

@@ -1,7 +1,7 @@
 """One job from its start (or from where it was cut off) to its row, in this process or in another.
 
-Which jobs there are, what is finished already, the time limit, the rows on disk and the display belong to `run_jobs`;
-where jobs run, to a `parallel.Runner`.
+Which jobs there are, what is finished already, the time limit, the rows on disk and the display
+belong to `run_jobs`; where jobs run, to a `parallel.Runner`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from fullrank.training.run_folder import require_same
 from fullrank.training.settled import selection_settled
 
 LOCK_SECONDS = 60.0
-"""How long a job waits for its run folder: whoever had it before may have been given up, and not have ended yet."""
+"""How long a job waits for its run folder: whoever had it before may have been given up, and not
+have ended yet."""
 
 
 def run_job(
@@ -50,7 +51,10 @@ def run_job(
     progress: bool = False,
     device: str = "auto",
 ) -> Row:
-    """Train, evaluate, and say so in one row. A run folder that was cut off is continued from its last checkpoint."""
+    """Train and evaluate a job, and return its row.
+
+    A run folder that was cut off is continued from its last checkpoint.
+    """
     folder = job.run_folder(out)
     resume = (folder / "manifest.json").is_file()
     first, earlier = steps_done(folder), logged_seconds(folder) if resume else 0.0
@@ -60,15 +64,16 @@ def run_job(
     model: Any = run.model().to(resolve_device(device))
     evaluations = replace(job, experiment=run.spec).evaluations
     evaluate = partial(EVALUATE[run.spec.problem], model, store)
-    made = {asked: evaluate(*asked).dump() for asked in dict.fromkeys(evaluations.values())}  # two may be the same
-    found = {name: made[asked] for name, asked in evaluations.items()}
+    distinct = dict.fromkeys(evaluations.values())  # two may be the same
+    dumps = {evaluation: evaluate(*evaluation).dump() for evaluation in distinct}
+    dumped = {name: dumps[evaluation] for name, evaluation in evaluations.items()}
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     # metrics among sampled negatives, and their gaps, where they were asked for
-    sampled = {name: result["sampled"] for name, result in found.items() if "sampled" in result}
+    sampled = {name: result["sampled"] for name, result in dumped.items() if "sampled" in result}
     return {
         **job_fields(job, store),
-        "metrics": {name: result["metrics"] for name, result in found.items()},
-        "stderr": {name: result["stderr"] for name, result in found.items()},
+        "metrics": {name: result["metrics"] for name, result in dumped.items()},
+        "stderr": {name: result["stderr"] for name, result in dumped.items()},
         **({"sampled": sampled} if sampled else {}),
         **training_figures(run, job),
         "precision": run.spec.training.precision,
@@ -77,7 +82,7 @@ def run_job(
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "estimated_seconds": None if cost is None else round(cost.total, 2),
         "resumed_at_step": first if resume else None,
-        "protocol": {name: result["protocol"] for name, result in found.items()},
+        "protocol": {name: result["protocol"] for name, result in dumped.items()},
         **_stamp(),
     }
 
@@ -90,7 +95,7 @@ def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> R
 
 
 def job_fields(job: Job, store: AnyStore) -> Row:
-    """What a row is about."""
+    """The fields of a row that name its job and its data."""
     return {
         "cell": job.cell,
         "recipe": job.recipe,
@@ -118,7 +123,7 @@ def training_figures(run: Run, job: Job) -> Row:
 
 
 def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
-    """How large the model is and what it costs, where that is counted."""
+    """Parameters and FLOPs of the model, where they are counted."""
     if "size" in run.manifest:
         return {"size": run.manifest["size"]}
     if not isinstance(model, RecommenderModel) or store.problem != "retrieval":
@@ -139,7 +144,8 @@ def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a run folder holds a run whose training has ended: evaluating is all that may be left of its job."""
+    """Whether a run folder holds a run whose training has ended: evaluating is all that may be left
+    of its job."""
     return (folder / "manifest.json").is_file() and read_json(folder / "manifest.json").get("finished") is True
 
 
@@ -158,16 +164,18 @@ def _stamp() -> Row:
 
 @dataclass(frozen=True)
 class Work:
-    """One job and all that it needs. In another process it is plain data of a few kB: of its store the path alone."""
+    """One job and all that it needs; sent to another process, a few kB of plain data with the path
+    of the store."""
 
     job: Job
     store: AnyStore | StoreAt
     out: Path
     """Folder of the sweep, which the process that runs the job must see too: the run folder is made in it."""
     cost: JobCost | None = None
-    """What the job was expected to take; None where it was not measured."""
+    """Expected cost of the job; None where it was not measured."""
     progress: bool = False
-    """Print the progress of the training to stderr; another process does not: those of several could not be told apart.
+    """Print the progress of the training to stderr; another process does not: those of several
+    could not be told apart.
     """
     home: Path = field(default_factory=Path.cwd)
     """The folder that relative paths in the job's settings start from."""
@@ -186,7 +194,8 @@ class Work:
     def run(self, device: str = "auto", placed: Path | None = None) -> Row:
         """The job's row: an error is in the row, its traceback in the folder. `device` is where the model runs.
 
-        Raises `UserError` where the store cannot be opened, or another process does not let go of the run folder.
+        Raises `UserError` where the store cannot be opened, or another process does not let go of
+        the run folder.
         """
         with suppress(OSError):
             os.chdir(self.home)

@@ -1,6 +1,7 @@
-"""Mistakes that are told before torch is loaded, which takes seconds: folders that are not there, and settings.
+"""Checks before torch is loaded, which takes seconds: of folders that are not there, and of settings.
 
-What passes here is looked at again by the verb itself, with the model; nothing here decides a number.
+What passes here is looked at again by the verb itself, with the model; nothing here decides a
+number.
 """
 
 from __future__ import annotations
@@ -18,35 +19,38 @@ MANIFEST, SPEC = "manifest.json", "spec.json"
 
 
 def ask_alone(module: str, ask: Callable[[Any], object]) -> None:
-    """As of `core.specs_alone`, which loads pydantic: not before somebody asks."""
+    """Call `core.specs_alone.ask_alone`, which loads pydantic, and is therefore imported here."""
     from fullrank.core import specs_alone
 
     specs_alone.ask_alone(module, ask)
 
 
-def check_runs(given: Any) -> Any:
+def check_runs(folders: Any) -> Any:
     """Raise `UserError` for a folder that is no run. For `argument(callback=...)`."""
-    for path in _paths(given):
+    for path in _paths(folders):
         if not ((path / MANIFEST).is_file() and (path / SPEC).is_file()):  # one that is there is opened by the verb
             ask_alone("fullrank.run.manifest", methodcaller("open_manifest", path))
-    return given
+    return folders
 
 
-def check_store(given: Any) -> Any:
+def check_store(folders: Any) -> Any:
     """Raise `UserError` for a folder that is no store. For `option(callback=...)`."""
-    for path in _paths(given):
+    for path in _paths(folders):
         if not (path / MANIFEST).is_file() or (path / SPEC).is_file():
             ask_alone("fullrank.data.impressions.store", methodcaller("open_store", path))
-    return given
+    return folders
 
 
-def _paths(given: Any) -> list[Path]:
-    return [Path(path) for path in (given if isinstance(given, list | tuple) else [given]) if path is not None]
+def _paths(folders: Any) -> list[Path]:
+    return [Path(path) for path in (folders if isinstance(folders, list | tuple) else [folders]) if path is not None]
 
 
-def check_items(given: Path) -> Path:
-    """Raise `UserError` for a folder that has no items: that is neither a store nor a run. A callback too."""
-    return given if (given / MANIFEST).is_file() else check_store(given)
+def check_items(folder: Path) -> Path:
+    """Raise `UserError` for a folder that has no items: that is neither a store nor a run.
+
+    A callback too.
+    """
+    return folder if (folder / MANIFEST).is_file() else check_store(folder)
 
 
 def check_place(out: Path, *, overwrite: bool) -> None:
