@@ -73,7 +73,7 @@ class ClozeTask(Task):
         return self.covered_inputs(items, batch, self.covered(batch))
 
     def covered_inputs(self, items: Items, batch: Batch, hidden: Bool[Tensor, "B T"]) -> Inputs:
-        """What the encoder reads of rows with these positions covered."""
+        """Encoder inputs for rows with these positions covered."""
         times = None if batch.times is None else known_times(batch.times, hidden)
         inputs = replace(batch, hidden=hidden, times=times)
         return self._view(items, inputs), inputs
@@ -116,6 +116,7 @@ def known_times(times: Int[Tensor, "B T"], hidden: Bool[Tensor, "B T"]) -> Int[T
 
     What follows a history has no time yet, so a model may not learn from the times of covered events either.
     """
+    # the running maximum of positions that are not covered is the last one known so far
     at = torch.arange(times.shape[1], device=times.device).expand_as(times)
     last = torch.where(hidden, -1, at).cummax(1).values
     first = hidden.long().argmin(1, keepdim=True)

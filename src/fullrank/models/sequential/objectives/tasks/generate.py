@@ -51,7 +51,7 @@ class Generate(TaskSpec):
 
     kind: Literal["generate"] = "generate"
     reduction: Literal["mean", "sum"] = "mean"
-    """Of the levels' losses."""
+    """How the levels' losses become one."""
     targets: Literal["all", "last"] = later("all")
     """Items of a row that are predicted: all but the first, in one pass of a causal encoder, or the last."""
     per_user: Annotated[Length | None, only_with("targets", "last")] = later(None)
@@ -112,33 +112,35 @@ class GenerateTask(Task):
             return x, inputs
         before = torch.zeros_like(repeated[:, :1])
         inputs = replace(inputs, items=torch.cat([before, repeated], 1), lengths=inputs.lengths + 1)
-        return torch.cat([self._user(batch, self.users)[:, None].to(x.dtype), x], 1), inputs
-
-    def _user(self, batch: Batch, table: Float[Tensor, "n D"]) -> Float[Tensor, "B D"]:
-        if batch.user_keys is None:
-            return table.new_zeros(len(batch.items), table.shape[1])
-        return table[batch.user_keys % len(table)] * (batch.user_keys >= 0)[:, None]
+        keys = batch.user_keys
+        if keys is None:
+            user = self.users.new_zeros(len(batch.items), self.users.shape[1])
+        else:
+            user = self.users[keys % len(self.users)] * (keys >= 0)[:, None]
+        return torch.cat([user[:, None].to(x.dtype), x], 1), inputs
 
     def token(self, items: SemanticItems, codes: Int[Tensor, "*n"], level: int) -> Float[Tensor, "*n D"]:
-        """What the encoder reads of codes of one level."""
+        """Encoder inputs for codes of one level."""
         return items.table[codes + items.offsets[level]] + self.level_vectors[level]
 
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         assert isinstance(table, ItemIndex)
-        asked = batch.valid[:, 1:]
+        predicted = batch.valid[:, 1:]
         if not self.all_items:
-            asked = asked & (torch.arange(1, batch.items.shape[1], device=asked.device) == batch.lengths[:, None] - 1)
-            assert bool(asked.any(1).all()), "a row of one item has no history"  # `counts` has every row
-        rows, before = asked.nonzero(as_tuple=True)
+            ends = batch.lengths[:, None] - 1
+            predicted = predicted & (torch.arange(1, batch.items.shape[1], device=ends.device) == ends)
+            assert bool(predicted.any(1).all()), "a row of one item has no history"  # `counts` has every row
+        rows, before = predicted.nonzero(as_tuple=True)
         items = batch.items[rows, before + 1]
         codes: Int[Tensor, "M K"] = code_items(table.items, "generate").codes[items]
-        found = []
+        groups = []
         for k, level in enumerate(levels_of(table)):
+            # code k of the event after `before` is predicted by the token in front of it
             at = self.tokens_before + (before + 1) * self.levels + k - 1
             vectors = states.tokens[rows, at]
             name = f"code_{k + 1}"
-            found.append(Queries(name, vectors, codes[:, k], level, rows, at, weight=self.share, items=items))
-        return tuple(found)
+            groups.append(Queries(name, vectors, codes[:, k], level, rows, at, weight=self.share, items=items))
+        return tuple(groups)
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         """The state that the first code is predicted from."""

@@ -76,6 +76,6 @@ class MojitoTask(HistoryTask):
     def long_term(self, states: States) -> Float[Tensor, "B T D"]:
         """g of every position; those behind a row's end are unspecified."""
         x = states.layers[0]
-        one = x[:, None]
-        history = F.scaled_dot_product_attention(unit(one), one, one, is_causal=True, scale=1.0)
+        one_head = x[:, None]
+        history = F.scaled_dot_product_attention(unit(one_head), one_head, one_head, is_causal=True, scale=1.0)
         return x * (1 - self.blend + self.blend * history[:, 0])

@@ -34,7 +34,7 @@ class SemanticTokens(TaskSpec):
 
     kind: Literal["semantic_tokens"] = "semantic_tokens"
     reduction: Literal["mean", "sum"] = "mean"
-    """Of the levels' losses."""
+    """How the levels' losses become one."""
     window: Literal["last", "random"] = "last"
     """Which stretch of a history longer than max_length an epoch reads."""
 
@@ -56,14 +56,14 @@ class SemanticTokensTask(NextItemTask):
         self.bias = nn.Parameter(torch.zeros(levels, dim))
 
     def heads_of(self, states: Float[Tensor, "M D"]) -> Float[Tensor, "M K D"]:
-        """What each level's head makes of the states, by one product."""
+        """The output of every level's head for each state, as one batched product."""
         moved = F.linear(states, self.weight.flatten(0, 1), self.bias.flatten())
         return states[:, None] + F.silu(moved.unflatten(-1, (self.levels, -1)))
 
     def heads_of_reference(self, states: Float[Tensor, "M D"]) -> Float[Tensor, "M K D"]:
-        """The reference: head by head."""
-        each = zip(self.weight, self.bias, strict=True)
-        return torch.stack([states + F.silu(states @ weight.T + bias) for weight, bias in each], 1)
+        """`heads_of`, head by head."""
+        heads = zip(self.weight, self.bias, strict=True)
+        return torch.stack([states + F.silu(states @ weight.T + bias) for weight, bias in heads], 1)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         known = int((batch.lengths - 1).clamp_min(0).sum())
