@@ -29,12 +29,12 @@ ContrastTemperature = Annotated[float, Field(ge=0.03, le=MOST_FACTOR)]
 
 @dataclass(frozen=True)
 class Needs:
-    """What a penalty needs of every training step; ``a | b`` is what two of them need."""
+    """Needs of a penalty in every training step; ``a | b`` serves two penalties."""
 
     columns: bool = False
-    """How much attention each key received (`batch.ColumnSums`)."""
+    """Column sums of the attention weights: how much each key received (`batch.ColumnSums`)."""
     columns_after_dropout: bool = False
-    """The same of the weights after dropout."""
+    """Column sums of the weights after dropout."""
     second_view: bool = False
     """Every row read twice in one forward pass, under other dropout."""
     loss_of: Literal["all", "first_view", "both_views"] = "all"
@@ -65,8 +65,9 @@ class Needs:
 
     def captures(self) -> Captures | None:
         """Empty captures for one step; None where modules need not keep anything."""
-        wanted = self.columns or self.columns_after_dropout
-        return Captures(columns=[], after_dropout=self.columns_after_dropout) if wanted else None
+        if self.columns or self.columns_after_dropout:
+            return Captures(columns=[], after_dropout=self.columns_after_dropout)
+        return None
 
 
 ITEM_VECTORS = Requirement(
@@ -180,14 +181,14 @@ REASONER = Requirement(
 )
 
 
-def flat_states(found: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:
+def flat_states(reasoning: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:
     """All states of each row: n = S P, and h_0 before them on request."""
-    steps = found.steps.flatten(1, 2)
-    return torch.cat([found.start[:, None], steps], 1) if start else steps
+    steps = reasoning.steps.flatten(1, 2)
+    return torch.cat([reasoning.start[:, None], steps], 1) if start else steps
 
 
-def states_by_view(found: ReasoningStates, batch: Batch) -> tuple[Float[Tensor, "n B D"], Float[Tensor, "n B D"]]:
+def states_by_view(reasoning: ReasoningStates, batch: Batch) -> tuple[Float[Tensor, "n B D"], Float[Tensor, "n B D"]]:
     """The states of the first and of the second view, by step and stream."""
-    first, second = flat_states(found, start=False).float().chunk(2)
+    first, second = flat_states(reasoning, start=False).float().chunk(2)
     assert batch.views == 2 and len(first) == len(second)
     return first.transpose(0, 1), second.transpose(0, 1)

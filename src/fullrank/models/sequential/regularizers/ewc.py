@@ -54,14 +54,14 @@ class EWCPenalty(Penalty):
         self._fisher: dict[str, Tensor] = {}
 
     def begin(self, model: nn.Module) -> None:
-        own = dict(model.named_parameters())
+        parameters = dict(model.named_parameters())
         if self.path is None:
-            self._start, self._fisher = {name: p.detach().clone() for name, p in own.items()}, {}
+            self._start, self._fisher = {name: p.detach().clone() for name, p in parameters.items()}, {}
             return
         path = Path(self.path)
-        held = read_tensors(path)
-        self._start = _of_model(held, START, own, path)
-        self._fisher = _of_model(held, FISHER, own, path)
+        tensors = read_tensors(path)
+        self._start = _of_model(tensors, START, parameters, path)
+        self._fisher = _of_model(tensors, FISHER, parameters, path)
         if any(bool((values < 0).any()) for values in self._fisher.values()):
             raise damaged_file(path, "it holds squares below 0", "make it anew with `fullrank fisher`")
 
@@ -71,25 +71,29 @@ class EWCPenalty(Penalty):
         assert self._start is not None
         total = next(step.model.parameters()).new_zeros((), dtype=torch.float32)
         for name, parameter in step.model.named_parameters():
-            if not parameter.requires_grad:
-                continue  # it stays where it is
-            for held in (self._start, self._fisher):
-                if name in held and held[name].device != parameter.device:
-                    held[name] = held[name].to(parameter.device)
+            if not parameter.requires_grad:  # it stays where it is
+                continue
+            for tensors in (self._start, self._fisher):
+                if name in tensors:
+                    tensors[name] = tensors[name].to(parameter.device)
             moved = (parameter.float() - self._start[name]).square()
             total = total + (moved * self._fisher[name] if self._fisher else moved).sum()
         return self.weight * total
 
 
-def _of_model(held: dict[str, Tensor], kind: str, own: dict[str, nn.Parameter], path: Path) -> dict[str, Tensor]:
+def _of_model(
+    tensors: dict[str, Tensor], prefix: str, parameters: dict[str, nn.Parameter], path: Path
+) -> dict[str, Tensor]:
     """The file's tensors of one kind, by parameter. Raises `UserError` where they are another model's."""
-    found = {name: held.get(kind + name) for name in own}
-    for name, tensor in found.items():
-        if tensor is None or tensor.shape != own[name].shape or not bool(tensor.isfinite().all()):
-            given = "no numbers" if tensor is None else f"numbers of shape {tuple(tensor.shape)}, or not finite ones,"
+    numbers: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        tensor = tensors.get(prefix + name)
+        if tensor is None or tensor.shape != parameter.shape or not bool(tensor.isfinite().all()):
+            holds = "no numbers" if tensor is None else f"numbers of shape {tuple(tensor.shape)}, or not finite ones,"
             raise UserError(
-                f"{path} has {given} for the parameter {name!r} of shape {tuple(own[name].shape)}: it has to be made "
+                f"{path} has {holds} for the parameter {name!r} of shape {tuple(parameter.shape)}: it has to be made "
                 "by `fullrank fisher` of a run with the same model and, unless they are made of text, the same items",
                 code="fisher-of-other-model",
             )
-    return {name: tensor.float() for name, tensor in found.items() if tensor is not None}
+        numbers[name] = tensor.float()
+    return numbers

@@ -66,7 +66,7 @@ class KLDiversityPenalty(SpecPenalty[KLDiversity]):
 
     def __init__(self, spec: KLDiversity):
         super().__init__(spec)
-        self._said = False
+        self._warned = False
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, q = self.spec, step.queries[0]
@@ -76,22 +76,21 @@ class KLDiversityPenalty(SpecPenalty[KLDiversity]):
         if step.model.cosine:
             states = unit(states)
         table = q.table.all() if spec.items is None else q.table.embed(self._drawn(step, q.table.size))
-        value = pairwise_kl(
-            states / (spec.temperature or q.temperature), table.float(),
-            maximum=spec.maximum, attached=spec.reference == "attached",
-        )  # fmt: skip
-        if self.training and not self._said and step.batch.step % STEPS_BETWEEN == STEPS_BETWEEN - 1:
-            self._said = float(value) > NEARLY_ALL * spec.maximum
-            if self._said:
+        states = states / (spec.temperature or q.temperature)
+        attached = spec.reference == "attached"
+        divergence = pairwise_kl(states, table.float(), maximum=spec.maximum, attached=attached)
+        if self.training and not self._warned and step.batch.step % STEPS_BETWEEN == STEPS_BETWEEN - 1:
+            self._warned = float(divergence) > NEARLY_ALL * spec.maximum
+            if self._warned:
                 log.warning(
                     "kl_diversity gives no gradient: the divergence of nearly every row is above "
                     f"maximum={spec.maximum:g} nats; raise it, or leave the penalty out"
                 )
-        return spec.sign * spec.weight * value
+        return spec.sign * spec.weight * divergence
 
     def _drawn(self, step: Step, size: int) -> Tensor:
         """Item ids, a function of seed and step alone."""
         assert self.spec.items is not None
-        place = torch.full((1,), PLACE, device=step.batch.items.device)
-        draws = uniform_draws(step.batch.seed, step.batch.step, place, size)[0]
+        key = torch.full((1,), PLACE, device=step.batch.items.device)
+        draws = uniform_draws(step.batch.seed, step.batch.step, key, size)[0]
         return draws.topk(min(self.spec.items, size)).indices

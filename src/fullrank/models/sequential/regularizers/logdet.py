@@ -41,10 +41,10 @@ class LogDetPenalty(SpecPenalty[LogDet]):
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec = self.spec
-        value = spec.weight * divergence(step.queries[0].table.all(), spec.ridge)
+        term = spec.weight * divergence(step.queries[0].table.all(), spec.ridge)
         if spec.user_weight:
-            value = value + spec.user_weight * divergence(user_vectors(step), spec.ridge)
-        return value
+            term = term + spec.user_weight * divergence(user_vectors(step), spec.ridge)
+        return term
 
 
 def divergence(z: Float[Tensor, "n D"], ridge: float) -> Float[Tensor, ""]:

@@ -47,7 +47,7 @@ class NoiseRobustness(PenaltySpec):
     substitute: Share = 0.1
     """Chance that it is replaced by another."""
     pad: Annotated[Literal["zero", "learned"], only_with("mask")] = later("zero")
-    """What stands for a masked digit: zeros, or one learned vector."""
+    """The vector of a masked digit: zeros, or one that is learned."""
 
     @model_validator(mode="after")
     def _some_noise(self) -> NoiseRobustness:

@@ -74,16 +74,21 @@ class ProgressivePenalty(SpecPenalty[Progressive]):
         reasoning, spec = states.reasoning, self.spec
         if not spec.step_weight or reasoning is None:
             return ()
-        found, count = [], reasoning.steps.shape[1]
+        count = reasoning.steps.shape[1]
         gated = (reasoning.gate[:, None, :, None] * reasoning.steps).sum(2)
-        for t, state in enumerate((reasoning.start, *gated.unbind(1)[:-1])):
-            flatter = spec.sharpening ** (count - t)
-            found += [
-                replace(q, name=f"{q.name}_step_{t}", vectors=state[q.rows], temperature=q.temperature * flatter,
-                        weight=spec.step_weight / count, counted_as=q.name)
-                for q in queries
-            ]  # fmt: skip
-        return tuple(found)
+        states_before_last = enumerate((reasoning.start, *gated.unbind(1)[:-1]))
+        return tuple(
+            replace(
+                q,
+                name=f"{q.name}_step_{t}",
+                vectors=state[q.rows],
+                temperature=q.temperature * spec.sharpening ** (count - t),
+                weight=spec.step_weight / count,
+                counted_as=q.name,
+            )
+            for t, state in states_before_last
+            for q in queries
+        )
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         if not self.spec.contrast_weight or step.batch.views < 2:
@@ -91,5 +96,5 @@ class ProgressivePenalty(SpecPenalty[Progressive]):
         clean, noisy = states_by_view(step.reasoning, step.batch)
         users = step.batch.first_view().users
         temperature = self.spec.temperature or step.queries[0].temperature
-        value = in_batch_contrast(noisy, clean, users, temperature=temperature, both=False)
-        return self.spec.contrast_weight * value
+        contrast = in_batch_contrast(noisy, clean, users, temperature=temperature, both=False)
+        return self.spec.contrast_weight * contrast

@@ -90,12 +90,12 @@ class S3RecPenalty(SpecPenalty[S3Rec]):
     def read_items(self, catalog: Catalog) -> None:
         if not (self.spec.associated or self.spec.masked):
             return
-        found = []
+        columns = []
         for name in self.spec.attributes:
             column = coded_column(catalog, name)
             codes = torch.as_tensor(column.codes).view(catalog.size, -1)
-            # of a column 0 and -1 are no value; the others of all columns are counted on
-            found.append(torch.where(codes > 0, codes - 1 + self.count, -1))
+            # 0 and -1 are no value; the values of all columns are numbered one after the other
+            columns.append(torch.where(codes > 0, codes - 1 + self.count, -1))
             self.count += len(column.values)
         if not self.count:
             raise UserError(
@@ -103,7 +103,7 @@ class S3RecPenalty(SpecPenalty[S3Rec]):
                 code="no-feature-columns",
             )
         # of the catalogue, so no part of the weights
-        self.register_buffer("codes", torch.cat(found, 1), persistent=False)
+        self.register_buffer("codes", torch.cat(columns, 1), persistent=False)
 
     def attach(self, model: Any) -> None:
         spec, dim = self.spec, model.dim
@@ -129,10 +129,10 @@ class S3RecPenalty(SpecPenalty[S3Rec]):
     def _attributes(self, states: Float[Tensor, "n D"], items: Int[Tensor, "n"]) -> Float[Tensor, ""]:
         """The binary cross-entropies of all attributes, summed over places."""
         assert isinstance(self.table, Tensor)
-        scores, own = (states @ self.table.T).float(), self.codes[items]
+        scores, attributes = (states @ self.table.T).float(), self.codes[items]
         # -log sigmoid(-s) of every attribute, less s of those that the item has
-        had = (scores.gather(1, own.clamp_min(0)) * (own >= 0)).sum(1)
-        return (F.softplus(scores).sum(1) - had).sum()
+        present = (scores.gather(1, attributes.clamp_min(0)) * (attributes >= 0)).sum(1)
+        return (F.softplus(scores).sum(1) - present).sum()
 
     def _segments(self, step: Step, side: nn.Module) -> Float[Tensor, ""]:
         batch = step.batch.first_view()

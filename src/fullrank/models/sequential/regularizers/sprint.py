@@ -136,8 +136,15 @@ class SprintPenalty(SpecPenalty[Sprint]):
             lacks = f"on {type(model.encoder).__name__}, which has no attention between sequences"
             raise no_effect("sprint: between", lacks, "leave it out, or set model.encoder.kind=seq2seq")
         feeds = tuple(m for m in readable if not isinstance(m, Attention)) if self.spec.feed_forward else ()
-        for module in mixers:
-            self._check_columns(module)
+        for name, module in ((type(m).__name__, m) for m in mixers):
+            if self.needs.columns_after_dropout and not module.captures_after_dropout:
+                raise UserError(
+                    f"sprint: {name} does not note its columns after dropout; set dropped_weights=false or choose "
+                    "another attention",
+                    code="columns-not-captured",
+                )
+            if self.spec.exact_bound and module.rows_sum_to_one:
+                raise no_effect("sprint: exact_bound", f"on {name}, whose rows sum to one")
         norm = getattr(model.encoder, "norm_output", None)
         apart, no_gain = self.spec.projections != "attention", getattr(norm, "weight", None) is None
         for missing, part, remedy in (
@@ -165,17 +172,6 @@ class SprintPenalty(SpecPenalty[Sprint]):
                 table = model.items.table if model.task.generates else model.items.embed(every)
                 self.sigmas["table"] = PowerIteration(table, self.spec.warmup)
 
-    def _check_columns(self, module: Attention) -> None:
-        name = type(module).__name__
-        if self.needs.columns_after_dropout and not module.captures_after_dropout:
-            raise UserError(
-                f"sprint: {name} does not note its columns after dropout; set dropped_weights=false or choose another "
-                "attention",
-                code="columns-not-captured",
-            )
-        if self.spec.exact_bound and module.rows_sum_to_one:
-            raise no_effect("sprint: exact_bound", f"on {name}, whose rows sum to one")
-
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, (mixers, feeds) = self.spec, self._blocks
         total: Tensor | float = 0.0
@@ -201,8 +197,8 @@ class SprintPenalty(SpecPenalty[Sprint]):
         """sigma(W_V,h) and sigma(W_O) of every attention; None where no term has them."""
         if self.spec.value_norms == "none":
             return [None] * len(mixers), [None] * len(mixers)
-        found = [self._norms("mixer", i, m) for i, m in enumerate(mixers)]
-        return [value for value, _ in found], [self._gained(output) for _, output in found]
+        norms = [self._norms("mixer", i, m) for i, m in enumerate(mixers)]
+        return [value for value, _ in norms], [self._gained(output) for _, output in norms]
 
     def _attention(
         self, module: Any, noted: list[ColumnSums], value: Tensor | None, output: Tensor | None
@@ -266,7 +262,7 @@ def _searched(step: Step) -> Float[Tensor, "n D"]:
 
 
 def _floored(norm: Tensor) -> Tensor:
-    """A matrix of zeros has no logarithm; below the floor nothing pulls any more."""
+    """The norm, or 1e-12 below that: zeros have no logarithm, and below the floor nothing pulls any more."""
     return norm.clamp_min(1e-12)
 
 

@@ -46,8 +46,9 @@ class StreamLossPenalty(QueryPenalty[StreamLoss]):
         if not self.spec.weight or states.reasoning is None:
             return ()
         streams = states.reasoning.steps.mean(1).unbind(1)
+        weight = self.spec.weight / len(streams)
         return tuple(
-            replace(q, name=f"{q.name}_stream_{m}", vectors=z[q.rows], weight=self.spec.weight / len(streams),
-                    counted_as=q.name)
-            for m, z in enumerate(streams) for q in queries
-        )  # fmt: skip
+            replace(q, name=f"{q.name}_stream_{m}", vectors=z[q.rows], weight=weight, counted_as=q.name)
+            for m, z in enumerate(streams)
+            for q in queries
+        )

@@ -44,14 +44,11 @@ class TPABBootstrapPenalty(QueryPenalty[TPABBootstrap]):
     )
 
     def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
-        return tuple(
-            replace(q, name=f"{q.name}_bootstrapped", table=exchanged(q), weight=self.spec.weight * q.weight,
-                    counted_as=q.name)
-            for q in queries
-        )  # fmt: skip
+        return tuple(self._bootstrapped(q) for q in queries)
 
-
-def exchanged(q: Queries) -> ItemIndex:
-    """The table of some queries, with the popularity of others of them."""
-    assert isinstance(q.table, ItemIndex)
-    return q.table.exchanging(torch.randperm(len(q.targets), device=q.targets.device))
+    def _bootstrapped(self, q: Queries) -> Queries:
+        """The queries again, each with the popularity of another one's items."""
+        assert isinstance(q.table, ItemIndex)
+        table = q.table.exchanging(torch.randperm(len(q.targets), device=q.targets.device))
+        weight = self.spec.weight * q.weight
+        return replace(q, name=f"{q.name}_bootstrapped", table=table, weight=weight, counted_as=q.name)
