@@ -8,23 +8,46 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from torch import nn
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int
+from scipy import sparse
+from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
+from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models import Model
+from fullrank.models import DenseScorer, Model
 
 
 class Baseline(nn.Module, Model):
-    """A recommender that counts."""
+    """A recommender that is fitted at once; its buffers are all that it learns."""
 
-    max_length = 1
     allows_empty = True
+
+    def __init__(self, num_items: int, max_length: int = 1, **buffers: Tensor):
+        super().__init__()
+        self.num_items, self.max_length = num_items, max_length
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor)
 
     @abstractmethod
     def fit(self, store: Store) -> None:
-        """Count the training events. Raises `UserError` where the store lacks what it counts by."""
+        """Fill the buffers from the training events. Raises `UserError` where the store lacks a column for it."""
+
+
+class FactorisedBaseline(Baseline):
+    """A recommender by inner products with a vector of each item."""
+
+    vectors: Tensor
+    """[V, D]"""
+
+    def similar(self, items: Int[Tensor, "B"], index: None = None) -> DenseScorer:
+        """The cosine of the vectors of items."""
+        vectors = F.normalize(self.vectors, dim=-1)
+        return DenseScorer(vectors[items], vectors)
 
 
 class BaselineSpec(Spec):
@@ -32,3 +55,20 @@ class BaselineSpec(Spec):
 
     @abstractmethod
     def build(self, catalog: Catalog) -> Baseline: ...
+
+
+def seen_items(store: Store) -> sparse.csr_matrix:
+    """[U, V] 1 where a user has trained on an item."""
+    users, items, _ = store.trained()
+    seen = sparse.csr_matrix((np.ones(len(items)), (users, items)), shape=(store.num_users, store.num_items))
+    seen.data[:] = 1.0
+    return seen
+
+
+def counted_once(batch: Batch) -> Bool[Tensor, "B T"]:
+    """Which events count where an item counts once: the last of each item in a history."""
+    items = torch.where(batch.valid, batch.items, -1)
+    order = items.sort(dim=1, stable=True)
+    again = torch.zeros_like(batch.valid)
+    again[:, :-1] = order.values[:, :-1] == order.values[:, 1:]  # the same item follows in the sorted row
+    return batch.valid & ~torch.zeros_like(again).scatter_(1, order.indices, again)

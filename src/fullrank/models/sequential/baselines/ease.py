@@ -29,9 +29,8 @@ from fullrank.core.constraints import Count, Length, ListLength, PositiveFactor,
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models.sequential.baselines import BaselineSpec
+from fullrank.models.sequential.baselines import BaselineSpec, counted_once, seen_items
 from fullrank.models.sequential.baselines.item_links import ItemLinks, Sparse, best_of_rows
-from fullrank.models.sequential.baselines.sets import comes_again, seen_items
 
 SMALL = 1e-6
 """Score of the most popular item where no weight leads to it: below every weight that matters."""
@@ -85,7 +84,7 @@ class EASEModel(ItemLinks):
 
     def answer(self, batch: Batch) -> SignedSparse:
         rest = SMALL * self.counts / self.counts.max().clamp_min(1)
-        return SignedSparse(*self.links_of(batch, batch.valid & ~comes_again(batch)), rest)
+        return SignedSparse(*self.links_of(batch, counted_once(batch)), rest)
 
 
 Weights = tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"], Float[np.ndarray, "p"]]
@@ -93,35 +92,36 @@ Weights = tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"], Float[np.ndarray, "p
 
 
 def whole(seen: sparse.csr_matrix, spec: EASE) -> Weights:
-    """Of each item on all others."""
+    """Regression weights of each item on all others, the largest of each item."""
     gram = torch.from_numpy((seen.T @ seen).toarray())
     gram.diagonal().add_(spec.l2)
     weights = torch.cholesky_inverse(torch.linalg.cholesky(gram))
     weights.div_(weights.diagonal().neg().clone()).fill_diagonal_(0)
     parts = []
-    many = min(spec.neighbours, len(weights))
+    count = min(spec.neighbours, len(weights))
     for low in range(0, len(weights), CHUNK):
         rows = weights[low : low + CHUNK]
-        ids = rows.abs().topk(many, dim=1).indices
+        ids = rows.abs().topk(count, dim=1).indices
         left = torch.arange(low, low + len(rows))[:, None].expand_as(ids)
         parts.append((left.flatten(), ids.flatten(), rows.gather(1, ids).flatten()))
-    found = [torch.cat(some).numpy() for some in zip(*parts, strict=True)]
-    return found[0], found[1], found[2]
+    left, right, value = (torch.cat(columns).numpy() for columns in zip(*parts, strict=True))
+    return left, right, value
 
 
 def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
-    """Of each item on its most alike ones: a system of `local` + 1 unknowns for each."""
+    """Regression weights of each item on its most alike ones: a system of `local` + 1 unknowns for each."""
     gram = (seen.T @ seen).tocoo()
     counts = np.asarray(seen.sum(0)).ravel()
     other = gram.row != gram.col
     left, right, together = gram.row[other].astype(np.int64), gram.col[other].astype(np.int64), gram.data[other]
     size = seen.shape[1]
     most = max(min(spec.local, size - 1), 1)
-    best, place = best_of_rows(left, together / np.sqrt(counts[left] * counts[right]), most, right)
+    best, rank = best_of_rows(left, together / np.sqrt(counts[left] * counts[right]), most, right)
     nearest = np.full((size, most), -1)
-    nearest[left[best], place] = right[best]
+    nearest[left[best], rank] = right[best]
+    # entries of the Gram matrix by one sorted number for each pair of items; the last is behind all that occur
     order = np.argsort(left * size + right)
-    pairs = np.append((left * size + right)[order], size * size)  # and one behind all that can be asked for
+    pairs = np.append((left * size + right)[order], size * size)
     met = np.append(together[order], 0.0)
     parts = []
     chunk = max(ENTRIES // (most + 1) ** 2, 1)
@@ -130,9 +130,9 @@ def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
         items = np.arange(low, min(low + chunk, size))
         group = np.concatenate([items[:, None], nearest[items]], 1)  # j first, then those it is regressed on
         there = group >= 0
-        asked = group[:, :, None] * size + group[:, None, :]
-        at = np.searchsorted(pairs, asked)
-        system = np.where(there[:, :, None] & there[:, None, :] & (pairs[at] == asked), met[at], 0.0)
+        wanted = group[:, :, None] * size + group[:, None, :]
+        at = np.searchsorted(pairs, wanted)
+        system = np.where(there[:, :, None] & there[:, None, :] & (pairs[at] == wanted), met[at], 0.0)
         system[:, diagonal, diagonal] = np.where(there, counts[group], 0.0) + spec.l2
         first = np.zeros((*group.shape, 1))
         first[:, 0] = 1.0
@@ -140,5 +140,5 @@ def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
         there[:, 0] = False
         of_items = np.broadcast_to(items[:, None], group.shape)
         parts.append((group[there], of_items[there], (-inverse / inverse[:, :1])[there]))
-    found = [np.concatenate(some) for some in zip(*parts, strict=True)]
-    return found[0], found[1], found[2]
+    left, right, value = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return left, right, value

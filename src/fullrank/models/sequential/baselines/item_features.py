@@ -22,7 +22,7 @@ WORD = r"[\p{L}\p{N}]+"
 _COMMON_SHARE, _COMMON = 20, 1000
 """A feature of more than one item in 20, and of more than 1,000 items, is left out."""
 DIGITS = 9
-"""Of a cosine: items with the same features are equally like another, whatever the order of the sums."""
+"""Decimals of a cosine: items with the same features are equally like another, whatever the order of the sums."""
 _ROWS = 1024
 """Items whose similarities to all others are alive at once."""
 
@@ -36,13 +36,13 @@ def feature_vectors(catalog: Catalog, columns: Sequence[str] = ()) -> sparse.csr
     allowed = text_columns(catalog)
     for name in columns:
         if name not in allowed:
-            raise no_such("the items have no column of text", name, allowed, "columns of text",
-                          "; prepare the store with --items" * (not allowed), code="unknown-column")  # fmt: skip
+            problem, more = "the items have no column of text", "; prepare the store with --items" * (not allowed)
+            raise no_such(problem, name, allowed, "columns of text", more, code="unknown-column")
     parts = [_features(catalog.frame, name) for name in columns or allowed]
-    found = pl.concat(parts) if parts else pl.DataFrame()
-    if found.is_empty():
+    table = pl.concat(parts) if parts else pl.DataFrame()
+    if table.is_empty():
         return None
-    counts = found.group_by("item", "feature", maintain_order=True).len()  # sums below keep their order
+    counts = table.group_by("item", "feature", maintain_order=True).len()  # sums below keep their order
     items = counts["item"].to_numpy()
     features = counts["feature"].rank("dense").to_numpy().astype(np.int64) - 1
     having = np.bincount(features)
@@ -76,7 +76,7 @@ def most_alike(vectors: sparse.csr_matrix, count: int) -> sparse.csr_matrix:
         alike = sparse.csr_matrix((value, (alike.row, alike.col)), shape=alike.shape)
         alike.eliminate_zeros()
         bounds = zip(alike.indptr[:-1], alike.indptr[1:], strict=True)
-        least = [  # the value of the last one kept, row by row
+        least = [  # the count-th largest value of each row
             0.0 if stop - start <= count else np.partition(alike.data[start:stop], -count)[-count]
             for start, stop in bounds
         ]

@@ -22,15 +22,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import sparse
 
-from fullrank.core.constraints import (
-    Factor,
-    Length,
-    ListLength,
-    Names,
-    PositiveShare,
-    Share,
-    only_with,
-)
+from fullrank.core.constraints import Factor, Length, ListLength, Names, PositiveShare, Share, only_with
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import BaselineSpec
@@ -76,8 +68,8 @@ class TransitionGraphModel(ItemLinks):
         vectors = feature_vectors(store.catalog, spec.columns) if spec.similarity else None
         if vectors is not None:
             links = links + spec.similarity * most_alike(vectors, spec.neighbours)
-        found = links.tocoo()
-        self.keep(found.row, found.col, found.data, store.catalog.popularity.astype(np.float64))
+        links = links.tocoo()
+        self.keep(links.row, links.col, links.data, store.catalog.popularity.astype(np.float64))
 
 
 def transitions(store: Store, window: int = 1, window_decay: float = 1.0) -> sparse.csr_matrix:
@@ -86,11 +78,11 @@ def transitions(store: Store, window: int = 1, window_decay: float = 1.0) -> spa
     size = (store.num_items, store.num_items)
     counts = sparse.csr_matrix(size)
     for gap in range(1, min(window, len(items) - 1) + 1):
-        one = (user[gap:] == user[:-gap]) & (items[gap:] != items[:-gap])
-        if not one.any():  # histories of one user lie together: none is longer than this
+        moves = (user[gap:] == user[:-gap]) & (items[gap:] != items[:-gap])
+        if not moves.any():  # histories of one user lie together: none is longer than this
             break
-        weight = np.full(int(one.sum()), window_decay ** (gap - 1))
-        counts = counts + sparse.csr_matrix((weight, (items[:-gap][one], items[gap:][one])), shape=size)
+        weight = np.full(int(moves.sum()), window_decay ** (gap - 1))
+        counts = counts + sparse.csr_matrix((weight, (items[:-gap][moves], items[gap:][moves])), shape=size)
     return counts
 
 
