@@ -49,7 +49,7 @@ class FieldTokens:
     """One vector per field, and the first-order part of the logit."""
 
     tokens: Float[Tensor, "B F E"]
-    """In the order of the schema; of width 0 for a ranker that does not read them."""
+    """Fields in the order of the schema; of width 0 for a ranker that does not read them."""
     linear: Float[Tensor, "B"] | None = None
     """Bias plus one weight per id or number, summed; None where the ranker does not read it."""
     wanted: frozenset[str] = frozenset()
@@ -69,11 +69,13 @@ class FieldTokens:
 
 @dataclass(frozen=True)
 class RankerOutput:
-    """What a ranker returns."""
+    """Logits of a ranker, with captured layers and terms of the loss."""
 
     logits: Float[Tensor, "B"]
     captures: Mapping[str, Tensor] = field(default_factory=dict)
-    """Those wanted, [B, T, D], in order: `embedding`, `tokens`, `mixing_0`, `ffn_0`, ...; each ranker names its own."""
+    """Wanted outputs of layers, [B, T, D], in order: `embedding`, `tokens`, `mixing_0`, `ffn_0`, ...
+
+    Each ranker has names of its own."""
     aux: Mapping[str, Tensor] = field(default_factory=dict)
     """Scalars that are added to the loss under their names (the balance of experts)."""
 
@@ -93,7 +95,7 @@ class Ranker(nn.Module, ABC):
         """The logits of some impressions, and what the layers gave on the way."""
 
     def flops(self, fields: int, dim: int) -> Flops:
-        """What an impression of so many fields costs forward, by part (`Size` in `model.py` says what counts).
+        """FLOPs of one impression's forward pass by part, with so many fields of width `dim` (`Size` in `model.py`).
 
         Counted on shapes. None where that fails; a ranker whose kernels torch's counter does not know overrides it.
         """
@@ -101,10 +103,11 @@ class Ranker(nn.Module, ABC):
         tokens = torch.empty(rows, fields, dim, device="meta")
         events = tokens.new_empty(rows, self.events, dim) if self.events else None
         contexts = tuple(tokens.new_empty(rows, count, dim) for count in self.context_fields)
-        found = forward_flops(self, FieldTokens(tokens, tokens.new_empty(rows), contexts=contexts, events=events))
-        if found is None:
+        x = FieldTokens(tokens, tokens.new_empty(rows), contexts=contexts, events=events)
+        by_module = forward_flops(self, x)
+        if by_module is None:
             return {"ranker": None}
-        return {part: count // rows for part, count in by_part(found, self.flop_parts).items()}
+        return {part: count // rows for part, count in by_part(by_module, self.flop_parts).items()}
 
 
 class RankerSpec(Spec):
@@ -148,15 +151,15 @@ class ClickModel(nn.Module, ABC):
 
     @abstractmethod
     def raw_logits(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """Before calibration."""
+        """Logits before calibration."""
 
     def logits(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """Calibrated where the run is, in double precision: large ones stay apart."""
+        """Logits, calibrated where the run is, in double precision: large ones stay apart."""
         logits = self.raw_logits(batch).double()
         return logits if self.calibration is None else self.calibration(logits)
 
     def probabilities(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """Of a click, in double precision."""
+        """Probabilities of a click, in double precision."""
         return torch.sigmoid(self.logits(batch))
 
 

@@ -20,14 +20,7 @@ from torch import Tensor, nn
 from fullrank.core.checks import divided
 from fullrank.core.constraints import DropoutRate, Parts, Width, only_with
 from fullrank.core.spec import later
-from fullrank.models.ranking import (
-    Fields,
-    FieldTokens,
-    Ranker,
-    RankerOutput,
-    RankerSpec,
-    require_fields_to_cross,
-)
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
 from fullrank.models.ranking.dnn import Deep, xavier
 from fullrank.ops.ranking_layers import dropout
 
@@ -95,7 +88,7 @@ class AutoIntRanker(Ranker):
 
 
 class FieldAttention(nn.Module):
-    """One layer."""
+    """An attention layer over the fields (Eqs. 5 to 8)."""
 
     def __init__(self, dim: int, spec: AutoInt):
         super().__init__()
@@ -103,14 +96,15 @@ class FieldAttention(nn.Module):
         self.scale = (spec.width // spec.heads) ** -0.5 if spec.scale else 1.0
         mapped = spec.residual and (spec.residual_map == "always" or dim != spec.width)
         maps = [nn.Linear(dim, spec.width, bias=False) for _ in range(4 if mapped else 3)]
-        for one in maps:
-            xavier(one)
+        for linear in maps:
+            xavier(linear)
         self.query, self.key, self.value = maps[:3]
         self.residual = (maps[3] if mapped else nn.Identity()) if spec.residual else None
         self.norm = nn.LayerNorm(spec.width) if spec.norm else None
 
     def forward(self, x: Float[Tensor, "B F D"]) -> Float[Tensor, "B F W"]:
-        q, k, v = (one(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (self.query, self.key, self.value))
+        maps = (self.query, self.key, self.value)
+        q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in maps)
         shares = torch.softmax(q @ k.mT * self.scale, -1)
         if self.dropout and self.training:
             shares = dropout(shares, self.dropout)

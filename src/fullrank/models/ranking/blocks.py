@@ -109,7 +109,7 @@ Heads = Literal["mlp", "flatten", "mean", "mean_all"]
 
 
 class Blocks(RankerSpec):
-    """What RankMixer and RankElastor have in common; each declares its own defaults."""
+    """Settings that RankMixer and RankElastor share; each declares its own defaults."""
 
     tokens: Several = 16
     """T, tokens."""
@@ -146,19 +146,21 @@ class Blocks(RankerSpec):
                 code="no-sequences",
             )
         events = sequences * self.event_tokens
-        width = self.width or self._width(len(fields) * dim, self.tokens + events)
+        width, tokens = self.width, self.tokens + events
+        if width is None:
+            width = -(-len(fields) * dim // self.tokens)
+            width = -(-width // tokens) * tokens if self.mixing.divides else width
         return BlocksRanker(len(fields), dim, width, events, self)
-
-    def _width(self, inputs: int, tokens: int) -> int:
-        width = -(-inputs // self.tokens)
-        return -(-width // tokens) * tokens if self.mixing.divides else width
 
 
 class BlocksRanker(Ranker):
     flop_parts = {
-        "tokenise": "tokens", "event_map": "event_tokens", "mixings.*": "mixing_*", "feed_forwards.*": "ffn_*",
+        "tokenise": "tokens",
+        "event_map": "event_tokens",
+        "mixings.*": "mixing_*",
+        "feed_forwards.*": "ffn_*",
         "head": "head",
-    }  # fmt: skip
+    }
 
     def __init__(self, fields: int, dim: int, width: int, events: int, spec: Blocks):
         super().__init__()
@@ -196,8 +198,8 @@ class BlocksRanker(Ranker):
             outputs(f"mixing_{number}", mixed)
             tokens, more = feed_forward(tokens)
             outputs(f"ffn_{number}", tokens)
-            for name, value in more.items():
-                aux[name] = aux[name] + value if name in aux else value
+            for name, term in more.items():
+                aux[name] = aux[name] + term if name in aux else term
         return tokens, aux
 
 

@@ -74,7 +74,7 @@ class DCNv2Ranker(Ranker):
 
 
 class Cross(nn.Module):
-    """Eq. 1."""
+    """A cross layer with a full matrix (Eq. 1)."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -85,7 +85,7 @@ class Cross(nn.Module):
 
 
 class LowRankCross(nn.Module):
-    """Eqs. 4 to 7."""
+    """A cross layer as a mixture of low-rank experts (Eqs. 4 to 7)."""
 
     def __init__(self, width: int, rank: int, experts: int):
         super().__init__()

@@ -32,7 +32,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.models import Flops
 from fullrank.models.ranking import Fields, FieldTokens
-from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of, places_of
+from fullrank.models.ranking.fused import FusedTable, PlacedVectors, in_order, inside_of, places_of
 from fullrank.models.ranking.sequences import SequenceSpec
 from fullrank.models.ranking.sequences.pooled import Pooled
 from fullrank.models.ranking.sequences.reader import AttendedGroup, SequenceReader, in_parallel, members
@@ -75,17 +75,6 @@ class Embedding(Spec):
                 raise UserError(f"dims: {name!r} needs a width that differs from dim={self.dim}", code="invalid-width")
         return self
 
-    def build(
-        self,
-        fields: Fields,
-        reads: frozenset[str],
-        contexts: Sequence[Sequence[str]] = (),
-        sequences: SequenceSpec | None = None,
-        events: int = 0,
-    ) -> FieldEmbedding:
-        """For a ranker that reads these parts of `FieldTokens`, and so many of the newest events of each sequence."""
-        return FieldEmbedding(fields, reads, self, contexts, sequences or Pooled(), events)
-
 
 class FieldEmbedding(nn.Module):
     """Impressions -> `FieldTokens`, of which it makes what is read."""
@@ -93,31 +82,37 @@ class FieldEmbedding(nn.Module):
     def __init__(
         self,
         fields: Fields,
-        reads: frozenset[str],
         spec: Embedding,
-        contexts: Sequence[Sequence[str]],
-        sequences: SequenceSpec,
-        events: int,
+        reads: frozenset[str],
+        contexts: Sequence[Sequence[str]] = (),
+        sequences: SequenceSpec = Pooled(),
+        events: int = 0,
     ):
+        """For a ranker that reads these parts of `FieldTokens`, and so many of the newest events of each sequence."""
         super().__init__()
         self.fields, self.spec, self.events = tuple(fields), spec, events
-        self.numbers = sum(field.kind == "numeric" for field in fields)
+        numbers = len(places_of(fields, "numeric"))
         widths = _widths(fields, spec) if "tokens" in reads else {}
         sparse = spec.update != "adamw"
         groups = [members(group, fields) for group in (sequences.groups(fields) if "tokens" in reads else ())]
-        apart = {one.name for group in groups for one in group}
+        apart = {member.name for group in groups for member in group}
         self.tables = nn.ModuleList(
             FusedTable(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse, apart)
             for width in sorted(set(widths.values()), key=lambda width: (width != spec.dim, width))
         )
-        off = [p for p, field in enumerate(self.fields) if widths.get(field.name, spec.dim) != spec.dim]
-        self.projections = nn.ParameterDict({str(p): _xavier(widths[fields[p].name], spec.dim) for p in off})
-        linear, numbers = "linear" in reads, self.numbers > 0
+        projected = {p: widths[f.name] for p, f in enumerate(fields) if widths.get(f.name, spec.dim) != spec.dim}
+        self.projections = nn.ParameterDict(
+            {
+                str(p): nn.Parameter(nn.init.xavier_normal_(torch.empty(width, spec.dim)))
+                for p, width in projected.items()
+            }
+        )
+        linear = "linear" in reads
         self.linear_table = FusedTable(fields, {f.name for f in fields}, 1, spec.bags, sparse) if linear else None
         self.numeric = None
         if "tokens" in reads and numbers:
-            self.numeric = Numbers(self.numbers, spec.dim, spec.std, (2 / (1 + spec.dim)) ** 0.5)
-        self.linear_numeric = Numbers(self.numbers, 1, spec.std, spec.std) if linear and numbers else None
+            self.numeric = Numbers(numbers, spec.dim, spec.std, (2 / (1 + spec.dim)) ** 0.5)
+        self.linear_numeric = Numbers(numbers, 1, spec.std, spec.std) if linear and numbers else None
         self.bias = nn.Parameter(torch.zeros(())) if linear else None
         _check_contexts(fields, contexts)
         self.groups = len(contexts)
@@ -132,14 +127,14 @@ class FieldEmbedding(nn.Module):
             nn.init.normal_(table.table, std=spec.std)
         self.attended = nn.ModuleList()
         for group in groups:
-            sizes = [widths[one.name] for one in group]
+            sizes = [widths[member.name] for member in group]
             self.attended.append(AttendedGroup(group, sizes, sequences.build(sum(sizes))))
         self.reader = SequenceReader(fields, sequences, [group for group in groups if len(group) > 1])
         read = [*self.reader.searched, *self.reader.together]
-        self.parallel = in_parallel([one.bag for one in group] for group in read if len(group) > 1)
+        self.parallel = in_parallel([member.bag for member in group] for group in read if len(group) > 1)
         """Numbers of the bags that are read event by event, those of the same events together."""
         self.equally_long = self.parallel if sequences.uneven == "error" else []
-        """Those of them that must have equally many values in every row."""
+        """Groups of `parallel` that must have equally many values in every row."""
         self.padded = False
         """Whether histories are computed with their padding, as the references and exported graphs do."""
         self.most = EVENTS if sequences.most is None else sequences.most
@@ -158,19 +153,19 @@ class FieldEmbedding(nn.Module):
         return sum(p.numel() for part in parts if part is not None for p in part.parameters())
 
     def flops(self, events: int | None = None) -> Flops:
-        """Of one impression: the projections of fields that are stored at another width, and the attention to histories
+        """FLOPs of one impression: projections of fields that are stored at another width, and attention to histories
         of so many events each (else 50, or as many as hard search keeps).
 
         A formula, since look-ups of ragged bags cannot run on shapes.
         """
-        found: Flops = {}
+        flops: Flops = {}
         if self.projections:
             places = [*self.projections, *map(str, places_of(self.fields, "sequence") * self.events)]
-            found["projections"] = 2 * sum(self.projections[p].numel() for p in places if p in self.projections)
+            flops["projections"] = 2 * sum(self.projections[p].numel() for p in places if p in self.projections)
         if len(self.attended):
             weights = [p.numel() for part in self.attended for p in part.parameters() if p.ndim == 2]
-            found["attention"] = 2 * sum(weights) * (self.most if events is None else events)
-        return found
+            flops["attention"] = 2 * sum(weights) * (self.most if events is None else events)
+        return flops
 
     def forward(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> FieldTokens:
         batch = self.reader(batch)
@@ -183,14 +178,14 @@ class FieldEmbedding(nn.Module):
         """l2 / 2 times the squared norm of the vectors."""
         whole, batch = self.spec.l2_on == "table", self.reader(batch)
         parts = [t.table.square().sum() if whole else t.squared(batch) for t in self._all_tables()]
-        numbers = [one for one in (self.numeric, self.linear_numeric) if one is not None]
-        parts += [vectors.square().sum() for one in numbers for vectors in one.parameters()]
+        numbers = [part for part in (self.numeric, self.linear_numeric) if part is not None]
+        parts += [vectors.square().sum() for part in numbers for vectors in part.parameters()]
         return torch.stack(parts).sum() * (self.spec.l2 / 2)
 
     def _tokens(self, batch: Impressions) -> Float[Tensor, "B F E"]:
         if not len(self.tables) and self.numeric is None:
             return batch.numeric.new_zeros(batch.categorical.shape[0], len(self.fields), 0)
-        parts: Found = [part for table in self.tables for part in table(batch)]
+        parts: PlacedVectors = [part for table in self.tables for part in table(batch)]
         if len(self.attended):
             parts += self._attended(batch, parts)
         if self.numeric is not None:
@@ -203,30 +198,30 @@ class FieldEmbedding(nn.Module):
             return batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph cannot take len(batch)
         return in_order(self.contexts[str(group)](batch), {})
 
-    def _attended(self, batch: Impressions, parts: Found) -> Found:
+    def _attended(self, batch: Impressions, parts: PlacedVectors) -> PlacedVectors:
         """The vectors of the sequences that are not pooled; `parts` have those of their targets."""
-        fields = {place: vectors[:, n] for places, vectors in parts for n, place in enumerate(places)}
-        found: Found = []
+        fields = {position: vectors[:, n] for places, vectors in parts for n, position in enumerate(places)}
+        attended: PlacedVectors = []
         for group in self.attended:
             assert isinstance(group, AttendedGroup)
-            tables = [self._table(one.name) for one in group.members]
-            found += group(batch, fields, tables, padded=self.padded)
-        return found
+            tables = [self._table(member.name) for member in group.members]
+            attended += group(batch, fields, tables, padded=self.padded)
+        return attended
 
     def _newest(self, batch: Impressions) -> Float[Tensor, "B n E"]:
         """The vectors of each sequence's last events, the newest first; zeros where a history has fewer."""
-        several = places_of(self.fields, "bag", "sequence")
-        back, found = torch.arange(self.events, device=batch.categorical.device), []
-        for place in places_of(self.fields, "sequence"):
-            bag = batch.bags[several.index(place)]
+        back, newest = torch.arange(self.events, device=batch.categorical.device), []
+        for position, bag in zip(places_of(self.fields, "bag", "sequence"), batch.bags, strict=True):
+            field = self.fields[position]
+            if field.kind == "bag":
+                continue
             at = bag.lengths[:, None] - 1 - back
             ids = nn.functional.pad(inside_of(bag)[1], (0, 1))  # a bag may have no column
-            ids = ids.gather(1, at.clamp_min(0).long())
-            vectors = self._table(self.fields[place].name).rows(self.fields[place].name, ids)
-            matrix = self.projections.get(str(place))
+            vectors = self._table(field.name).rows(field.name, ids.gather(1, at.clamp_min(0).long()))
+            matrix = self.projections.get(str(position))
             vectors = vectors if matrix is None else vectors @ matrix
-            found.append(torch.where((at >= 0)[..., None], vectors, 0.0))
-        return torch.cat(found, 1)
+            newest.append(torch.where((at >= 0)[..., None], vectors, 0.0))
+        return torch.cat(newest, 1)
 
     def _table(self, name: str) -> FusedTable:
         """The table that holds a field."""
@@ -254,27 +249,28 @@ class Numbers(nn.Module):
 
 def _widths(fields: Fields, spec: Embedding) -> dict[str, int]:
     """Width of each field that has ids; one that shares a table has its owner's."""
-    own = {field.name: spec.dim for field in fields if field.kind != "numeric" and field.shares is None}
+    widths = dict.fromkeys(_owners(fields), spec.dim)
     for name, width in spec.dims:
-        if name not in own:
-            raise _no_own_table("embedding.dims", name, own)
-        own[name] = width
-    return {f.name: own[f.shares or f.name] for f in fields if f.kind != "numeric"}
+        if name not in widths:
+            raise _no_table("embedding.dims", name, widths)
+        widths[name] = width
+    return {f.name: widths[f.shares or f.name] for f in fields if f.kind != "numeric"}
+
+
+def _owners(fields: Fields) -> list[str]:
+    """Names of the fields that have ids and a table of their own."""
+    return [field.name for field in fields if field.kind != "numeric" and field.shares is None]
 
 
 def _check_contexts(fields: Fields, contexts: Sequence[Sequence[str]]) -> None:
     """Raise `UserError` unless every group names fields that have ids and no table of another, each once."""
-    own = [field.name for field in fields if field.kind != "numeric" and field.shares is None]
+    owners = _owners(fields)
     for names in contexts:
         check_once(names, "a context", "each field stands once", code="repeated-field")
         for name in names:
-            if name not in own:
-                raise _no_own_table("a context", name, own)
+            if name not in owners:
+                raise _no_table("a context", name, owners)
 
 
-def _no_own_table(setting: str, name: str, own: Iterable[str]) -> UserError:
-    return no_such(f"{setting}: no field with a table of its own is called", name, own, code="unknown-field")
-
-
-def _xavier(inner: int, outer: int) -> nn.Parameter:
-    return nn.Parameter(nn.init.xavier_normal_(torch.empty(inner, outer)))
+def _no_table(setting: str, name: str, owners: Iterable[str]) -> UserError:
+    return no_such(f"{setting}: no field with a table of its own is called", name, owners, code="unknown-field")

@@ -78,12 +78,12 @@ class FinalMLPRanker(Ranker):
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         outputs, flat = x.layer_outputs(), x.tokens.flatten(1)
-        one = other = flat
+        selected = [flat, flat]
         if len(self.gates):
-            one, other = (flat * gate(context) for gate, context in zip(self.gates, x.contexts, strict=True))
-            outputs("selected_0", one.view(x.tokens.shape))
-            outputs("selected_1", other.view(x.tokens.shape))
-        return RankerOutput(self.fusion(self.first(one), self.second(other)), outputs)
+            selected = [flat * gate(context) for gate, context in zip(self.gates, x.contexts, strict=True)]
+            for number, fields in enumerate(selected):
+                outputs(f"selected_{number}", fields.view(x.tokens.shape))
+        return RankerOutput(self.fusion(self.first(selected[0]), self.second(selected[1])), outputs)
 
 
 class Gate(nn.Module):
@@ -93,9 +93,9 @@ class Gate(nn.Module):
         super().__init__()
         self.learned = None if fields else nn.Parameter(torch.randn(dim) * STD)
         self.layers, inner = nn.Sequential(), dim * max(1, fields)
-        for one in hidden:
-            self.layers.extend([xavier(nn.Linear(inner, one)), nn.ReLU(inplace=True)])
-            inner = one
+        for outer in hidden:
+            self.layers.extend([xavier(nn.Linear(inner, outer)), nn.ReLU(inplace=True)])
+            inner = outer
         self.layers.append(xavier(nn.Linear(inner, width)))
 
     def forward(self, context: Float[Tensor, "B C E"]) -> Tensor:
@@ -130,14 +130,14 @@ def bilinear(
 ) -> Float[Tensor, "B"]:
     """linear . y + sum_h x_h^T W_h y_h, as (x_h^T W_h + linear_h) . y_h: the linear part begins the product."""
     heads = len(weight)
-    left, right = (one.unflatten(1, (heads, -1)).transpose(0, 1) for one in (x, y))
+    left, right = (side.unflatten(1, (heads, -1)).transpose(0, 1) for side in (x, y))
     return (torch.baddbmm(linear.view(heads, 1, -1), left, weight) * right).sum((0, 2))
 
 
 def bilinear_reference(
     x: Float[Tensor, "B P"], y: Float[Tensor, "B Q"], weight: Float[Tensor, "H R S"], linear: Float[Tensor, "Q"]
 ) -> Float[Tensor, "B"]:
-    """The same, product by product."""
+    """`bilinear`, product by product."""
     heads, rows, columns = weight.shape
     out = y @ linear
     for h in range(heads):

@@ -39,7 +39,7 @@ def pairs(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
 
 
 def pairs_reference(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
-    """The same, pair by pair."""
+    """`pairs`, one pair after the other."""
     total = tokens.new_zeros(len(tokens))
     for f in range(tokens.shape[1]):
         for g in range(f):

@@ -104,7 +104,7 @@ def transposed(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
 
 
 def transposed_reference(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-    """The same, block by block."""
+    """`transposed`, block by block."""
     tokens, part, out = x.shape[1], x.shape[2] // x.shape[1], x.clone()
     for i in range(tokens):
         for j in range(tokens):

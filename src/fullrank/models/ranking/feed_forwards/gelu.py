@@ -71,9 +71,9 @@ class GeluFeedForward(FeedForward):
 def perceptron(x: Tensor, *weights: Tensor, p: float = 0.0) -> Tensor:
     """Layers of one token (or of all): first the matrices, then as many biases; GELU and dropout between layers."""
     layers = len(weights) // 2
-    for place in range(layers):
-        x = affine(x, weights[place], weights[layers + place])
-        if place < layers - 1:
+    for layer in range(layers):
+        x = affine(x, weights[layer], weights[layers + layer])
+        if layer < layers - 1:
             x = dropout(F.gelu(x), p)
     return x
 

@@ -114,8 +114,8 @@ class GluFeedForward(GatedUnit, FeedForward):
 
     def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
         out = x
-        for one in self.units:
-            out = one.unit(out)
+        for unit in self.units:
+            out = unit.unit(out)
             if self.dropout and self.training:
                 out = dropout(out, self.dropout)
         if self.closing is not None:
@@ -124,16 +124,16 @@ class GluFeedForward(GatedUnit, FeedForward):
 
     def start_near_identity(self, blocks: int) -> None:
         """W_r = I, and what is added to the path that they open is divided by sqrt(2 blocks)."""
-        if not self.outer_skip and (self.closing is not None or any(one.turn is not None for one in self.units)):
+        if not self.outer_skip and (self.closing is not None or any(unit.turn is not None for unit in self.units)):
             raise UserError(
                 "initial=identity needs a way past the random maps of a block: set feed_forward.outer_skip=true, or "
                 "leave out feed_forward.closing and other widths in feed_forward.hidden",
                 code="no-identity-path",
             )
         with torch.no_grad():
-            for one in self.units:
-                one.residual.copy_(torch.eye(one.residual.shape[-1]))
-            for last in [one.last for one in self.units] if self.closing is None else [self.closing[0]]:
+            for unit in self.units:
+                unit.residual.copy_(torch.eye(unit.residual.shape[-1]))
+            for last in [unit.last for unit in self.units] if self.closing is None else [self.closing[0]]:
                 last.div_((2 * blocks) ** 0.5)
 
 
@@ -149,14 +149,14 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def gated(x: Tensor, gate: Tensor, value: Tensor, down: Tensor, residual: Tensor, *bias: Tensor) -> Tensor:
     """Eq. 4 for one token (or for all)."""
-    one, two, three = bias or (None, None, None)
-    return affine(F.gelu(affine(x, gate, one)) * affine(x, value, two), down, three) + x @ residual
+    of_gate, of_value, of_down = bias or (None, None, None)
+    return affine(F.gelu(affine(x, gate, of_gate)) * affine(x, value, of_value), down, of_down) + x @ residual
 
 
 def gated_with_skip(
     x: Tensor, skip: Tensor, gate: Tensor, value: Tensor, down: Tensor, residual: Tensor, *bias: Tensor
 ) -> Tensor:
-    """The form of the authors' code."""
-    one, two, three = bias or (None, None, None)
-    lifted = x @ skip + F.gelu(affine(x, gate, one))
-    return affine(lifted * affine(x, value, two), down, three) + x @ residual
+    """`gated` with a linear skip inside the gate (the authors' code)."""
+    of_gate, of_value, of_down = bias or (None, None, None)
+    lifted = x @ skip + F.gelu(affine(x, gate, of_gate))
+    return affine(lifted * affine(x, value, of_value), down, of_down) + x @ residual

@@ -39,13 +39,13 @@ class TargetPooling(nn.Module, ABC):
     def forward(
         self, target: Float[Tensor, "B W"], events: Float[Tensor, "E W"], rows: Int[Tensor, "E"]
     ) -> Float[Tensor, "B W"]:
-        """Of packed events; each row has one at least."""
+        """One vector for each row of packed events; each row has an event at least."""
 
     @abstractmethod
     def padded(
         self, target: Float[Tensor, "B W"], events: Float[Tensor, "B L W"], inside: Bool[Tensor, "B L"]
     ) -> Float[Tensor, "B W"]:
-        """The reference, of padded events, and what exported graphs compute."""
+        """`forward` of padded events: the reference, and the form of exported graphs."""
 
 
 class SequenceSpec(Spec):

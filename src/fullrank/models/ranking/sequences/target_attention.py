@@ -26,13 +26,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError, no_effect
 from fullrank.models.ranking import Fields
 from fullrank.models.ranking.dnn import Deep, xavier
-from fullrank.models.ranking.sequences import (
-    Groups,
-    SequenceSpec,
-    TargetPooling,
-    require_targets,
-    with_target,
-)
+from fullrank.models.ranking.sequences import Groups, SequenceSpec, TargetPooling, require_targets, with_target
 
 
 class TargetAttention(SequenceSpec):
