@@ -1,10 +1,11 @@
 """Ranking (CTR) models: the fields of an impression -> the logit of a click.
 
-The room's contract: a `RankerSpec` whose ``build(fields, dim)`` gives a `Ranker`; `fields` are the `FieldInfo`s in the
-order of the schema (one token each) and `dim` the width of a token. FLOPs are counted: nothing has to be written.
+The room's contract: a `RankerSpec` whose ``build(fields, dim)`` gives a `Ranker`; `fields` are the
+`FieldInfo`s in the order of the schema (one token each) and `dim` the width of a token. FLOPs are
+counted: nothing has to be written.
 
-Letters, beside those of `data/batch.py`: F fields of all kinds, E width of a field's vector, T tokens, D width of a
-token, W width of a flat vector.
+Letters, beside those of `data/batch.py`: F fields of all kinds, E width of a field's vector, T
+tokens, D width of a token, W width of a flat vector.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class FieldTokens:
     fewer."""
 
     def layer_outputs(self) -> LayerOutputs:
-        """Where a ranker puts the outputs of its layers; the tokens themselves are `embedding`."""
+        """A dict for the outputs of a ranker's layers, with the tokens themselves as `embedding`."""
         outputs = LayerOutputs(self.wanted)
         outputs("embedding", self.tokens)
         return outputs
@@ -84,11 +85,11 @@ class Ranker(nn.Module, ABC):
     """`FieldTokens` -> `RankerOutput`."""
 
     events: int = 0
-    """How many vectors it reads of `FieldTokens.events`."""
+    """Number of vectors that it reads of `FieldTokens.events`."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "ranker"}
     """The parts of `flops` by the submodules that compute them (`fullrank.ops.model_cost.by_part`)."""
     context_fields: tuple[int, ...] = ()
-    """How many fields each of the `contexts` that it reads has."""
+    """Number of fields of each of the `contexts` that it reads."""
 
     @abstractmethod
     def forward(self, x: FieldTokens) -> RankerOutput:
@@ -97,7 +98,8 @@ class Ranker(nn.Module, ABC):
     def flops(self, fields: int, dim: int) -> Flops:
         """FLOPs of one impression's forward pass by part, with so many fields of width `dim` (`Size` in `model.py`).
 
-        Counted on shapes. None where that fails; a ranker whose kernels torch's counter does not know overrides it.
+        Counted on shapes. None where that fails; a ranker whose kernels torch's counter does not
+        know overrides it.
         """
         rows = 2  # batch norm refuses one in training
         tokens = torch.empty(rows, fields, dim, device="meta")
@@ -120,7 +122,7 @@ class RankerSpec(Spec):
 
     @property
     def reads_events(self) -> int:
-        """How many of the newest events of each sequence it reads, as `FieldTokens.events`."""
+        """Number of newest events of each sequence that it reads, as `FieldTokens.events`."""
         return 0
 
     @property

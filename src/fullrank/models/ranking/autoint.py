@@ -3,8 +3,9 @@
     a^h = softmax_g(<W_Q^h v_f, W_K^h v_g>),  v'_f = ReLU([sum_g a^h_fg W_V^h v_g]_h + W_Res v_f)     (Eqs. 5 to 8)
     logit = w . [v'_1; ...; v'_F]  (+ MLP: AutoInt+)  (+ linear: `wide`)
 
-Differs: as FuxiCTR offers, `residual_map` may leave W_Res out where a layer keeps the width, `scale` divides the scores
-by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual; all are off, as in the paper.
+Differs: as FuxiCTR offers, `residual_map` may leave W_Res out where a layer keeps the width,
+`scale` divides the scores by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual;
+all are off, as in the paper.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Calibration of click probabilities: a rising function of the logit, behind a trained model (fitted in
 `training/calibrate.py`).
 
-A function that rises everywhere keeps the order of impressions: auc, gauc and lists do not change. N rows, K knots.
+A function that rises everywhere keeps the order of impressions: auc, gauc and lists do not change.
+N rows, K knots.
 """
 
 from __future__ import annotations

@@ -2,22 +2,25 @@
 
     token_f = table[offset_f + id_f]  (categorical);  mean or sum of such rows  (bag);  x_f w_f, w_f in R^E  (numeric)
 
-One gather serves all categorical fields, where a list of tables needs one per field. A row whose value is missing has
-id 0, a bag without values takes that id, a missing number has a vector of its own; id 1 is every unknown value.
-Starting values N(0, 1e-4), and Xavier for the vectors of numbers, are FuxiCTR's.
+One gather serves all categorical fields, where a list of tables needs one per field. A row whose
+value is missing has id 0, a bag without values takes that id, a missing number has a vector of its
+own; id 1 is every unknown value. Starting values N(0, 1e-4), and Xavier for the vectors of numbers,
+are FuxiCTR's.
 
-Behaviour sequences become vectors as `model.sequences` says (`models/ranking/sequences`): pooled like bags, or attended
-by the target. Hard search shortens them before anything is looked up.
+Behaviour sequences become vectors as `model.sequences` says (`models/ranking/sequences`): pooled
+like bags, or attended by the target. Hard search shortens them before anything is looked up.
 
-Fields of another width (`dims`) lie in a table of that width and are projected to the common one without a bias.
+Fields of another width (`dims`) lie in a table of that width and are projected to the common one
+without a bias.
 
-The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on: rows`), or of the
-whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
+The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on:
+rows`), or of the whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -54,7 +57,7 @@ class Embedding(Spec):
     std: float = Field(1e-4, gt=0, le=1e3)
     """Standard deviation of starting values."""
     bags: Literal["mean", "sum"] = "mean"
-    """How the values of a bag or a sequence become one vector."""
+    """Mean or sum of the vectors of a bag's or a sequence's values."""
     l2: Factor = 0.0
     """Weight of the squared norm of the vectors (halved) in the loss."""
     l2_on: Annotated[Literal["rows", "table"] | None, only_with("l2")] = None
@@ -91,40 +94,41 @@ class FieldEmbedding(nn.Module):
         """For a ranker that reads these parts of `FieldTokens`, and so many of the newest events of each sequence."""
         super().__init__()
         self.fields, self.spec, self.events = tuple(fields), spec, events
+        tokens, linear, dim = "tokens" in reads, "linear" in reads, spec.dim
         numbers = len(places_of(fields, "numeric"))
-        widths = _widths(fields, spec) if "tokens" in reads else {}
-        sparse = spec.update != "adamw"
-        groups = [members(group, fields) for group in (sequences.groups(fields) if "tokens" in reads else ())]
+        widths = _widths(fields, spec) if tokens else {}
+        groups = [members(group, fields) for group in (sequences.groups(fields) if tokens else ())]
         apart = {member.name for group in groups for member in group}
+        fused = partial(FusedTable, fields, mode=spec.bags, sparse=spec.update != "adamw")
+        # vectors: a table for each width, that of the tokens first, and projections of the others to it
         self.tables = nn.ModuleList(
-            FusedTable(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse, apart)
-            for width in sorted(set(widths.values()), key=lambda width: (width != spec.dim, width))
+            fused({n for n, w in widths.items() if w == width}, width, apart=apart)
+            for width in sorted(set(widths.values()), key=lambda width: (width != dim, width))
         )
-        projected = {p: widths[f.name] for p, f in enumerate(fields) if widths.get(f.name, spec.dim) != spec.dim}
-        self.projections = nn.ParameterDict(
-            {
-                str(p): nn.Parameter(nn.init.xavier_normal_(torch.empty(width, spec.dim)))
-                for p, width in projected.items()
-            }
-        )
-        linear = "linear" in reads
-        self.linear_table = FusedTable(fields, {f.name for f in fields}, 1, spec.bags, sparse) if linear else None
-        self.numeric = None
-        if "tokens" in reads and numbers:
-            self.numeric = Numbers(numbers, spec.dim, spec.std, (2 / (1 + spec.dim)) ** 0.5)
+        self.projections = nn.ParameterDict()
+        for position, field in enumerate(fields):
+            if (width := widths.get(field.name, dim)) != dim:
+                matrix = nn.init.xavier_normal_(torch.empty(width, dim))
+                self.projections[str(position)] = nn.Parameter(matrix)
+        # the first-order part, and the vectors of numbers
+        self.linear_table = fused({field.name for field in fields}, 1) if linear else None
+        self.numeric = Numbers(numbers, dim, spec.std, (2 / (1 + dim)) ** 0.5) if tokens and numbers else None
         self.linear_numeric = Numbers(numbers, 1, spec.std, spec.std) if linear and numbers else None
         self.bias = nn.Parameter(torch.zeros(())) if linear else None
-        _check_contexts(fields, contexts)
+        # second vectors of groups of fields
+        owners = _owners(fields)
+        for names in contexts:
+            check_once(names, "a context", "each field stands once", code="repeated-field")
+            for name in names:
+                if name not in owners:
+                    raise _no_table("a context", name, owners)
         self.groups = len(contexts)
         self.contexts = nn.ModuleDict(
-            {
-                str(group): FusedTable(fields, set(names), spec.dim, spec.bags, sparse)
-                for group, names in enumerate(contexts)
-                if names
-            }
+            {str(group): fused(set(names), dim) for group, names in enumerate(contexts) if names}
         )
         for table in self._all_tables():
             nn.init.normal_(table.table, std=spec.std)
+        # histories that are attended, and how they are read
         self.attended = nn.ModuleList()
         for group in groups:
             sizes = [widths[member.name] for member in group]
@@ -171,7 +175,12 @@ class FieldEmbedding(nn.Module):
         batch = self.reader(batch)
         tokens = self._tokens(batch)
         linear = None if self.linear_table is None else self._linear(batch)
-        contexts = tuple(self._context(group, batch) for group in range(self.groups))
+        contexts = tuple(  # the fields of each group in the order of the schema, perhaps none
+            in_order(self.contexts[group](batch), {})
+            if group in self.contexts
+            else batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph cannot take len(batch)
+            for group in map(str, range(self.groups))
+        )
         return FieldTokens(tokens, linear, wanted, contexts, self._newest(batch) if self.events else None)
 
     def penalty(self, batch: Impressions) -> Float[Tensor, ""]:
@@ -191,12 +200,6 @@ class FieldEmbedding(nn.Module):
         if self.numeric is not None:
             parts.append((places_of(self.fields, "numeric"), self.numeric(batch.numeric, batch.missing)))
         return in_order(parts, dict(self.projections.items()))
-
-    def _context(self, group: int, batch: Impressions) -> Float[Tensor, "B C E"]:
-        """The fields of a group in the order of the schema, perhaps none."""
-        if str(group) not in self.contexts:
-            return batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph cannot take len(batch)
-        return in_order(self.contexts[str(group)](batch), {})
 
     def _attended(self, batch: Impressions, parts: PlacedVectors) -> PlacedVectors:
         """The vectors of the sequences that are not pooled; `parts` have those of their targets."""
@@ -260,16 +263,6 @@ def _widths(fields: Fields, spec: Embedding) -> dict[str, int]:
 def _owners(fields: Fields) -> list[str]:
     """Names of the fields that have ids and a table of their own."""
     return [field.name for field in fields if field.kind != "numeric" and field.shares is None]
-
-
-def _check_contexts(fields: Fields, contexts: Sequence[Sequence[str]]) -> None:
-    """Raise `UserError` unless every group names fields that have ids and no table of another, each once."""
-    owners = _owners(fields)
-    for names in contexts:
-        check_once(names, "a context", "each field stands once", code="repeated-field")
-        for name in names:
-            if name not in owners:
-                raise _no_table("a context", name, owners)
 
 
 def _no_table(setting: str, name: str, owners: Iterable[str]) -> UserError:

@@ -3,13 +3,15 @@
     x_k = MLP_k(g_k * [v_1; ...; v_F]),  g_k = 2 sigmoid(MLP(c_k)),  k = 1, 2           (stream-specific selection)
     logit = b + w_1 . x_1 + w_2 . x_2 + sum_h x_{1,h}^T W_h x_{2,h}                       (stream-level aggregation)
 
-arXiv:2304.00902. c_k holds vectors of a few fields (those of the user for one gate, those of the item for the other),
-or one learned vector where no field is named. x_{k,h} is part h of x_k cut into `heads` parts; without gates the two
-perceptrons read the same and the model is the paper's DualMLP with the bilinear fusion.
+arXiv:2304.00902. c_k holds vectors of a few fields (those of the user for one gate, those of the
+item for the other), or one learned vector where no field is named. x_{k,h} is part h of x_k cut
+into `heads` parts; without gates the two perceptrons read the same and the model is the paper's
+DualMLP with the bilinear fusion.
 
-The fields of c_k have tables of their own, beside those of v, as in the authors' code (FuxiCTR); the paper leaves it
-open. Differs: the learned vector starts at random. From zeros, with zero biases behind it, every ReLU stands at its
-kink, where no gradient passes, so that in FuxiCTR only the last bias of such a gate ever learns.
+The fields of c_k have tables of their own, beside those of v, as in the authors' code (FuxiCTR);
+the paper leaves it open. Differs: the learned vector starts at random. From zeros, with zero biases
+behind it, every ReLU stands at its kink, where no gradient passes, so that in FuxiCTR only the last
+bias of such a gate ever learns.
 """
 
 from __future__ import annotations

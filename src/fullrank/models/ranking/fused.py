@@ -44,7 +44,14 @@ class FusedTable(nn.Module):
         """`apart` are sequences whose rows lie here and whose vectors are made elsewhere."""
         super().__init__()
         self.fields, self.mode, self.sparse = tuple(fields), mode, sparse
-        self.starts, rows = _starts(fields, names)
+        self.starts: dict[str, int] = {}
+        """First row of each field in the table."""
+        rows = 0
+        for field in fields:
+            if field.name in names and field.kind != "numeric" and field.shares is None:
+                self.starts[field.name] = rows
+                rows += field.size
+        self.starts |= {f.name: self.starts[f.shares] for f in fields if f.name in names and f.shares is not None}
         categorical, several = places_of(fields, "categorical"), places_of(fields, "bag", "sequence")
         columns = [column for column, p in enumerate(categorical) if fields[p].name in self.starts]
         self.columns = None if len(columns) == len(categorical) else columns
@@ -85,18 +92,15 @@ class FusedTable(nn.Module):
         """The vectors of some ids of a field."""
         return F.embedding(ids + self.starts[name], self.table, sparse=self.sparse)
 
-    def used(self, batch: Impressions) -> Float[Tensor, "n E"]:
-        """The rows that occur in a batch, each once."""
-        return F.embedding(distinct(self._every(batch), len(self.table)), self.table, sparse=self.sparse)
-
     def squared(self, batch: Impressions) -> Float[Tensor, ""]:
-        """The squared norm of the rows in `used`.
+        """The squared norm of the rows that occur in a batch, each once.
 
-        Of a table that is small beside the batch all rows are squared and those that occur are added: cheaper than to
-        gather rows and to scatter their gradients.
+        Of a table that is small beside the batch all rows are squared and those that occur are
+        added: cheaper than to gather rows and to scatter their gradients.
         """
         if self.sparse or len(self.table) > self.offsets.numel() * len(batch):
-            return self.used(batch).square().sum()
+            rows = distinct(self._every(batch), len(self.table))
+            return F.embedding(rows, self.table, sparse=self.sparse).square().sum()
         occurs = torch.zeros(len(self.table), dtype=self.table.dtype, device=self.table.device)
         occurs[self._every(batch)] = 1.0
         return torch.mv(self.table.square().T, occurs).sum()
@@ -172,15 +176,3 @@ def _runs(places: Sequence[int], alone: Collection[str]) -> list[list[int]]:
         else:
             runs.append([position])
     return runs
-
-
-def _starts(fields: Fields, names: Collection[str]) -> tuple[dict[str, int], int]:
-    """Where each field of `names` begins, and the number of rows."""
-    starts: dict[str, int] = {}
-    rows = 0
-    for field in fields:
-        if field.name in names and field.kind != "numeric" and field.shares is None:
-            starts[field.name] = rows
-            rows += field.size
-    shared = {f.name: starts[f.shares] for f in fields if f.name in names and f.shares is not None}
-    return starts | shared, rows

@@ -1,11 +1,13 @@
 """LightGBM: boosted decision trees on the fields of impressions (Ke et al., NIPS 2017), a baseline for rankers.
 
-What trees read of an impression: the ids of categorical fields as categories, missing and unknown ones two of them;
-numbers, NaN where missing; of a bag the first id and the count, of a sequence the newest id and the count.
+What trees read of an impression: the ids of categorical fields as categories, missing and unknown
+ones two of them; numbers, NaN where missing; of a bag the first id and the count, of a sequence the
+newest id and the count.
 
-Weights of a run are the model in LightGBM's own text format, as bytes of one tensor: no pickle, and hashed like all
-weights. Needs the extra `lightgbm`. `training/trees.py` fits it, by these settings of `training`: `max_epochs` (trees),
-`lr`, `patience` (trees without a better `evaluation.selection`) and `keep`.
+Weights of a run are the model in LightGBM's own text format, as bytes of one tensor: no pickle, and
+hashed like all weights. Needs the extra `lightgbm`. `training/trees.py` fits it, by these settings
+of `training`: `max_epochs` (trees), `lr`, `patience` (trees without a better
+`evaluation.selection`) and `keep`.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class BoostedTrees(ClickModel):
 
     @property
     def width(self) -> int:
-        """How many columns trees read."""
+        """Number of columns that trees read."""
         return len(self.fields) + len(places_of(self.fields, "bag", "sequence"))
 
     def columns(self, batch: Impressions) -> Float[np.ndarray, "B C"]:

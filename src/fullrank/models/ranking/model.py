@@ -30,7 +30,8 @@ from fullrank.models.ranking.sequences.pooled import Pooled
 class RankingModel(Spec):
     """A ranking model trained by gradient descent on impressions."""
 
-    kind: Literal["click"] = "click"  # what spec.json has always called it; the problem is `ranking`
+    # what spec.json has always called it; the problem is `ranking`
+    kind: Literal["click"] = "click"
     embedding: Embedding = Embedding()
     """Fields -> vectors."""
     ranker: Annotated[RankerSpec, Room("rankers")] = DCNv2()
@@ -55,13 +56,15 @@ class RankingModel(Spec):
 class Size:
     """Parameters and FLOPs of a ranking model, counted on shapes before it runs.
 
-    Parameters are those of the look-ups (tables, vectors of numbers, first-order weights) and the dense ones, which
-    every impression passes through. FLOPs are those of one impression's forward pass: two for each multiplication with
-    its addition in a matrix product. Biases, norms, activations, sums, element-wise products and look-ups are not
-    counted, so that lr and fm have none; training takes about three times as many. Torch counts them
-    (`ops/model_cost.py`); all experts of a mixture are computed and counted.
+    Parameters are those of the look-ups (tables, vectors of numbers, first-order weights) and the
+    dense ones, which every impression passes through. FLOPs are those of one impression's forward
+    pass: two for each multiplication with its addition in a matrix product. Biases, norms,
+    activations, sums, element-wise products and look-ups are not counted, so that lr and fm have
+    none; training takes about three times as many. Torch counts them (`ops/model_cost.py`); all
+    experts of a mixture are computed and counted.
 
-    Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the machine.
+    Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the
+    machine.
     """
 
     embedding: int

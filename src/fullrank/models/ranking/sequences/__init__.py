@@ -1,12 +1,14 @@
 """Behaviour sequences: the events of a history, and the target that is looked at -> one vector for each sequence.
 
-The room's contract: a `SequenceSpec` that says by `groups` of which sequences it makes vectors itself, and whose
-``build(width)`` gives the `TargetPooling` of a group. The target of a sequence is the categorical field whose table it
-shares (`SequenceOf.shares`). All other sequences, and bags, are pooled where they are looked up (`embedding.bags`).
+The room's contract: a `SequenceSpec` that says by `groups` of which sequences it makes vectors
+itself, and whose ``build(width)`` gives the `TargetPooling` of a group. The target of a sequence is
+the categorical field whose table it shares (`SequenceOf.shares`). All other sequences, and bags,
+are pooled where they are looked up (`embedding.bags`).
 
-Events are packed: E events of all rows behind each other, W numbers each, and the row of each. A row without events has
-one, the missing value. Sequences of one group run in parallel: value i of each is of the same event. The first has a
-target; the others may be what is known of events alone, such as ratings, of which a target says nothing.
+Events are packed: E events of all rows behind each other, W numbers each, and the row of each. A
+row without events has one, the missing value. Sequences of one group run in parallel: value i of
+each is of the same event. The first has a target; the others may be what is known of events alone,
+such as ratings, of which a target says nothing.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
 """Histories as a model reads them: in parallel, searched, and pooled by their targets.
 
-Sequences run in parallel, such as the items and the categories of the same events, where value i is of event i.
+Sequences run in parallel, such as the items and the categories of the same events, where value i is
+of event i.
 
-Hard search keeps of a long history the events of the target's category (SIM: Pi et al., arXiv:2006.05639). Claim: what
-a user did in the target's category says most of what all of it says, and costs a fraction (Sec. 3.2).
+Hard search keeps of a long history the events of the target's category (SIM: Pi et al.,
+arXiv:2006.05639). Claim: what a user did in the target's category says most of what all of it says,
+and costs a fraction (Sec. 3.2).
 
     kept_j = [category_j = category of the target],  of these the newest `most`
 
-Nothing is looked up or attended before. A target whose category is missing or unknown finds nothing, and an event of an
-unknown category is never found. Ids alone are compared and moved, padded as they come, so that a graph can hold it.
+Nothing is looked up or attended before. A target whose category is missing or unknown finds
+nothing, and an event of an unknown category is never found. Ids alone are compared and moved,
+padded as they come, so that a graph can hold it.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from fullrank.models.ranking.sequences import SequenceSpec, TargetPooling, requi
 
 @dataclass(frozen=True)
 class Member:
-    """Where a sequence and its target stand."""
+    """A sequence and its target, by their positions in the schema and in a batch."""
 
     name: str
     position: int
@@ -45,23 +48,24 @@ class Member:
 
 
 def members(names: Iterable[str], fields: Fields) -> list[Member]:
-    """Where these sequences and their targets stand."""
+    """The positions of these sequences and of their targets."""
     positions = {field.name: position for position, field in enumerate(fields)}
     bags, categorical = places_of(fields, "bag", "sequence"), places_of(fields, "categorical")
-    found = []
+    listed = []
     for name in names:
         position = positions[name]
         shares = fields[position].shares
         target = None if shares is None else positions[shares]
         column = None if target is None else categorical.index(target)
-        found.append(Member(name, position, target, bags.index(position), column))
-    return found
+        listed.append(Member(name, position, target, bags.index(position), column))
+    return listed
 
 
 def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", "newest"] = "error") -> list[Bag]:
     """Parallel bags, equally wide and long (`SequenceSpec.uneven`). Raises `UserError` where it says so.
 
-    A graph that is being exported has sizes without values: there they are of one letter, so they agree.
+    A graph that is being exported has sizes without values: there they are of one letter, so they
+    agree.
     """
     if len(bags) == 1:
         return list(bags)
@@ -104,7 +108,8 @@ def in_parallel(groups: Iterable[Iterable[int]]) -> list[list[int]]:
 class SequenceReader:
     """Prepares the histories of a batch: parallel sequences aligned, and the events that the hard search keeps.
 
-    It runs before anything is looked up, so that penalties and updates are of these events alone. Twice is as once.
+    It runs before anything is looked up, so that penalties and updates are of these events alone.
+    Twice is as once.
     """
 
     def __init__(self, fields: Fields, spec: SequenceSpec, together: Sequence[Sequence[Member]]):
@@ -132,7 +137,8 @@ def matching(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int | None) ->
     inside = torch.arange(length, device=keys.device) < bags[0].lengths[:, None]
     matches = inside & (keys == target[:, None]) & (target[:, None] >= FIRST)
     if most is not None:
-        matches = matches & (matches.flip(1).long().cumsum(1).flip(1) <= most)  # counted from the newest
+        # the newest `most`: matches are counted from the end
+        matches = matches & (matches.flip(1).long().cumsum(1).flip(1) <= most)
     lengths = matches.long().sum(1)
     # matching events close up at the front; all others are written to one more column, which is cut off
     at = torch.where(matches, matches.long().cumsum(1) - 1, length)
@@ -155,7 +161,8 @@ def matching_reference(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int 
 class AttendedGroup(nn.Module):
     """Sequences of the same events, pooled together by their targets.
 
-    Widths are those of the tables: a projection to the common width is linear and comes behind the sum.
+    Widths are those of the tables: a projection to the common width is linear and comes behind the
+    sum.
     """
 
     def __init__(self, group: Sequence[Member], widths: Sequence[int], pooling: TargetPooling):
@@ -167,8 +174,8 @@ class AttendedGroup(nn.Module):
     ) -> PlacedVectors:
         """A vector of each member, for a batch that a `SequenceReader` gave.
 
-        `fields` are the vectors of the categorical fields by position, `tables` the `FusedTable` of each member.
-        `padded` computes the reference, which a graph can hold.
+        `fields` are the vectors of the categorical fields by position, `tables` the `FusedTable` of
+        each member. `padded` computes the reference, which a graph can hold.
         """
         bags = [batch.bags[member.bag] for member in self.members]
 

@@ -1,7 +1,7 @@
 """Recommenders that are fitted at once, most by counting: what every trained model has to beat.
 
-The room's contract: a `BaselineSpec` whose ``build(catalog)`` gives a `Baseline`, a module that is a `models.Model`
-and whose ``fit(store)`` fills its buffers from the training events.
+The room's contract: a `BaselineSpec` whose ``build(catalog)`` gives a `Baseline`, a module that is
+a `models.Model` and whose ``fit(store)`` fills its buffers from the training events.
 """
 
 from __future__ import annotations
@@ -23,9 +23,18 @@ from fullrank.models import DenseScorer, Model
 
 
 class Baseline(nn.Module, Model):
-    """A recommender that is fitted at once; its buffers are all that it learns."""
+    """A recommender that is fitted at once."""
 
+    max_length = 1
     allows_empty = True
+
+    @abstractmethod
+    def fit(self, store: Store) -> None:
+        """Fill the buffers from the training events. Raises `UserError` where the store lacks a column for it."""
+
+
+class BufferBaseline(Baseline):
+    """A baseline that is made with its buffers, which `fit` fills."""
 
     def __init__(self, num_items: int, max_length: int = 1, **buffers: Tensor):
         super().__init__()
@@ -33,12 +42,8 @@ class Baseline(nn.Module, Model):
         for name, tensor in buffers.items():
             self.register_buffer(name, tensor)
 
-    @abstractmethod
-    def fit(self, store: Store) -> None:
-        """Fill the buffers from the training events. Raises `UserError` where the store lacks a column for it."""
 
-
-class FactorisedBaseline(Baseline):
+class FactorisedBaseline(BufferBaseline):
     """A recommender by inner products with a vector of each item."""
 
     vectors: Tensor
@@ -66,9 +71,10 @@ def seen_items(store: Store) -> sparse.csr_matrix:
 
 
 def counted_once(batch: Batch) -> Bool[Tensor, "B T"]:
-    """Which events count where an item counts once: the last of each item in a history."""
+    """Whether an event counts where an item counts once: only the last of each item in a history."""
     items = torch.where(batch.valid, batch.items, -1)
     order = items.sort(dim=1, stable=True)
     again = torch.zeros_like(batch.valid)
-    again[:, :-1] = order.values[:, :-1] == order.values[:, 1:]  # the same item follows in the sorted row
+    # the same item follows in the sorted row
+    again[:, :-1] = order.values[:, :-1] == order.values[:, 1:]
     return batch.valid & ~torch.zeros_like(again).scatter_(1, order.indices, again)

@@ -1,15 +1,17 @@
 """BPR-MF: matrix factorisation that learns to rank pairs of items (Rendle et al., UAI 2009, arXiv:1205.2618).
 
-With vectors w_u of users and h_i of items, biases b_i, and S the (user, item) pairs of training, minimise by stochastic
-gradient descent over (u, i) drawn from S and j drawn from the items that u has not
+With vectors w_u of users and h_i of items, biases b_i, and S the (user, item) pairs of training,
+minimise by stochastic gradient descent over (u, i) drawn from S and j drawn from the items that u
+has not
 
     -ln sigmoid(x) + l2 / 2 (|w_u|^2 + |h_i|^2 + |h_j|^2 + b_i^2 + b_j^2),   x = w_u (h_i - h_j) + b_i - b_j
 
-A history is answered by the w that minimises its own part of this with the items as they are, by Newton's method over
-its pairs with `OTHERS` drawn items: what the paper's objective says of a user, whether it was trained on or not.
+A history is answered by the w that minimises its own part of this with the items as they are, by
+Newton's method over its pairs with `OTHERS` drawn items: what the paper's objective says of a user,
+whether it was trained on or not.
 
-Source: the paper's Figure 4 (LearnBPR) and Section 4.3.1. Differs: draws of a batch are stepped at once; one l2 for
-all; a bias for each item, as the authors' own code (MyMediaLite) has it.
+Source: the paper's Figure 4 (LearnBPR) and Section 4.3.1. Differs: draws of a batch are stepped at
+once; one l2 for all; a bias for each item, as the authors' own code (MyMediaLite) has it.
 """
 
 from __future__ import annotations
@@ -109,8 +111,8 @@ class BPRModel(FactorisedBaseline):
     def _users(self, items: Int[Tensor, "B T"], counted: Bool[Tensor, "B T"]) -> Float[Tensor, "B D"]:
         """The minimum of mean -ln sigmoid(x) + l2 / 2 |w|^2 over pairs of a counted item and one that is not there.
 
-        A step of Newton that moves no x by more than m is shortened to ln(1 + m) / m of it: since the third derivative
-        of -ln sigmoid is at most its second, the loss falls all the way.
+        A step of Newton that moves no x by more than m is shortened to ln(1 + m) / m of it: since
+        the third derivative of -ln sigmoid is at most its second, the loss falls all the way.
         """
         history, rest = self.vectors[items], self.vectors[self.others]
         new = ~((items[:, :, None] == self.others) & counted[..., None]).any(1)
@@ -169,20 +171,22 @@ class UnseenPairs:
         self.items = torch.from_numpy(seen.indices.astype(np.int64))
         self.users = torch.arange(store.num_users).repeat_interleave(torch.from_numpy(count))
         self.unseen, self.width = torch.from_numpy(store.num_items - count.astype(np.int64)), store.num_items + 1
-        rank = torch.arange(len(self.items)) - self.starts[self.users]  # of the item among those the user has seen
+        # rank of the item among those the user has seen
+        rank = torch.arange(len(self.items)) - self.starts[self.users]
         self.below = self.users * self.width + self.items - rank
-        """How many items that the user has not seen have a smaller id, plus `width` for each user before."""
+        """Number of items with a smaller id that the user has not seen, plus `width` for each user before."""
         self.open = torch.nonzero(self.unseen[self.users] > 0)[:, 0]
 
     def __len__(self) -> int:
         return len(self.open)
 
     def draw(self, generator: torch.Generator) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"], Int[Tensor, "n"]]:
-        """As many pairs as there are, with replacement, all alike: user, item, and an item that the user has not."""
+        """Users, items of theirs, and items that they have not seen: as many as there are pairs, with replacement."""
         pairs = self.open[torch.randint(len(self), (len(self),), generator=generator)]
         user = self.users[pairs]
         draw = torch.rand(len(pairs), generator=generator, dtype=torch.float64) * self.unseen[user]
-        rank = draw.long().clamp_max(self.unseen[user] - 1)  # among the items that the user has not seen
+        # rank of an item among those that the user has not seen
+        rank = draw.long().clamp_max(self.unseen[user] - 1)
         # its id is that many and one more for each seen item below it: those whose count in `below` is at most its rank
         before = torch.searchsorted(self.below, user * self.width + rank, right=True) - self.starts[user]
         return user, self.items[pairs], rank + before

@@ -1,15 +1,17 @@
 """EASE: links from item to item by a ridge regression in closed form (Steck, WWW 2019, arXiv:1905.03375).
 
-X is users x items, 1 where a user has trained on an item. B minimises |X - X B|^2 + l2 |B|^2 with B_jj = 0: with
-P = (X'X + l2 I)^-1
+X is users x items, 1 where a user has trained on an item. B minimises |X - X B|^2 + l2 |B|^2 with
+B_jj = 0: with P = (X'X + l2 I)^-1
 
     B_ij = -P_ij / P_jj       score of j = sum_i B_ij over the different items i of a history
 
-Weights may be negative: two items that say the same count once. Each item i keeps its `neighbours` largest |B_ij|.
+Weights may be negative: two items that say the same count once. Each item i keeps its `neighbours`
+largest |B_ij|.
 
-From `dense` items on, P is of each item j and its `local` most alike items alone, by the cosine of their users (the
-approximation of Steck, NeurIPS 2019, "Markov random fields for collaborative filtering", Sec. 3.2, for each item by
-itself): the regression of j on those, of the items that share a user with it.
+From `dense` items on, P is of each item j and its `local` most alike items alone, by the cosine of
+their users (the approximation of Steck, NeurIPS 2019, "Markov random fields for collaborative
+filtering", Sec. 3.2, for each item by itself): the regression of j on those, of the items that
+share a user with it.
 
 Differs: an event may count less than the one after it (`decay`; 1 is the paper's).
 """
@@ -56,7 +58,7 @@ class EASE(BaselineSpec):
     """Items from which on each is regressed on its most alike ones: the whole inverse takes 16 bytes for each pair of
     items and the time of their third power (12,000 items: 2.3 GB and a minute of a core)."""
     local: ListLength = 50
-    """How many those are."""
+    """Number of those most alike items."""
 
     def build(self, catalog: Catalog) -> EASEModel:
         return EASEModel(catalog.size, self)
@@ -104,8 +106,8 @@ def whole(seen: sparse.csr_matrix, spec: EASE) -> Weights:
         ids = rows.abs().topk(count, dim=1).indices
         left = torch.arange(low, low + len(rows))[:, None].expand_as(ids)
         parts.append((left.flatten(), ids.flatten(), rows.gather(1, ids).flatten()))
-    left, right, value = (torch.cat(columns).numpy() for columns in zip(*parts, strict=True))
-    return left, right, value
+    columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
+    return columns[0], columns[1], columns[2]
 
 
 def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
@@ -128,7 +130,8 @@ def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
     diagonal = np.arange(most + 1)
     for low in range(0, size, chunk):
         items = np.arange(low, min(low + chunk, size))
-        group = np.concatenate([items[:, None], nearest[items]], 1)  # j first, then those it is regressed on
+        # each item j first, then those it is regressed on
+        group = np.concatenate([items[:, None], nearest[items]], 1)
         there = group >= 0
         wanted = group[:, :, None] * size + group[:, None, :]
         at = np.searchsorted(pairs, wanted)

@@ -5,11 +5,12 @@ With S the (user, item) pairs of training, w_u and h_i vectors of users and item
     sum_{(u,i) in S} (1 - w_u h_i)^2 + unobserved sum_{u,i} (w_u h_i)^2
       + l2 (sum_u (|I_u| + unobserved |I|)^nu |w_u|^2 + sum_i (|U_i| + unobserved |U|)^nu |h_i|^2)
 
-by solving for all users, then for all items, `sweeps` times; each solve is exact. A history is answered by the w that
-solves its own line against the items as they are, so that users need not be known.
+by solving for all users, then for all items, `sweeps` times; each solve is exact. A history is
+answered by the w that solves its own line against the items as they are, so that users need not be
+known.
 
-Source: "Revisiting the performance of iALS on item recommendation benchmarks" (arXiv:2110.14037), Eqs. 1 to 3. Differs:
-dense solves of all rows at once in place of blocks of coordinates.
+Source: "Revisiting the performance of iALS on item recommendation benchmarks" (arXiv:2110.14037),
+Eqs. 1 to 3. Differs: dense solves of all rows at once in place of blocks of coordinates.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class IALS(BaselineSpec):
     l2: float = Field(0.003, ge=1e-5, le=MOST_FACTOR)
     """Weight of the squared lengths; with less the systems are singular in single precision."""
     nu: Share = 1.0
-    """How much more rows with many events are held back: 0 all alike, 1 in proportion."""
+    """Growth of the penalty with a row's events: 0 all rows alike, 1 in proportion."""
     std: PositiveFactor = 0.1
     """Standard deviation of what the items' vectors start with, over the square root of the width."""
     history: Length = 1000

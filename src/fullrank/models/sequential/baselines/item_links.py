@@ -1,7 +1,8 @@
 """Links from item to item: each item's best other items, read off for the last events of a history.
 
-A history scores an item by the sum of its links to the last events, later ones more: s(b) = sum_g decay^g link(a_g, b),
-with a_0 the last event. Items that no link leads to come after all others, by popularity.
+A history scores an item by the sum of its links to the last events, later ones more: s(b) = sum_g
+decay^g link(a_g, b), with a_0 the last event. Items that no link leads to come after all others, by
+popularity.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from fullrank.data.batch import Batch
-from fullrank.models.sequential.baselines import Baseline
+from fullrank.models.sequential.baselines import BufferBaseline
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Sparse:
         return torch.where(out > 0, out, self.rest[low:high])
 
 
-class ItemLinks(Baseline):
+class ItemLinks(BufferBaseline):
     """A recommender by links between items, which `fit` stores with `keep`."""
 
     spec: Any

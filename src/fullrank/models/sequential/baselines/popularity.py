@@ -1,9 +1,12 @@
 """Popularity: the same items for everybody, by their training events, counted alike or the recent ones more.
 
-`popularity` with `days` counts the events of the last days before the newest training event alone, whenever a list is
-asked for: no event that was held out is counted. Under leave-one-out others' training events may be newer than a test
-event (the store's manifest says how many); with a split by time they are not.
-`recency` counts each event half as much for every `half_life_days` between it and the last training event.
+`popularity` with `days` counts the events of the last days before the newest training event alone,
+whenever a list is asked for: no event that was held out is counted. Under leave-one-out others'
+training events may be newer than a test event (the store's manifest says how many); with a split by
+time they are not.
+
+`recency` counts each event half as much for every `half_life_days` between it and the last training
+event.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models import DenseScorer
-from fullrank.models.sequential.baselines import Baseline, BaselineSpec
+from fullrank.models.sequential.baselines import BaselineSpec, BufferBaseline
 
 
 class Popularity(BaselineSpec):
@@ -36,7 +39,7 @@ class Popularity(BaselineSpec):
         return PopularityModel(catalog.size, self.days)
 
 
-class PopularityModel(Baseline):
+class PopularityModel(BufferBaseline):
     counts: Tensor
     """[V] training events."""
 
@@ -67,7 +70,7 @@ class Recency(BaselineSpec):
         return RecencyModel(catalog.size, self)
 
 
-class RecencyModel(Baseline):
+class RecencyModel(BufferBaseline):
     mass: Tensor
     """[V] training events, each halved by every half-life of its age."""
 

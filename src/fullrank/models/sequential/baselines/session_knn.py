@@ -1,18 +1,20 @@
 """Session kNN: items of the training sessions that are most like the last events (V-SKNN, VMIS-kNN).
 
-A session is a training history, or a stretch of one. With w(i) the weight of the last event of item i in the history,
-its newest event counting 1,
+A session is a training history, or a stretch of one. With w(i) the weight of the last event of item
+i in the history, its newest event counting 1,
 
     sim(n) = sum of w(i) over the items i that session n shares with the history
     score(j) = sum over the `neighbours` n with the largest sim, that have j, of
                sim(n) w(last shared item of n) log(N / N_j)
 
-N sessions, N_j of them with j. Of sessions with equal sim the newest are nearest. As VMIS-kNN does, each item knows its
-`recent` newest sessions alone, so that an answer costs the same however many there are.
+N sessions, N_j of them with j. Of sessions with equal sim the newest are nearest. As VMIS-kNN does,
+each item knows its `recent` newest sessions alone, so that an answer costs the same however many
+there are.
 
-Sources: V-SKNN of Ludewig & Jannach 2018 (arXiv:1803.09587), VMIS-kNN of Kersbergen et al. (Serenade, SIGMOD 2022).
-Differs: the history's own training session is a session like others; w is (1 - age / events read) to the power of
-`falloff`, which is the linear and, squared, the quadratic weight of the two papers.
+Sources: V-SKNN of Ludewig & Jannach 2018 (arXiv:1803.09587), VMIS-kNN of Kersbergen et al.
+(Serenade, SIGMOD 2022). Differs: the history's own training session is a session like others; w is
+(1 - age / events read) to the power of `falloff`, which is the linear and, squared, the quadratic
+weight of the two papers.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models.sequential.baselines import Baseline, BaselineSpec, counted_once
+from fullrank.models.sequential.baselines import BaselineSpec, BufferBaseline, counted_once
 from fullrank.models.sequential.baselines.item_links import best_of_rows
 
 NONE = -1
@@ -58,7 +60,7 @@ class SessionKNN(BaselineSpec):
         return SessionKNNModel(catalog.size, self)
 
 
-class SessionKNNModel(Baseline):
+class SessionKNNModel(BufferBaseline):
     sessions: Tensor
     """[V, recent] the newest sessions of each item, newest first; -1 in empty places."""
     items: Tensor
@@ -94,7 +96,8 @@ class SessionKNNModel(Baseline):
 
     def fit(self, store: Store) -> None:
         rows, ended = sessions_of(store, self.spec.session)
-        sessions = rows.distinct().take(np.argsort(ended, kind="stable"))  # a newer session has a larger number
+        # a newer session has a larger number
+        sessions = rows.distinct().take(np.argsort(ended, kind="stable"))
         items, numbers = sessions.flat(), sessions.row_of()
         newest, rank = best_of_rows(items, numbers, self.spec.recent, numbers)
         recent = np.full((self.num_items, self.spec.recent), NONE, np.int32)
@@ -132,8 +135,12 @@ class SessionKNNModel(Baseline):
         likeness = torch.zeros(len(keys), device=keys.device).scatter_add_(0, pair, weights)
         last = torch.zeros_like(likeness).scatter_reduce_(0, pair, weights, "amax")
         rows, sessions = keys // max(count, 1), keys % max(count, 1)
-        order = nearest_first(rows, likeness, sessions)
-        start = torch.searchsorted(rows[order], rows[order])  # of each row, in the order of nearness
+        # by row, in each the largest likeness first, of equal ones the newest session
+        order = sessions.argsort(descending=True, stable=True)
+        order = order[likeness[order].argsort(descending=True, stable=True)]
+        order = order[rows[order].argsort(stable=True)]
+        # first place of each row in that order
+        start = torch.searchsorted(rows[order], rows[order])
         near = order[torch.arange(len(order), device=order.device) - start < self.spec.neighbours]
         return rows[near], sessions[near], likeness[near], last[near]
 
@@ -180,14 +187,8 @@ def sessions_of(store: Store, most: int) -> tuple[Jagged, Int[np.ndarray, "N"]]:
     starts, ends = store.offsets[:-1], store.bounds[:, 0]
     counts = -(-(ends - starts) // most)
     user = np.repeat(np.arange(len(starts)), counts)
-    back = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)  # sessions of the user behind this one
+    # number of sessions of the user behind this one
+    back = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
     closed = ends[user] - back * most
     rows = Jagged(store.items, np.maximum(closed - most, starts[user]), closed)
     return rows, closed if store.times is None else np.asarray(store.times)[closed - 1]
-
-
-def nearest_first(rows: Int[Tensor, "n"], likeness: Float[Tensor, "n"], sessions: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """Places by row, then by likeness, the largest first, then by session, the newest first."""
-    order = sessions.argsort(descending=True, stable=True)
-    order = order[likeness[order].argsort(descending=True, stable=True)]
-    return order[rows[order].argsort(stable=True)]

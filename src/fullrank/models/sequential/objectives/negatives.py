@@ -1,7 +1,8 @@
 """Sampled negatives: a mixture of sources with the exact probability of each item under the mixture.
 
-Draws are a function of their place (seed, step, row, position), so shards and resumed runs draw the same ones.
-In-batch negatives are the targets of the queries at hand: under DDP those of this process alone.
+Draws are a function of their place (seed, step, row, position), so shards and resumed runs draw the
+same ones. In-batch negatives are the targets of the queries at hand: under DDP those of this
+process alone.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
     """Item ids: R is M, B or 1 as `share` says."""
     keys = _row_keys(spec, q, batch)
     u = uniform_draws(batch.seed, batch.step, keys, 2 * spec.count)
-    source, value = u[:, : spec.count], u[:, spec.count :]  # which source of the mixture, and which item of it
-    weights = _weights(spec)  # of uniform, popularity, in-batch: each source draws where `source` falls into its share
+    # `source` draws a source of the mixture, `value` an item of it
+    source, value = u[:, : spec.count], u[:, spec.count :]
+    # shares of uniform, popularity, in-batch: a source draws where `source` falls into its share
+    weights = _weights(spec)
     ids = (value * q.table.size).long().clamp_max(q.table.size - 1)
     if weights[1] > 0:
         popular = torch.searchsorted(_cumulative(q.table, keys.device), value.contiguous(), right=True)

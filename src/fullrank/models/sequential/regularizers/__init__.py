@@ -1,7 +1,7 @@
 """Penalties on a training step: terms that are added to the loss.
 
-The room's contract: a `PenaltySpec` whose ``build()`` gives a `Penalty`. A penalty that finds nothing to read raises;
-it never passes in silence.
+The room's contract: a `PenaltySpec` whose ``build()`` gives a `Penalty`. A penalty that finds
+nothing to read raises; it never passes in silence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Needs:
     second_view: bool = False
     """Every row read twice in one forward pass, under other dropout."""
     loss_of: Literal["all", "first_view", "both_views"] = "all"
-    """What the task's loss reads: every view that there is, without a wish (`all`) or of necessity (`both_views`, their
+    """Views that the task's loss reads: all that there are, without a wish (`all`) or of necessity (`both_views`, their
     mean), or the first alone."""
 
     def __or__(self, other: Needs) -> Needs:
@@ -83,7 +83,7 @@ class Penalty(nn.Module, ABC):
     """A function of one training step; its buffers are saved with the weights. Gives a scalar, in fp32."""
 
     needs: Needs = Needs()
-    """What every training step must hold for it."""
+    """Needs that every training step must meet."""
     after_steps: int = 0
     """Optimizer step before which it needs no second view."""
     requires: tuple[Requirement, ...] = ()
@@ -111,8 +111,8 @@ class Penalty(nn.Module, ABC):
     def begin(self, model: nn.Module) -> None:
         """See the model once, when training begins or goes on, and read what inference does not need.
 
-        With `reads_start` its weights are then those that training started from. Raises `UserError` where what is
-        named cannot be read or belongs to another model.
+        With `reads_start` its weights are then those that training started from. Raises `UserError`
+        where what is named cannot be read or belongs to another model.
         """
 
     def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
@@ -153,7 +153,8 @@ class QueryPenalty(SpecPenalty[S]):
 def user_vectors(step: Step) -> Float[Tensor, "B D"]:
     """The vectors of each row's queries (first group), summed, over the longest history that the model reads.
 
-    SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding has no say.
+    SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding
+    has no say.
     """
     q = step.queries[0]
     vectors = q.vectors.float()  # a sum of many in bf16 would drop the small ones
@@ -169,7 +170,8 @@ def trained_states(states: States, inputs: Batch) -> Float[Tensor, "B D"]:
 def last_queries(q: Queries) -> Bool[Tensor, "M"]:
     """The last query of each row."""
     ends = torch.ones_like(q.rows, dtype=torch.bool)
-    ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
+    # queries stand in order of their rows, a row's in order of time
+    ends[:-1] = q.rows[1:] != q.rows[:-1]
     return ends
 
 

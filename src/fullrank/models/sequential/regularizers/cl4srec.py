@@ -6,14 +6,16 @@ Of each history two views are made, each by one of three operators that is drawn
     mask       floor(mask n) events become one learned vector
     reorder    floor(reorder n) events from a random place on are shuffled
 
-With z the answers to the 2B views of a batch and s_ij = z_i . z_j / temperature, the term is the mean over all views of
--log softmax_j(s_ij) at the other view of i's history, j over the views but i itself.
+With z the answers to the 2B views of a batch and s_ij = z_i . z_j / temperature, the term is the
+mean over all views of -log softmax_j(s_ij) at the other view of i's history, j over the views but i
+itself.
 
-Differs: other histories of the same user are no negatives. What is contrasted is the vector that the model would search
-with, for any task and encoder. `normalise` takes cosines for the paper's inner products. The time of a masked event
-stays, shuffled events leave their times where they were. Operators and places are a function of seed, step and row.
-Negatives are those of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
-With one row the term is 0.
+Differs: other histories of the same user are no negatives. What is contrasted is the vector that
+the model would search with, for any task and encoder. `normalise` takes cosines for the paper's
+inner products. The time of a masked event stays, shuffled events leave their times where they were.
+Operators and places are a function of seed, step and row. Negatives are those of this process's
+micro-batch: nothing is gathered, so shards give the mean of their own terms. With one row the term
+is 0.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class CL4SRec(PenaltySpec):
 
 
 class CL4SRecPenalty(SpecPenalty[CL4SRec]):
-    """It runs the encoder once more, on both views together, inside the model's own forward pass."""
+    """Runs the encoder once more, on both views together, inside the model's own forward pass."""
 
     featureless = "it masks and shuffles items, whose features would stay where they were"
 
@@ -113,7 +115,8 @@ def augmented(batch: Batch, spec: CL4SRec) -> Batch:
     # sorted by their position, events inside the stretch by a draw that lies in it: they stay between those around it
     shuffled = torch.where(within, first + draws[:, 2:] * count, at.double()).argsort(dim=1, stable=True)
     valid = at < both.lengths[:, None]
-    rank = draws[:, 2:].masked_fill(~valid, 2.0).argsort(1).argsort(1)  # of each event's draw; padding comes last
+    # rank of each event's draw in its row; padding comes last
+    rank = draws[:, 2:].masked_fill(~valid, 2.0).argsort(1).argsort(1)
     hidden = (rank < (spec.mask * length).long()[:, None]) & (operator == 1)[:, None]
 
     source = torch.where((operator == 0)[:, None], cropped, torch.where((operator == 2)[:, None], shuffled, at))

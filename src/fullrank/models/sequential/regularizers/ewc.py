@@ -1,12 +1,13 @@
 """Elastic weight consolidation: weights that mattered stay where they were (Kirkpatrick et al., PNAS 2017).
 
-weight * sum_k F_k (theta_k - theta*_k)^2 over all parameters that are trained (Eq. 3, without its factor 1/2, as SRT's
-authors fine-tune: SIGIR 2024, Sec. 4.5, weight 100). `fullrank fisher RUN` writes theta*, the weights of a run, and F,
-the mean over its training batches of the squared gradient. Without such a file all F are 1 and theta* is where training
-started: L2-SP (Li et al., ICML 2018, Eq. 4), which asks for a smaller weight.
+weight * sum_k F_k (theta_k - theta*_k)^2 over all parameters that are trained (Eq. 3, without its
+factor 1/2, as SRT's authors fine-tune: SIGIR 2024, Sec. 4.5, weight 100). `fullrank fisher RUN`
+writes theta*, the weights of a run, and F, the mean over its training batches of the squared
+gradient. Without such a file all F are 1 and theta* is where training started: L2-SP (Li et al.,
+ICML 2018, Eq. 4), which asks for a smaller weight.
 
-Differs: F is the squared gradient of a batch's mean loss, as in SRT's code, not the mean of squared gradients of
-examples.
+Differs: F is the squared gradient of a batch's mean loss, as in SRT's code, not the mean of squared
+gradients of examples.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fullrank.models import Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 
 FISHER, START = "fisher.", "weights."
-"""What the names of a file's tensors begin with: F and theta* of each parameter."""
+"""Prefixes of the names of a file's tensors: F and theta* of each parameter."""
 
 
 class EWC(PenaltySpec):
@@ -43,7 +44,7 @@ class EWC(PenaltySpec):
 
 
 class EWCPenalty(Penalty):
-    """`begin` reads what it holds: a run that only answers needs no file."""
+    """Reads theta* and F in `begin`: a run that only answers needs no file."""
 
     def __init__(self, spec: EWC):
         super().__init__()

@@ -1,14 +1,15 @@
 """KL diversity: a reasoner's steps and streams predict different items (PLR, Eq. 7; ReaRec's ERL, arXiv:2503.22675).
 
-With p_i = softmax over items of state i's scores, KL = mean over ordered pairs i != j of KL(p_i || p_j) among a row's
-S P states, and over the rows; the term is weight sign KL.
+With p_i = softmax over items of state i's scores, KL = mean over ordered pairs i != j of KL(p_i ||
+p_j) among a row's S P states, and over the rows; the term is weight sign KL.
 
-Differs: sign is -1, so that the term is least where states differ most. PLR's Eq. 11 adds +weight KL, which pulls
-states together against its own text (Sec. 3.2.1: to keep them from collapsing); ReaRec, of the same authors, subtracts.
-p_j carries no gradient (`reference`), as in ReaRec. A row's mean counts up to `maximum`, because the norms of items
-could drive it up without end; a row above it gives no gradient, and a line says so where nearly all are. The softmax is
-over items drawn anew in every step, the same for all rows and shards.
-The mean is over the rows of this process's micro-batch: nothing is gathered, so shards give the mean of their terms.
+Differs: sign is -1, so that the term is least where states differ most. PLR's Eq. 11 adds +weight
+KL, which pulls states together against its own text (Sec. 3.2.1: to keep them from collapsing);
+ReaRec, of the same authors, subtracts. p_j carries no gradient (`reference`), as in ReaRec. A row's
+mean counts up to `maximum`, because the norms of items could drive it up without end; a row above
+it gives no gradient, and a line says so where nearly all are. The softmax is over items drawn anew
+in every step, the same for all rows and shards. The mean is over the rows of this process's
+micro-batch: nothing is gathered, so shards give the mean of their terms.
 """
 
 from __future__ import annotations

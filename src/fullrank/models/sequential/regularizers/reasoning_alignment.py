@@ -1,17 +1,19 @@
 """Alignment of reasoning: trajectories to one target agree, and so do the steps of one trajectory (LARES, Sec. SPT).
 
-Two InfoNCE terms on cosines, each the mean of both directions. `trajectory`: every row is read and reasoned about twice
-(other dropout, another T_0), and a row's final state has to find, among the second views of the batch, that of another
-row with the same target; of a row whose target nobody shares, its own. `step`: a row's final state has to find its own
-state after one step that is drawn for the whole batch, among those of the other rows, and the other way round. With one
-step alone the second term is 0.
+Two InfoNCE terms on cosines, each the mean of both directions. `trajectory`: every row is read and
+reasoned about twice (other dropout, another T_0), and a row's final state has to find, among the
+second views of the batch, that of another row with the same target; of a row whose target nobody
+shares, its own. `step`: a row's final state has to find its own state after one step that is drawn
+for the whole batch, among those of the other rows, and the other way round. With one step alone the
+second term is 0.
 
 Works on any reasoner; that of the paper is `lares` (arXiv:2505.16865).
 
-Differs: the authors take the partner from all of training, here it is drawn from the batch. They read a history three
-times, with a depth of its own for the loss on the targets; here twice, and that loss reads the first view. Rows with
-the same target are no negatives of each other, which they are in the authors' code. Negatives are those of this
-process's micro-batch: nothing is gathered, so shards give the mean of their own terms. With one row the terms are 0.
+Differs: the authors take the partner from all of training, here it is drawn from the batch. They
+read a history three times, with a depth of its own for the loss on the targets; here twice, and
+that loss reads the first view. Rows with the same target are no negatives of each other, which they
+are in the authors' code. Negatives are those of this process's micro-batch: nothing is gathered, so
+shards give the mean of their own terms. With one row the terms are 0.
 """
 
 from __future__ import annotations

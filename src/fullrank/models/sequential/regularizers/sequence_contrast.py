@@ -1,13 +1,14 @@
 """Sequence-sequence contrast: a history finds its own augmented copy among the batch (UniSRec, Eq. 8; InfoNCE).
 
-The copy lacks each item but the first with the chance `drop` (item drop). In a share `words` of the steps it has all
-items and reads each with that chance by the text vector with words dropped (word drop, `model.items.augmented`). With
-s_ij the cosine of the state of history i and of copy j, the term is the mean over rows of -log softmax_j(s_ij /
-temperature) at j = i. The encoder runs once more.
+The copy lacks each item but the first with the chance `drop` (item drop). In a share `words` of the
+steps it has all items and reads each with that chance by the text vector with words dropped (word
+drop, `model.items.augmented`). With s_ij the cosine of the state of history i and of copy j, the
+term is the mean over rows of -log softmax_j(s_ij / temperature) at j = i. The encoder runs once
+more.
 
-Differs: rows with the same target are left out of the softmax, where the authors' code gives them the score 0. Rows
-without a query are left out. Negatives are those of this process's micro-batch: nothing is gathered, so shards give the
-mean of their own terms. With one row the term is 0.
+Differs: rows with the same target are left out of the softmax, where the authors' code gives them
+the score 0. Rows without a query are left out. Negatives are those of this process's micro-batch:
+nothing is gathered, so shards give the mean of their own terms. With one row the term is 0.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SequenceContrast(PenaltySpec):
 
 
 class SequenceContrastPenalty(SpecPenalty[SequenceContrast]):
-    """It runs the encoder once more, inside the model's own forward pass."""
+    """Runs the encoder once more, on the copies, inside the model's own forward pass."""
 
     featureless = "it drops events, and what asks for one that is dropped would ask at another place"
 

@@ -1,11 +1,13 @@
 """TPAB's bootstrapping: the loss once more, with the popularity of other items (Yoo et al., KDD 2025).
 
-Every query is asked a second time, and its target and negatives get the popularity of another query's target and
-negatives, by a permutation of the batch. What popularity explained is then wrong, and the intrinsic vectors have to
-find the target alone. The term is weight times that loss. For items of the kind `tpab`.
+Every query is asked a second time, and its target and negatives get the popularity of another
+query's target and negatives, by a permutation of the batch. What popularity explained is then
+wrong, and the intrinsic vectors have to find the target alone. The term is weight times that loss.
+For items of the kind `tpab`.
 
-Differs: the second loss draws negatives of its own. The permutation is of this process's micro-batch: nothing is
-gathered, so shards give the mean of their own terms. The code of SPRINT's authors has the weight and no such term.
+Differs: the second loss draws negatives of its own. The permutation is of this process's
+micro-batch: nothing is gathered, so shards give the mean of their own terms. The code of SPRINT's
+authors has the weight and no such term.
 """
 
 from __future__ import annotations

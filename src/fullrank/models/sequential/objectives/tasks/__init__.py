@@ -1,7 +1,8 @@
-"""Who predicts what.
+"""Training tasks: which states predict which items.
 
-The room's contract: a `TaskSpec` whose ``build(dim, max_length, items)`` gives a `Task`. A task says which stretches of
-which histories make the rows of an epoch, what the model may see of them, and which states predict which items.
+The room's contract: a `TaskSpec` whose ``build(dim, max_length, items)`` gives a `Task`. A task
+says which stretches of which histories make the rows of an epoch, what the model may see of them,
+and which states predict which items.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Cover random positions and recover them from both sides (BERT4Rec, arXiv:1904.06690, Sec. 3.6).
 
-At inference one covered position is put behind the history. A reasoner goes on behind a row's last position, as it does
-at inference: with `covers_end` that one is always covered, and its query is the reasoner's output (PLR, Table 2).
-Differs: which positions are covered is a function of (seed, step, row), so that resumed and sharded runs cover the same
-ones; the time of a covered event is covered with it.
+At inference one covered position is put behind the history. A reasoner goes on behind a row's last
+position, as it does at inference: with `covers_end` that one is always covered, and its query is
+the reasoner's output (PLR, Table 2). Differs: which positions are covered is a function of (seed,
+step, row), so that resumed and sharded runs cover the same ones; the time of a covered event is
+covered with it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ClozeTask(Task):
         return users, np.maximum(lengths[users] - self.max_length, 0), lengths[users]
 
     def covered(self, batch: Batch) -> Bool[Tensor, "B T"]:
-        """Which positions a training view hides."""
+        """Whether each position is covered in a training view."""
         t = batch.items.shape[1]
         draw = uniform_draws(batch.seed, batch.step, batch.row_ids, t + 1)
         end = torch.arange(t, device=draw.device) == batch.lengths[:, None] - 1
@@ -114,7 +115,8 @@ class ClozeTask(Task):
 def known_times(times: Int[Tensor, "B T"], hidden: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
     """Each covered event at the time of the last one before it that is not covered (before the first of those: at its).
 
-    What follows a history has no time yet, so a model may not learn from the times of covered events either.
+    What follows a history has no time yet, so a model may not learn from the times of covered
+    events either.
     """
     # the running maximum of positions that are not covered is the last one known so far
     at = torch.arange(times.shape[1], device=times.device).expand_as(times)

@@ -1,24 +1,28 @@
 """Every code is predicted from the history and the codes before it: generative retrieval (TIGER, arXiv:2305.05065).
 
-An event is K tokens, the codes of its item, and a history is one row of them, read by a causal encoder in one pass:
+An event is K tokens, the codes of its item, and a history is one row of them, read by a causal
+encoder in one pass:
 
     x_{tK + k} = e_{k, c_k(t)} + l_k        the vector of item t's code of level k, and that of the level
     p(c_k | history, c_1 .. c_{k-1}) = softmax over level k of s(h, e_{k,c}) / temperature
 
-where h is the state of the token before. All items of a history but the first are targets at once (teacher forcing), so
-a row of T events trains (T - 1) K predictions. An encoder and a decoder (TIGER's T5, `encoder: seq2seq`) read a history
-anew for each target: `targets: last` makes every prefix of a history a row, of which the last item is the target.
+where h is the state of the token before. All items of a history but the first are targets at once
+(teacher forcing), so a row of T events trains (T - 1) K predictions. An encoder and a decoder
+(TIGER's T5, `encoder: seq2seq`) read a history anew for each target: `targets: last` makes every
+prefix of a history a row, of which the last item is the target.
 
-The loss is that of any recommender, level by level (`code_1` ..): `label_smoothing` is the loss's own, and the
-temperature of `scoring` is LETTER's of the ranking-guided loss (arXiv:2405.07314, Eq. 7).
+The loss is that of any recommender, level by level (`code_1` ..): `label_smoothing` is the loss's
+own, and the temperature of `scoring` is LETTER's of the ranking-guided loss (arXiv:2405.07314, Eq.
+7).
 
-`user_tokens` puts one token more before the history, the user's: row (key modulo rows) of a table, where the key is a
-hash of the id (TIGER has 2,000 rows). Who was not trained on reads what the users of that row have taught it; a user
-without an id reads zeros.
+`user_tokens` puts one token more before the history, the user's: row (key modulo rows) of a table,
+where the key is a hash of the id (TIGER has 2,000 rows). Who was not trained on reads what the
+users of that row have taught it; a user without an id reads zeros.
 
-To answer, the history is read once: its keys are kept and those of each beam as it grows, so that a further code costs
-one token a beam (`Encoder.step`). `GeneratedScorer.block` scores items by the log-probability of all their codes, one
-by one: exact, and what a beam is held to; a search scores only what it reaches (`inference/trie_beam.py`).
+To answer, the history is read once: its keys are kept and those of each beam as it grows, so that a
+further code costs one token a beam (`Encoder.step`). `GeneratedScorer.block` scores items by the
+log-probability of all their codes, one by one: exact, and what a beam is held to; a search scores
+only what it reaches (`inference/trie_beam.py`).
 
 Differs: the codes that are searched have the vectors of those that are read.
 """
@@ -51,15 +55,15 @@ class Generate(TaskSpec):
 
     kind: Literal["generate"] = "generate"
     reduction: Literal["mean", "sum"] = "mean"
-    """How the levels' losses become one."""
+    """Mean or sum over the levels' losses."""
     targets: Literal["all", "last"] = later("all")
     """Items of a row that are predicted: all but the first, in one pass of a causal encoder, or the last."""
     per_user: Annotated[Length | None, only_with("targets", "last")] = later(None)
-    """Of `targets=last`: prefixes per user and epoch, drawn without replacement; null takes all of them."""
+    """Prefixes per user and epoch, drawn without replacement (of `targets=last`); null takes all."""
     user_tokens: CountFromZero = later(0)
     """Rows of the table of users, which are told apart by a hash of their ids (TIGER: 2,000); 0 reads no users."""
     window: Annotated[Literal["last", "random"], only_with("targets", "all")] = "last"
-    """Of `targets=all`: which stretch of a history longer than max_length an epoch reads."""
+    """Stretch of a history longer than max_length that an epoch reads (of `targets=all`)."""
 
     def positions(self, max_length: int, items: Items) -> int:
         return (self.user_tokens > 0) + (max_length + 1) * len(code_items(items, self.kind).sizes)
@@ -129,7 +133,8 @@ class GenerateTask(Task):
         if not self.all_items:
             ends = batch.lengths[:, None] - 1
             predicted = predicted & (torch.arange(1, batch.items.shape[1], device=ends.device) == ends)
-            assert bool(predicted.any(1).all()), "a row of one item has no history"  # `counts` has every row
+            # `counts` has every row
+            assert bool(predicted.any(1).all()), "a row of one item has no history"
         rows, before = predicted.nonzero(as_tuple=True)
         items = batch.items[rows, before + 1]
         codes: Int[Tensor, "M K"] = code_items(table.items, "generate").codes[items]

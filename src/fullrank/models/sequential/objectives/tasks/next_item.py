@@ -22,9 +22,9 @@ class NextItem(TaskSpec):
 
     kind: Literal["next_item"] = "next_item"
     horizons: Parts = 1
-    """How many items ahead each position predicts; one head and one named loss for each."""
+    """Number of items ahead that each position predicts; one head and one named loss for each."""
     window: Literal["last", "random"] = "last"
-    """Which stretch of a history longer than max_length an epoch reads."""
+    """Stretch of a history longer than max_length that an epoch reads."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> NextItemTask:
         return NextItemTask(dim, max_length, self)

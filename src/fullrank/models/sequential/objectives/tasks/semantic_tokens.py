@@ -4,12 +4,14 @@
     p(c_k | h) = softmax over level k of cos(head_k(h), e_{k,c}) / temperature
     loss: the mean over k of the cross-entropies (FAIR writes the sum)
 
-The heads are one batched product. Each level is a group of queries (`code_1` ..) that searches its own codes, so every
-loss serves them and each is logged. At inference all codes are scored and an item is the mean of its codes' log p: the
-levels are independent given the history, so this is exact and finds existing items alone (RPG's code validates so).
+The heads are one batched product. Each level is a group of queries (`code_1` ..) that searches its
+own codes, so every loss serves them and each is logged. At inference all codes are scored and an
+item is the mean of its codes' log p: the levels are independent given the history, so this is exact
+and finds existing items alone (RPG's code validates so).
 
-Differs: the codes of one level are scored with the table that embeds histories, as in RPG; `scoring` of the recommender
-says cosine and its temperature. RPG's windows: the last `max_length` + 1 events of a history.
+Differs: the codes of one level are scored with the table that embeds histories, as in RPG;
+`scoring` of the recommender says cosine and its temperature. RPG's windows: the last `max_length` +
+1 events of a history.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ class SemanticTokens(TaskSpec):
 
     kind: Literal["semantic_tokens"] = "semantic_tokens"
     reduction: Literal["mean", "sum"] = "mean"
-    """How the levels' losses become one."""
+    """Mean or sum over the levels' losses."""
     window: Literal["last", "random"] = "last"
-    """Which stretch of a history longer than max_length an epoch reads."""
+    """Stretch of a history longer than max_length that an epoch reads."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> SemanticTokensTask:
         return SemanticTokensTask(dim, max_length, len(code_items(items, self.kind).sizes), self)
