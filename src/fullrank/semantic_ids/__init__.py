@@ -1,16 +1,19 @@
 """Vectors -> semantic ids: K small numbers for each item, like items with like numbers.
 
-The room's contract: a `CodesSpec` whose ``fit(x, seed, tick)`` gives a `Quantiser`, and whose ``restore(tensors)``
-gives it back from a file. A learner sees vectors alone: where they come from is `vectors/`, what is done about items
-with the same codes is `collisions.py`, what a good code is says `measure.py`, and the folder on disk is `folder.py`.
-`Codes` (`reader.py`) is what the rest of the library reads.
+The room's contract: a `CodesSpec` whose ``fit(x, seed, tick)`` gives a `Quantiser`, and whose
+``restore(tensors)`` gives it back from a file. A learner sees vectors alone: where they come from
+is `vectors/`, what is done about items with the same codes is `collisions.py`, what a good code is
+says `measure.py`, and the folder on disk is `folder.py`. `Codes` (`reader.py`) is what the rest of
+the library reads.
 
-`opq.py` and `rq_kmeans.py` divide the vectors themselves. RQ-VAE (TIGER, arXiv:2305.05065; `rqvae.py`) and LETTER
-(arXiv:2405.07314; `letter.py`) give a residual quantiser behind an encoder. What all give stands in `quantisers.py`. A
-learner that reads collaborative vectors besides is an `AlignedCodesSpec`.
+`opq.py` and `rq_kmeans.py` divide the vectors themselves. RQ-VAE (TIGER, arXiv:2305.05065;
+`rqvae.py`) and LETTER (arXiv:2405.07314; `letter.py`) give a residual quantiser behind an encoder.
+What all give stands in `quantisers.py`. A learner that reads collaborative vectors besides is an
+`AlignedCodesSpec`.
 
-Letters: V items, n vectors of some of them, D width of a vector, K levels that were learned, L levels with an extra
-digit, C codes of a level, d width of the part (or of the latent vector) that a level describes.
+Letters: V items, n vectors of some of them, D width of a vector, K levels that were learned, L
+levels with an extra digit, C codes of a level, d width of the part (or of the latent vector) that a
+level describes.
 """
 
 from __future__ import annotations
@@ -76,4 +79,4 @@ class AlignedCodesSpec(CodesSpec):
     def fit(
         self, x: Float[Tensor, "n D"], seed: int, tick: Progress, collaborative: Vectors | None = None
     ) -> Quantiser:
-        """The same; a row of `collaborative` is of the item of that row of x. They are not read when encoding."""
+        """Codebooks learned from x and `collaborative`, row by row of the same items; encoding reads x alone."""

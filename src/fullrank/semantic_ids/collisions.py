@@ -1,13 +1,15 @@
 """Items with the same codes: what is done about them. The policy has a name and is stored with the codes.
 
-`list` leaves the codes as they are: a tuple of codes stands for a list of items, and whoever retrieves settles ties by
-popularity, then id (RPG leaves duplicates too). `extra_digit` adds a level that counts the items of a tuple (TIGER,
-arXiv:2305.05065, Section 3.1). `sinkhorn` gives colliding items other codes in the last level, by optimal transport
-(LETTER, arXiv:2405.07314, after LC-Rec).
+`list` leaves the codes as they are: a tuple of codes stands for a list of items, and whoever
+retrieves settles ties by popularity, then id (RPG leaves duplicates too). `extra_digit` adds a
+level that counts the items of a tuple (TIGER, arXiv:2305.05065, Section 3.1). `sinkhorn` gives
+colliding items other codes in the last level, by optimal transport (LETTER, arXiv:2405.07314, after
+LC-Rec).
 
-Differs, sinkhorn: a code has room for its share of the colliding items instead of having to take exactly that share
-(with few of them, the latter sends items to codes that are far off), and the plan is rounded so that no two items end
-alike. LETTER repeats up to 20 times and leaves what still collides; items of equal vectors then collide for ever.
+Differs, sinkhorn: a code has room for its share of the colliding items instead of having to take
+exactly that share (with few of them, the latter sends items to codes that are far off), and the
+plan is rounded so that no two items end alike. LETTER repeats up to 20 times and leaves what still
+collides; items of equal vectors then collide for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ Policy = Literal["list", "extra_digit", "sinkhorn"]
 Last = Callable[[Tensor], Tensor]
 """Rows [n] -> squared error [n, C] with each code in the last level's place."""
 
-EPSILON, ITERATIONS = 0.003, 50  # LETTER's and LC-Rec's regularisation (of distances scaled to [-1, 1]) and rounds
+# LETTER's and LC-Rec's regularisation (of distances scaled to [-1, 1]) and rounds
+EPSILON, ITERATIONS = 0.003, 50
 
 
 MOST = 65536  # codes of a level: what fits into 16 bits
@@ -43,9 +46,9 @@ def resolve_collisions(
 ) -> tuple[Int64[Tensor, "n L"], tuple[int, ...]]:
     """(codes, sizes) after the policy; L is K, or K + 1 with an extra digit.
 
-    `fixed` are the final codes of the first F rows, which stay: those of items known before, when new ones come. Of
-    items that compete, the more popular comes first, then the one of the smaller id. Raises `UserError` where the
-    policy cannot separate them.
+    `fixed` are the final codes of the first F rows, which stay: those of items known before, when
+    new ones come. Of items that compete, the more popular comes first, then the one of the smaller
+    id. Raises `UserError` where the policy cannot separate them.
     """
     known = 0 if fixed is None else len(fixed)
     order = [*range(known), *(known + np.argsort(-popularity[known:], kind="stable")).tolist()]
@@ -66,7 +69,7 @@ def group_by_codes(codes: Int64[Tensor, "n K"]) -> tuple[Int64[np.ndarray, "T K"
 
 
 def colliding(codes: Int64[Tensor, "n K"]) -> Bool[np.ndarray, "n"]:
-    """Which items share their codes with another."""
+    """Whether each item shares its codes with another."""
     _, group = group_by_codes(codes)
     return np.asarray(np.bincount(group)[group] > 1) if len(group) else np.zeros(0, bool)
 
@@ -74,6 +77,7 @@ def colliding(codes: Int64[Tensor, "n K"]) -> Bool[np.ndarray, "n"]:
 def _digits(
     codes: Tensor, sizes: tuple[int, ...], order: list[int], fixed: Tensor | None
 ) -> tuple[Tensor, tuple[int, ...]]:
+    """Codes and sizes with one level more, which counts the items of a tuple (policy `extra_digit`)."""
     tuples, group = group_by_codes(codes)
     known = 0 if fixed is None else len(fixed)
     digit = np.zeros(len(codes), np.int64)
@@ -99,19 +103,20 @@ def _digits(
 
 
 def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) -> Tensor:
+    """Codes with other last codes for colliding items, by the transport plan (policy `sinkhorn`)."""
     moving = colliding(codes)
     moving[:known] = False
     if not moving.any():
         return codes
     rows = np.flatnonzero(moving)
     plan = transport(last(torch.from_numpy(rows)))
-    place = {row: i for i, row in enumerate(rows.tolist())}
+    plan_row = {row: i for i, row in enumerate(rows.tolist())}
     _, prefix = group_by_codes(codes[:, :-1])
     taken: dict[int, set[int]] = {}
     for row in np.flatnonzero(~moving).tolist():
         taken.setdefault(int(prefix[row]), set()).add(int(codes[row, -1]))
     for row in order:
-        if row not in place:
+        if row not in plan_row:
             continue
         used = taken.setdefault(int(prefix[row]), set())
         if len(used) >= size:
@@ -120,7 +125,7 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
                 "collisions=extra_digit or list, or more learner.levels",
                 code="too-many-collisions",
             )
-        wish = plan[place[row]].argsort(descending=True, stable=True).tolist()
+        wish = plan[plan_row[row]].argsort(descending=True, stable=True).tolist()
         codes[row, -1] = next(code for code in wish if code not in used)
         used.add(int(codes[row, -1]))
     return codes
@@ -129,7 +134,8 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
 def transport(cost: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
     """Logarithm of the plan that sends each row to codes of low cost, no code getting more than its share of rows.
 
-    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or n / C where there are more rows.
+    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or n / C where there
+    are more rows.
     """
     low, high = float(cost.min()), float(cost.max())
     scaled = (cost.double() - (low + high) / 2) / max((high - low) / 2, 1e-30)

@@ -1,8 +1,8 @@
 """From a catalogue to a folder of codes: vectors, reduction, codebooks, collisions, diagnostics, in this order.
 
-`grow_codes` gives codes to new items from codebooks that stay: what was learned and every code given so far is left as
-it is. What can drift is said: how much worse the codebooks describe the new items than those that they were learned
-from.
+`grow_codes` gives codes to new items from codebooks that stay: what was learned and every code
+given so far is left as it is. What can drift is said: how much worse the codebooks describe the new
+items than those that they were learned from.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -50,17 +50,21 @@ def encode(
     """Learn codes of the items of a store (or of a run, or of a catalogue) and write them at `out`; with `overwrite`,
     codes that are there are replaced at the end.
 
-    `set` changes settings of the spec (`"learner.levels=32"`). Text vectors are kept in the folder `cache`, by a
-    fingerprint. An item of which nothing is known is described by the mean of all vectors, is not learned from, and is
-    counted. Raises `UserError` where the vectors cannot be had, or where a limit says that the codes are bad.
+    `set` changes settings of the spec (`"learner.levels=32"`). Text vectors are kept in the folder
+    `cache`, by a fingerprint. An item of which nothing is known is described by the mean of all
+    vectors, is not learned from, and is counted. Raises `UserError` where the vectors cannot be
+    had, or where a limit says that the codes are bad.
     """
-    place, spec = without_dots(out), spec.override(*set)
-    with folder_lock(place, "encode"):
-        folder.require_replaceable_codes(place, overwrite=overwrite)
+    path, spec = without_dots(out), spec.override(*set)
+    with folder_lock(path, "encode"):
+        folder.require_replaceable_codes(path, overwrite=overwrite)
         catalog, origin = open_items(items)
-        found = spec.vectors.read(catalog, Path(cache), tell)
-        raw = fill_unknown(found)
-        learned = _learned(found, catalog, spec)
+        vectors = spec.vectors.read(catalog, Path(cache), tell)
+        raw = fill_unknown(vectors)
+        learned = vectors.known
+        if spec.fit_on == "trained":
+            learned = learned & torch.from_numpy(catalog.popularity > 0)
+        require_known(learned, "the items with training events", "set fit_on=all", code="nothing-to-learn-from")
         reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)
         x = raw if reduction is None else reduction.apply(raw)
         beside = None if spec.collaborative is None else spec.collaborative.read(catalog, Path(cache), tell)
@@ -73,27 +77,31 @@ def encode(
             catalog.popularity,
             lambda rows: quantiser.last(x[rows], first[rows]),
         )
-        report = quality_report(raw, x, found.known, (first, codes), sizes, quantiser, reduction, spec)
+        report = quality_report(raw, x, vectors.known, (first, codes), sizes, quantiser, reduction, spec)
         if beside is not None:
-            own = codes[beside.known][:, : len(quantiser.sizes)]  # behind an encoder the sum of their codewords
-            summed = quantiser.quantised(own) if isinstance(quantiser, Autoencoder) else quantiser.decode(own)
-            report["collaborative"] = measure.neighbour_recall(beside.matrix[beside.known], summed, spec.seed)
+            # behind an encoder an item is described by the sum of its codewords
+            ours = codes[beside.known][:, : len(quantiser.sizes)]
+            described = quantiser.quantised(ours) if isinstance(quantiser, Autoencoder) else quantiser.decode(ours)
+            report["collaborative"] = measure.neighbour_recall(beside.matrix[beside.known], described, spec.seed)
         measure.check_limits(report, spec.limits)
-        lacking = int((~found.known).sum())
+        lacking = int((~vectors.known).sum())
         facts = {
-            "spec": spec.dump(), "sizes": list(sizes), "item_ids": ids_hash(catalog.ids), "data": origin,
-            "counts": {
-                "items": catalog.size, "learned_from": int(learned.sum()), "without_vector": lacking,
-            },
-            "vectors": found.facts, "report": report, "notes": notes(found.facts, lacking, catalog.size),
-        }  # fmt: skip
+            "spec": spec.dump(),
+            "sizes": list(sizes),
+            "item_ids": ids_hash(catalog.ids),
+            "data": origin,
+            "counts": {"items": catalog.size, "learned_from": int(learned.sum()), "without_vector": lacking},
+            "vectors": vectors.facts,
+            "report": report,
+            "notes": notes(vectors.facts, lacking, catalog.size),
+        }
         if beside is not None:
             facts["collaborative"] = beside.facts
         if isinstance(quantiser, Autoencoder):
             facts["learning"] = quantiser.facts
         tensors = quantiser.tensors() | ({} if reduction is None else reduction.tensors())
-        folder.write_folder(place, catalog.ids, codes, tensors, facts)
-        return Codes.open(place)
+        folder.write_folder(path, catalog.ids, codes, tensors, facts)
+        return Codes.open(path)
 
 
 def _fit(
@@ -102,8 +110,9 @@ def _fit(
     """Codebooks learned from these rows, of learners that ask for it beside their collaborative vectors."""
     if not isinstance(spec.learner, AlignedCodesSpec):
         return spec.learner.fit(x[learned], spec.seed, tick)
-    own = None if beside is None else Vectors(beside.matrix[learned], beside.known[learned], beside.facts)
-    return spec.learner.fit(x[learned], spec.seed, tick, own)
+    if beside is not None:
+        beside = Vectors(beside.matrix[learned], beside.known[learned], beside.facts)
+    return spec.learner.fit(x[learned], spec.seed, tick, beside)
 
 
 def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, JsonObject]:
@@ -120,11 +129,11 @@ def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, JsonObject
     return open_items(Store.open(path))
 
 
-def fill_unknown(found: Vectors) -> Float[Tensor, "V D"]:
+def fill_unknown(vectors: Vectors) -> Float[Tensor, "V D"]:
     """The vectors, with the mean of those known where nothing is known."""
-    matrix = found.matrix.clone()
-    if not found.known.all():
-        matrix[~found.known] = matrix[found.known].double().mean(0).float()
+    matrix = vectors.matrix.clone()
+    if not vectors.known.all():
+        matrix[~vectors.known] = matrix[vectors.known].double().mean(0).float()
     return matrix
 
 
@@ -140,8 +149,8 @@ def quality_report(
 ) -> JsonObject:
     """Diagnostics of codes before and after the policy. `raw` are the vectors read, `x` what the learner saw of them.
 
-    Reconstruction is relative: 1 is no better than describing every item by the mean. Items without a vector are left
-    out of reconstruction and neighbours.
+    Reconstruction is relative: 1 is no better than describing every item by the mean. Items without
+    a vector are left out of reconstruction and neighbours.
     """
     before, after = codes
     learned = len(quantiser.sizes)
@@ -160,23 +169,24 @@ def quality_report(
         "reconstruction": {
             "error": float(measure.squared_errors(x[known], described[known]).mean()) / spread,
             "error_before_policy": float(first.mean()) / spread,
-            "cosine": float(cosine.mean()), "variance": spread,
+            "cosine": float(cosine.mean()),
+            "variance": spread,
         },
         "neighbours": measure.neighbour_recall(raw[known], text[known], spec.seed),
-    }  # fmt: skip
+    }
 
 
 def notes(facts: JsonObject, lacking: int, size: int) -> list[str]:
-    """Sentences that a person should read."""
-    said = []
+    """Sentences for people about items without vectors and vectors without items."""
+    sentences = []
     if lacking:
-        said.append(
+        sentences.append(
             f"{lacking:,} of {size:,} items have no vector (nothing is known of them): they have the codes of the mean "
             "vector"
         )
     if facts.get("rows_of_other_items"):
-        said.append(f"{facts['rows_of_other_items']:,} vectors belong to no item of this catalogue")
-    return said
+        sentences.append(f"{facts['rows_of_other_items']:,} vectors belong to no item of this catalogue")
+    return sentences
 
 
 def ids_hash(ids: pl.Series) -> str:
@@ -184,15 +194,6 @@ def ids_hash(ids: pl.Series) -> str:
     state = hashlib.sha256()
     hash_ids(state, ids)
     return state.hexdigest()
-
-
-def _learned(found: Vectors, catalog: Catalog, spec: Encode) -> Bool[Tensor, "V"]:
-    """Which items the codebooks are learned from."""
-    chosen = found.known
-    if spec.fit_on == "trained":
-        chosen = chosen & torch.from_numpy(catalog.popularity > 0)
-    require_known(chosen, "the items with training events", "set fit_on=all", code="nothing-to-learn-from")
-    return chosen
 
 
 DRIFT = 1.5
@@ -213,15 +214,16 @@ def grow_codes(
     """Codes of a catalogue in which some items are new, written at `out`; items that have codes keep them. With
     `overwrite`, codes that are at `out` are replaced at the end.
 
-    The new items' vectors are made as the old ones were; where those came from a file, `vectors` names the one that
-    has the new (and any of the old, which the report is then about too). The manifest's `grown` says how many are new
-    and how well they are described. Raises `UserError` where no item is new or none of the new has a vector.
+    The new items' vectors are made as the old ones were; where those came from a file, `vectors`
+    names the one that has the new (and any of the old, which the report is then about too). The
+    manifest's `grown` says how many are new and how well they are described. Raises `UserError`
+    where no item is new or none of the new has a vector.
     """
     old = codes if isinstance(codes, Codes) else Codes.open(codes)
-    place = without_dots(out)
+    path = without_dots(out)
     source = _source(old, vectors if vectors is None else Path(vectors))
-    with folder_lock(place, "encode --grow"):
-        folder.require_replaceable_codes(place, overwrite=overwrite)
+    with folder_lock(path, "encode --grow"):
+        folder.require_replaceable_codes(path, overwrite=overwrite)
         catalog, origin = open_items(items)
         rows = old.rows(catalog)
         order = torch.cat([(rows >= 0).nonzero(), (rows < 0).nonzero()]).squeeze(1)
@@ -231,26 +233,33 @@ def grow_codes(
                 f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add",
                 code="no-new-items",
             )
-        found = source.read(catalog, Path(cache), tell)
+        read = source.read(catalog, Path(cache), tell)
         fresh = rows < 0
-        require_known(found.known & fresh, f"the {int(fresh.sum()):,} new items", "give vectors of the new items")
-        raw = fill_unknown(found)
-        x = _seen(old, raw)
+        require_known(read.known & fresh, f"the {int(fresh.sum()):,} new items", "give vectors of the new items")
+        raw = fill_unknown(read)
+        width = old.quantiser.dim if old.reduction is None else len(old.reduction.mean)
+        require_width(raw, width, "new", f"that of the vectors that {str(old.path)!r} was made of")
+        x = raw if old.reduction is None else old.reduction.apply(raw)
         fixed = old.codes[rows[order[:count]]]
         first, final = _codes(old, x[order], fixed, catalog.popularity[order.numpy()])
         back = order.argsort()
         first, final = first[back], final[back]
-        report = quality_report(raw, x, found.known, (first, final), old.sizes, old.quantiser, old.reduction, old.spec)
-        drift = _drift(old, x, first, found.known & fresh) | {"items": int(fresh.sum()), "from": old.fingerprint}
-        lacking = int((~found.known & fresh).sum())
+        report = quality_report(raw, x, read.known, (first, final), old.sizes, old.quantiser, old.reduction, old.spec)
+        drift = _drift(old, x, first, read.known & fresh) | {"items": int(fresh.sum()), "from": old.fingerprint}
+        lacking = int((~read.known & fresh).sum())
         facts = {
-            "spec": old.spec.dump() | {"vectors": source.dump()}, "sizes": list(old.sizes),
-            "item_ids": ids_hash(catalog.ids), "data": origin, "vectors": found.facts, "report": report, "grown": drift,
+            "spec": old.spec.dump() | {"vectors": source.dump()},
+            "sizes": list(old.sizes),
+            "item_ids": ids_hash(catalog.ids),
+            "data": origin,
+            "vectors": read.facts,
+            "report": report,
+            "grown": drift,
             "counts": old.manifest["counts"] | {"items": catalog.size, "without_vector": lacking},
-            "notes": [*notes(found.facts, lacking, catalog.size), *_doubts(old, drift, len(old) - count)],
-        }  # fmt: skip
-        folder.write_folder(place, catalog.ids, final, old.tensors, facts)
-        return Codes.open(place)
+            "notes": [*notes(read.facts, lacking, catalog.size), *_doubts(old, drift, len(old) - count)],
+        }
+        folder.write_folder(path, catalog.ids, final, old.tensors, facts)
+        return Codes.open(path)
 
 
 def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
@@ -265,15 +274,8 @@ def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
     return old.spec.vectors.override(f"path={json.dumps(str(vectors))}")
 
 
-def _seen(old: Codes, raw: Float[Tensor, "V D"]) -> Float[Tensor, "V R"]:
-    """The vectors as the old learner saw them. Raises `UserError` where their width is another."""
-    width = old.quantiser.dim if old.reduction is None else len(old.reduction.mean)
-    require_width(raw, width, "new", f"that of the vectors that {str(old.path)!r} was made of")
-    return raw if old.reduction is None else old.reduction.apply(raw)
-
-
 def _codes(
-    old: Codes, x: Float[Tensor, "V R"], fixed: Int64[Tensor, "F L"], popularity: Any
+    old: Codes, x: Float[Tensor, "V R"], fixed: Int64[Tensor, "F L"], popularity: Int64[np.ndarray, "V"]
 ) -> tuple[Int64[Tensor, "V K"], Int64[Tensor, "V L"]]:
     """(learned codes, final codes) of rows of which the first F have theirs."""
     quantiser = old.quantiser
@@ -296,7 +298,7 @@ def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new
 
 
 def _doubts(old: Codes, drift: JsonObject, gone: int) -> Iterator[str]:
-    """What to know of new items that are described badly, and of old ones that are `gone`."""
+    """Sentences for people about new items that are described badly, and old ones that are `gone`."""
     if drift["ratio"] >= DRIFT:
         yield (
             f"the codebooks describe the new items {drift['ratio']:.1f} times worse than those they were learned from: "

@@ -32,8 +32,8 @@ def require_replaceable_codes(out: Path, *, overwrite: bool) -> None:
     """Raise `UserError` unless codes may be written at `out`: nothing there, an empty folder, or, with `overwrite`,
     codes."""
     manifests.require_outside_stores(out)
-    own = {manifests.NAME, TABLE, BOOKS}
-    require_replaceable(out, "folder of codes", is_codes, own.__contains__, overwrite=overwrite)
+    files = {manifests.NAME, TABLE, BOOKS}
+    require_replaceable(out, "folder of codes", is_codes, files.__contains__, overwrite=overwrite)
 
 
 def is_codes(folder: Path) -> bool:
@@ -74,13 +74,9 @@ def read_folder(folder: Path, verify: bool | None) -> tuple[JsonObject, pl.Serie
     sizes = manifest["sizes"]
     manifests.check_files(folder, manifest["files"], {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
     manifests.verify_hashes(folder, manifest, AGAIN, verify=verify)
-    frame = read_parquet(folder / TABLE, "the table of codes", rows=manifest["counts"].get("items", -1))
-    return manifest, *_table(frame, folder / TABLE, tuple(sizes))
-
-
-def _table(frame: pl.DataFrame, path: Path, sizes: tuple[int, ...]) -> tuple[pl.Series, Int64[Tensor, "V K"]]:
-    wanted = pl.Array(pl.UInt16, len(sizes))
-    if frame.columns != ["item_id", "codes"] or frame["codes"].dtype != wanted:
+    path = folder / TABLE
+    frame = read_parquet(path, "the table of codes", rows=manifest["counts"].get("items", -1))
+    if frame.columns != ["item_id", "codes"] or frame["codes"].dtype != pl.Array(pl.UInt16, len(sizes)):
         raise manifests.damaged_file(
             path, f"it must hold the columns item_id and codes ({len(sizes)} small numbers)", AGAIN
         )
@@ -94,4 +90,4 @@ def _table(frame: pl.DataFrame, path: Path, sizes: tuple[int, ...]) -> tuple[pl.
     codes = torch.from_numpy(cells.to_numpy().astype(np.int64).reshape(len(ids), len(sizes)))
     if (codes >= torch.tensor(sizes)).any():
         raise manifests.damaged_file(path, "it holds codes beyond the sizes of the levels", AGAIN)
-    return ids, codes
+    return manifest, ids, codes

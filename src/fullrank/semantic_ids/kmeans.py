@@ -1,7 +1,8 @@
 """k-means (Lloyd 1982), for several groups of vectors at once, seeded, with every code kept in use.
 
-The first codewords are vectors drawn by k-means++ (Arthur and Vassilvitskii 2007) from a sample. A code that no vector
-chooses takes the vector that lies farthest from its codeword; where all vectors lie on codewords it stays empty.
+The first codewords are vectors drawn by k-means++ (Arthur and Vassilvitskii 2007) from a sample. A
+code that no vector chooses takes the vector that lies farthest from its codeword; where all vectors
+lie on codewords it stays empty.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def plus_plus(x: Float[Tensor, "G n d"], size: int, generator: torch.Generator) 
     for i in range(1, size):
         odds = far.double().cumsum(1)
         draw = torch.rand(groups, 1, generator=generator, dtype=torch.float64) * odds[:, -1:]
-        place = torch.searchsorted(odds, draw, right=True).clamp_max(x.shape[1] - 1).squeeze(1)
-        words[:, i] = x[every, place]
+        drawn = torch.searchsorted(odds, draw, right=True).clamp_max(x.shape[1] - 1).squeeze(1)
+        words[:, i] = x[every, drawn]
         far = torch.minimum(far, (x - words[:, i : i + 1]).pow(2).sum(-1))
     return words
 
@@ -47,7 +48,8 @@ def lloyd(x: Float[Tensor, "G n d"], words: Float[Tensor, "G C d"], iterations: 
     for _ in range(iterations):
         code, far = assign(x, words)
         words = means(x, code, words)
-        for group in range(len(x)):  # each unused codeword moves onto one of the vectors that are worst described
+        # each unused codeword moves onto one of the vectors that are worst described
+        for group in range(len(x)):
             empty = (torch.bincount(code[group], minlength=words.shape[1]) == 0).nonzero().squeeze(1)
             if len(empty):
                 revive(x[group], far[group] + x[group].pow(2).sum(-1) / 2, words[group], empty)
@@ -105,8 +107,8 @@ def require_vectors(x: Float[Tensor, "n D"], size: int, name: str) -> None:
         )
 
 
-def sample_places(count: int, points: int, generator: torch.Generator) -> Int64[Tensor, "M"]:
-    """The numbers of at most so many of `count` rows, drawn without repetition, in their order."""
+def sample_rows(count: int, points: int, generator: torch.Generator) -> Int64[Tensor, "M"]:
+    """Numbers of at most `points` of `count` rows, drawn without repetition, in their order."""
     if count <= points:
         return torch.arange(count)
     return torch.randperm(count, generator=generator)[:points].sort().values

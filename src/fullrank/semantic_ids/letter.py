@@ -1,17 +1,20 @@
 """LETTER: RQ-VAE that also knows who buys what (Wang et al., CIKM 2024, arXiv:2405.07314).
 
-The loss of RQ-VAE (`rqvae.py`; here means over elements and over levels, as in the authors' code) and two terms:
+The loss of RQ-VAE (`rqvae.py`; here means over elements and over levels, as in the authors' code)
+and two terms:
 
     alignment   cross-entropy of softmax over the batch of z_q,i . c_j at j = i, where c are collaborative vectors of
                 the items, frozen: those that a trained recommender has (`Encode.collaborative`)
     diversity   by level, cross-entropy of softmax over the codewords but the item's own of e . e_j / temperature, at
                 another codeword of the own one's cluster; clusters of codewords, alike in size, are made each epoch
 
-Items that the same people like come to share codes, and codewords of a cluster spread over the codes instead of a few
-taking all. A codeword that is alone in its cluster has no partner and no diversity loss.
+Items that the same people like come to share codes, and codewords of a cluster spread over the
+codes instead of a few taking all. A codeword that is alone in its cluster has no partner and no
+diversity loss.
 
-Differs: the authors' encoder is 2048-1024-512-256-128-64 and learns 20,000 epochs (`hidden`, `epochs`); their script
-has alignment 0.01, the paper 0.1. Their last step, other last codes for items that collide, is `collisions=sinkhorn`.
+Differs: the authors' encoder is 2048-1024-512-256-128-64 and learns 20,000 epochs (`hidden`,
+`epochs`); their script has alignment 0.01, the paper 0.1. Their last step, other last codes for
+items that collide, is `collisions=sinkhorn`.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
     levels: Levels = 4
     """K, codes of an item."""
     update: Annotated[Literal["gradient", "ema"], needs("diversity", 0, code="option-without-effect")] = "gradient"
-    """How codewords move; diversity moves them by its gradient, which `ema` leaves out."""
+    """Rule by which codewords move; diversity moves them by its gradient, which `ema` leaves out."""
     weight_decay: Factor = 1e-4
     """Decay of weights, biases and codewords."""
     alignment: Factor = 0.1
@@ -119,13 +122,13 @@ class CodeDiversity(Term):
     def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
         total = step.words.sum() * 0  # where no codeword has a partner
         for level, cluster in enumerate(self.cluster):
-            own = step.codes[:, level]
-            partner = partners(own, cluster, self.generator)
+            codes = step.codes[:, level]
+            partner = partners(codes, cluster, self.generator)
             paired = partner >= 0
             if not paired.any():
                 continue
             logits = step.words[paired, level] @ step.books[level].T / self.temperature
-            masked = logits.scatter(1, own[paired, None], -torch.inf)
+            masked = logits.scatter(1, codes[paired, None], -torch.inf)
             total = total + F.cross_entropy(masked, partner[paired])
         return self.weight * total / len(self.cluster)
 
@@ -133,31 +136,31 @@ class CodeDiversity(Term):
 def balanced_clusters(words: Float[Tensor, "C d"], clusters: int, generator: torch.Generator) -> Int64[Tensor, "C"]:
     """The cluster of each codeword, none with more than its share (rounded up).
 
-    Centres are those of k-means; then pairs of codeword and centre are taken in the order of their distances, where
-    codeword and centre are still free. (The authors solve it as a minimum-cost flow.)
+    Centres are those of k-means; then pairs of codeword and centre are taken in the order of their
+    distances, where codeword and centre are still free. (The authors solve it as a minimum-cost
+    flow.)
     """
     centres = kmeans(words[None], clusters, CLUSTER_ROUNDS, generator)[0]
     far = torch.cdist(words.double(), centres.double())
     room = [-(-len(words) // clusters)] * clusters
-    found, left = [-1] * len(words), len(words)
-    for place in far.flatten().argsort(stable=True).tolist():
-        word, cluster = divmod(place, clusters)
-        if room[cluster] and found[word] < 0:
-            found[word], room[cluster], left = cluster, room[cluster] - 1, left - 1
-            if not left:
-                break
-    return torch.tensor(found)
+    cluster_of = [-1] * len(words)
+    for pair in far.flatten().argsort(stable=True).tolist():
+        word, cluster = divmod(pair, clusters)
+        if room[cluster] and cluster_of[word] < 0:
+            cluster_of[word] = cluster
+            room[cluster] -= 1
+    return torch.tensor(cluster_of)
 
 
-def partners(own: Int64[Tensor, "B"], cluster: Int64[Tensor, "C"], generator: torch.Generator) -> Int64[Tensor, "B"]:
+def partners(codes: Int64[Tensor, "B"], cluster: Int64[Tensor, "C"], generator: torch.Generator) -> Int64[Tensor, "B"]:
     """Another code of each code's cluster, drawn alike; -1 where it is alone in it."""
     members = cluster.argsort(stable=True)  # cluster after cluster
     size = torch.bincount(cluster)
     begin = size.cumsum(0) - size
-    place = torch.empty_like(members)
-    place[members] = torch.arange(len(members))
-    mine = cluster[own]
+    position = members.argsort()  # of each code in `members`
+    mine = cluster[codes]
     others = size[mine] - 1
-    draw = (torch.rand(len(own), generator=generator, dtype=torch.float64) * others).long().clamp_max(others - 1)
-    step = (place[own] - begin[mine] + 1 + draw) % size[mine]
+    draw = (torch.rand(len(codes), generator=generator, dtype=torch.float64) * others).long().clamp_max(others - 1)
+    # 1 to `others` steps onward in the cluster, and round
+    step = (position[codes] - begin[mine] + 1 + draw) % size[mine]
     return torch.where(others > 0, members[begin[mine] + step], -1)

@@ -1,7 +1,8 @@
-"""How good codes are: use, perplexity, collisions, reconstruction, and whether neighbours stay neighbours.
+"""Quality of codes: use, perplexity, collisions, reconstruction, and whether neighbours stay neighbours.
 
-Semantic ids fail in silence: a codebook of which four codes are used, or ids that hundreds of items share, train
-without an error and recommend badly. Each figure has a limit (`Limits`) below which no codes are written.
+Semantic ids fail in silence: a codebook of which four codes are used, or ids that hundreds of items
+share, train without an error and recommend badly. Each figure has a limit (`Limits`) below which no
+codes are written.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ROWS = 256
 
 
 class Limits(Spec):
-    """Where a run stops instead of writing codes. 0 (collisions: 1) allows everything."""
+    """Limits at which a run stops instead of writing codes. 0 (collisions: 1) allows everything."""
 
     use: Share = 0.5
     """Least share of a level's codes that some item has."""
@@ -37,26 +38,26 @@ class Limits(Spec):
 
 
 def levels(codes: Int64[Tensor, "n L"], sizes: tuple[int, ...], learned: int) -> list[JsonObject]:
-    """Of each level: its size, the share of codes that some item has, and the perplexity of how often (1 .. size).
+    """Rows about each level: its size, the share of its codes in use, and their perplexity (1 .. size).
 
     The first `learned` are of codebooks; an extra digit behind them only counts.
     """
-    found = []
+    rows = []
     for level, size in enumerate(sizes):
         share = torch.bincount(codes[:, level], minlength=size).double() / max(len(codes), 1)
         entropy = -(share * share.clamp_min(1e-300).log()).sum()
         use = float((share > 0).double().mean())
-        found.append(
+        rows.append(
             {"level": level, "size": size, "learned": level < learned, "use": use, "perplexity": float(entropy.exp())}
         )
-    return found
+    return rows
 
 
 def collisions(codes: Int64[Tensor, "n K"], x: Float[Tensor, "n D"]) -> JsonObject:
-    """How many items share their codes: of all, and of those whose vectors differ (no learner separates equal ones).
+    """Items that share their codes: of all, and of those whose vectors differ (no learner separates equal ones).
 
-    `rate` is the share of items that share their codes with another; `different` the share of those that share them
-    with an item of another vector; `largest` the most items of one tuple.
+    `rate` is the share of items that share their codes with another; `different` the share of those
+    that share them with an item of another vector; `largest` the most items of one tuple.
     """
     tuples, group = group_by_codes(codes)
     _, vector = np.unique(x.numpy(), axis=0, return_inverse=True)
@@ -79,26 +80,30 @@ def squared_errors(x: Float[Tensor, "n D"], described: Float[Tensor, "n D"]) -> 
 
 
 def variance(x: Float[Tensor, "n D"]) -> float:
-    """Mean squared distance to the mean: what describing every vector by it would leave."""
+    """Mean squared distance to the mean, the error of describing every vector by it."""
     return float((x.double() - x.double().mean(0)).pow(2).sum(1).mean())
 
 
 def neighbour_recall(raw: Float[Tensor, "n D"], described: Float[Tensor, "n E"], seed: int) -> JsonObject:
     """Recall of an item's k nearest by cosine of its vector, among the k nearest by cosine of what its codes describe.
 
-    Over at most `QUERIES` items, drawn by the seed; the item itself is no neighbour. With fewer than k + 1 items, k is
-    smaller.
+    Over at most `QUERIES` items, drawn by the seed; the item itself is no neighbour. With fewer
+    than k + 1 items, k is smaller.
     """
     k = min(NEIGHBOURS, len(raw) - 1)
     if k < 1:
         return {"k": k, "items": 0, "recall": None}
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(raw), generator=generator)[:QUERIES].sort().values
-    one, two = F.normalize(raw, dim=1), F.normalize(described, dim=1)
+    spaces = F.normalize(raw, dim=1), F.normalize(described, dim=1)
     hits = 0
     for rows in chosen.split(ROWS):
-        near = [_nearest(space, rows, k) for space in (one, two)]
-        hits += int((near[0][:, :, None] == near[1][:, None]).any(-1).sum())
+        nearest = []
+        for space in spaces:
+            scores = (space[rows] @ space.T).scatter_(1, rows[:, None], -torch.inf)
+            nearest.append(scores.topk(k, dim=1).indices)
+        wanted, near = nearest
+        hits += int((wanted[:, :, None] == near[:, None]).any(-1).sum())
     return {"k": k, "items": len(chosen), "recall": hits / (k * len(chosen))}
 
 
@@ -136,9 +141,3 @@ def check_limits(report: JsonObject, limits: Limits) -> None:
             f"is {limits.neighbours:.1%}; set more learner.levels, or allow it with limits.neighbours=0",
             code="neighbours-lost",
         )
-
-
-def _nearest(space: Float[Tensor, "n D"], rows: Int64[Tensor, "Q"], k: int) -> Int64[Tensor, "Q k"]:
-    scores = space[rows] @ space.T
-    scores.scatter_(1, rows[:, None], -torch.inf)
-    return scores.topk(k, dim=1).indices

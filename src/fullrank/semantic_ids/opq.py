@@ -1,20 +1,20 @@
 """OPQ: optimised product quantisation (Ge et al., CVPR 2013 / TPAMI 2014), the codes of RPG and FAIR.
 
-A rotation of the centred vectors is learned together with K codebooks, one for each part of the rotated vector: start
-from principal components with variance spread evenly over the parts (their OPQ_P), then in turn improve the codebooks
-by k-means and the rotation by Procrustes (OPQ_NP).
+A rotation of the centred vectors is learned together with K codebooks, one for each part of the
+rotated vector: start from principal components with variance spread evenly over the parts (their
+OPQ_P), then in turn improve the codebooks by k-means and the rotation by Procrustes (OPQ_NP).
 
-Differs: RPG reads the codes of faiss's index `OPQ{K},IVF1,PQ{K}x8`, whose rotation starts at random; ours starts as
-above in both engines. `faiss` (extra `codes`) learns the rotation in C++; `torch` is the fallback, and the only engine
-for sizes that are no power of two and for fewer vectors than dimensions. The last codebooks are the library's own
-k-means in either case: faiss draws first codewords blindly, and some never win a vector. faiss uses one thread: two
-thread pools on the same cores slow each other down.
+Differs: RPG reads the codes of faiss's index `OPQ{K},IVF1,PQ{K}x8`, whose rotation starts at
+random; ours starts as above in both engines. `faiss` (extra `codes`) learns the rotation in C++;
+`torch` is the fallback, and the only engine for sizes that are no power of two and for fewer
+vectors than dimensions. The last codebooks are the library's own k-means in either case: faiss
+draws first codewords blindly, and some never win a vector. faiss uses one thread: two thread pools
+on the same cores slow each other down.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -28,12 +28,11 @@ from fullrank.core.constraints import MOST_ROUNDS, Count
 from fullrank.core.errors import UserError, package
 from fullrank.core.log import Progress
 from fullrank.semantic_ids import BookSize, CodesSpec, Levels, Tensors
-from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_places
+from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_rows
 from fullrank.semantic_ids.quantisers import Product
 
 FIRST = 10
 """Rounds of k-means before the first improvement of the rotation."""
-Done = Callable[[int], None]
 
 
 class Opq(CodesSpec):
@@ -51,8 +50,8 @@ class Opq(CodesSpec):
     points: Count = 65536
     """Vectors to learn from; more are sampled."""
     engine: Literal["auto", "faiss", "torch"] = "auto"
-    """Who learns; auto: faiss where it is installed, the size is a power of two, and there are at least as many vectors
-    as they are wide."""
+    """Engine that learns; auto: faiss where it is installed, the size is a power of two, and there are at least as many
+    vectors as they are wide."""
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Product:
         fitting = x.shape[1] - x.shape[1] % self.levels
@@ -61,14 +60,13 @@ class Opq(CodesSpec):
         require_vectors(x, self.size, "opq")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
-        sample = x[sample_places(len(x), max(self.points, self.size), generator)] - mean
+        sample = x[sample_rows(len(x), max(self.points, self.size), generator)] - mean
         rotation = initial_rotation(sample, self.levels)
-        steps = self.rounds + 1
         turn = _faiss if self.chosen(*sample.shape) == "faiss" else _torch
         if self.rounds:
-            rotation = turn(sample, rotation, self, generator, lambda done: tick(done, steps))
+            rotation = turn(sample, rotation, self, generator, tick)
         words = kmeans(subspaces(sample, rotation, self.levels), self.size, self.iterations, generator)
-        tick(steps, steps)
+        tick(self.rounds + 1, self.rounds + 1)
         return Product(words, rotation, mean)
 
     def restore(self, tensors: Tensors) -> Product:
@@ -79,11 +77,11 @@ class Opq(CodesSpec):
 
         Of fewer vectors than dimensions, faiss reads and writes behind its own arrays.
         """
-        power = self.size > 1 and self.size & (self.size - 1) == 0
-        there = importlib.util.find_spec("faiss") is not None
+        power_of_two = self.size > 1 and self.size & (self.size - 1) == 0
+        installed = importlib.util.find_spec("faiss") is not None
         if self.engine == "faiss":
             package("faiss", "codes", "engine=faiss", ", or set engine=torch")
-            if not power:
+            if not power_of_two:
                 raise UserError(
                     f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch",
                     code="size-not-power-of-two",
@@ -94,7 +92,8 @@ class Opq(CodesSpec):
                     f"engine=torch, or pca={vectors - 1} or fewer",
                     code="too-few-vectors-for-faiss",
                 )
-        return "faiss" if self.engine != "torch" and there and power and vectors >= width else "torch"
+        able = installed and power_of_two and vectors >= width
+        return "faiss" if self.engine != "torch" and able else "torch"
 
 
 def initial_rotation(x: Float[Tensor, "n D"], levels: int) -> Float[Tensor, "D D"]:
@@ -107,12 +106,12 @@ def initial_rotation(x: Float[Tensor, "n D"], levels: int) -> Float[Tensor, "D D
     parts: list[list[int]] = [[] for _ in range(levels)]
     totals = [0.0] * levels
     shift = float(logs.min())  # all terms positive: a part grows with each direction that it gets
-    for place in order:
+    for number in order:
         open_parts = [p for p in range(levels) if len(parts[p]) < x.shape[1] // levels]
         best = min(open_parts, key=lambda p: totals[p])
-        parts[best].append(place)
-        totals[best] += float(logs[place]) - shift
-    return directions[:, [place for part in parts for place in part]].float()
+        parts[best].append(number)
+        totals[best] += float(logs[number]) - shift
+    return directions[:, [number for part in parts for number in part]].float()
 
 
 def subspaces(x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], levels: int) -> Float[Tensor, "K n d"]:
@@ -121,7 +120,7 @@ def subspaces(x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], levels: i
 
 
 def _torch(
-    x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+    x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Progress
 ) -> Float[Tensor, "D D"]:
     """The rotation after some rounds of: codebooks by one step of k-means, rotation by Procrustes (OPQ_NP)."""
     words = kmeans(subspaces(x, rotation, spec.levels), spec.size, FIRST, generator)
@@ -132,12 +131,12 @@ def _torch(
         described = words.gather(1, code[..., None].expand(-1, -1, words.shape[2])).transpose(0, 1).flatten(1)
         u, _, v = torch.linalg.svd((x.T @ described).double())
         rotation = (u @ v).float()
-        tick(done + 1)
+        tick(done + 1, spec.rounds + 1)
     return rotation
 
 
 def _faiss(
-    x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
+    x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Progress
 ) -> Float[Tensor, "D D"]:
     """The rotation that faiss's OPQMatrix learns from the same start."""
     import faiss
@@ -156,5 +155,5 @@ def _faiss(
         learner.train(np.ascontiguousarray(x.numpy()))
     finally:
         faiss.omp_set_num_threads(before)
-    tick(spec.rounds)
+    tick(spec.rounds, spec.rounds + 1)
     return torch.from_numpy(faiss.vector_to_array(learner.A).reshape(width, width).T.copy())

@@ -4,17 +4,18 @@
     Residual     for each level the rest that the levels before leave
     Autoencoder  residual codebooks in the latent space of an encoder, and a decoder back
 
-Behind an encoder, codes are nearest codewords of the latent vector, level by level; what they describe is what the
-decoder makes of their sum. `rqvae.py` and `letter.py` learn it. Weights and biases stand beside the codebooks in the
-folder, so that new items are encoded by the same network.
+Behind an encoder, codes are nearest codewords of the latent vector, level by level; what they
+describe is what the decoder makes of their sum. `rqvae.py` and `letter.py` learn it. Weights and
+biases stand beside the codebooks in the folder, so that new items are encoded by the same network.
 
-Sources: RQ-VAE (Lee et al., CVPR 2022; of audio: Zeghidour et al. 2021), for items by TIGER (arXiv:2305.05065, Section
-3.1).
+Sources: RQ-VAE (Lee et al., CVPR 2022; of audio: Zeghidour et al. 2021), for items by TIGER
+(arXiv:2305.05065, Section 3.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,11 +77,11 @@ class Residual(Codebooks):
     """Level k describes what is left of x - mean after the levels before it (Juang and Gray 1982)."""
 
     def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
-        rest, found = x - self.mean, []
+        rest, codes = x - self.mean, []
         for words in self.codebooks:
-            found.append(nearest_codeword(rest, words))
-            rest = rest - words[found[-1]]
-        return torch.stack(found, 1)
+            codes.append(nearest_codeword(rest, words))
+            rest = rest - words[codes[-1]]
+        return torch.stack(codes, 1)
 
     def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:
         return self.codebooks[torch.arange(len(self.codebooks)), codes].sum(1) + self.mean
@@ -99,9 +100,10 @@ class Residual(Codebooks):
 def require_tensors(tensors: Tensors, shapes: Mapping[str, str], **sizes: float) -> list[Tensor]:
     """These tensors, float32 and finite, each with a dimension for every letter of its shape.
 
-    A letter is one number wherever it stands; `sizes` are those that are known. Raises `UserError` for what is not so.
+    A letter is one number wherever it stands; `sizes` are those that are known. Raises `UserError`
+    for what is not so.
     """
-    found = []
+    required = []
     for name, letters in shapes.items():
         tensor = tensors.get(name, torch.empty(0))
         fits = tensor.ndim == len(letters) and all(
@@ -115,32 +117,31 @@ def require_tensors(tensors: Tensors, shapes: Mapping[str, str], **sizes: float)
                 + (f"{tensor.dtype} of {tuple(tensor.shape)}" if name in tensors else "none"),
                 code="codebooks-damaged",
             )
-        found.append(tensor)
-    return found
+        required.append(tensor)
+    return required
 
 
 ROWS = 4096
 
 
 def nearest_codeword(x: Float[Tensor, "n d"], codebook: Float[Tensor, "C d"], rows: int = ROWS) -> Int64[Tensor, "n"]:
-    """Index of the codeword with the least squared distance, `rows` vectors at a time."""
-    half = codebook.pow(2).sum(1) / 2
-    found = [_refined(part, codebook, torch.addmm(half, part, codebook.T, alpha=-1)) for part in x.split(rows)]
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
+    """Index of the codeword with the least squared distance, `rows` vectors at a time.
+
+    A product finds the two nearest; which of them it is, float64 decides, of equally near ones the first.
+    """
+    half, codes = codebook.pow(2).sum(1) / 2, [torch.zeros(0, dtype=torch.long, device=x.device)]
+    for part in x.split(rows):
+        scores = torch.addmm(half, part, codebook.T, alpha=-1)
+        two = scores.topk(min(2, len(codebook)), largest=False).indices.sort(1).values
+        far = (part.double()[:, None] - codebook.double()[two]).pow(2).sum(-1)
+        codes.append(two.gather(1, far.argmin(1, keepdim=True)).squeeze(1))
+    return torch.cat(codes)
 
 
 def nearest_codeword_reference(x: Float[Tensor, "n d"], codebook: Float[Tensor, "C d"]) -> Int64[Tensor, "n"]:
-    """The same by the distances themselves."""
+    """`nearest_codeword` by the distances themselves."""
     far = (x.double()[:, None] - codebook.double()).pow(2).sum(-1)
     return far.argmin(1)
-
-
-def _refined(
-    x: Float[Tensor, "n d"], codebook: Float[Tensor, "C d"], scores: Float[Tensor, "n C"]
-) -> Int64[Tensor, "n"]:
-    two = scores.topk(min(2, len(codebook)), largest=False).indices.sort(1).values
-    far = (x.double()[:, None] - codebook.double()[two]).pow(2).sum(-1)
-    return two.gather(1, far.argmin(1, keepdim=True)).squeeze(1)
 
 
 Layers = list[tuple[Tensor, Tensor]]
@@ -165,7 +166,7 @@ class Autoencoder(Codebooks):
         self.encoder, self.decoder, self.scale = encoder, decoder, scale
         self.inner = Residual(codebooks, torch.zeros(codebooks.shape[2]))
         self.facts = dict(facts or {})
-        """How the learning went, for the manifest; empty once it is read from there."""
+        """Record of the learning, for the manifest; empty once it is read from there."""
 
     def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         return self.inner.encode(self.latent(x))
@@ -174,15 +175,13 @@ class Autoencoder(Codebooks):
         return self.describe(self.quantised(codes))
 
     def last(self, x: Float[Tensor, "n D"], codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n C"]:
-        """In the latent space, where the codes were chosen (LETTER and LC-Rec settle collisions there too)."""
+        """Errors in the latent space, where the codes were chosen (LETTER and LC-Rec settle collisions there too)."""
         return self.inner.last(self.latent(x), codes)
 
     def latent(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n d"]:
-        """What the codebooks divide up. In float64: rounding must not depend on how many rows there are."""
-        found = [
-            run_layers(scaled_vectors(part, self.mean, self.scale), doubled(self.encoder)) for part in x.split(ROWS)
-        ]
-        return torch.cat(found).float()
+        """The encoder's vectors. In float64: rounding must not depend on how many rows there are."""
+        parts = [run_layers(scaled_vectors(part, self.mean, self.scale), self.encoder) for part in x.split(ROWS)]
+        return torch.cat(parts).float()
 
     def quantised(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n d"]:
         """z_q, the sum of the codewords."""
@@ -190,12 +189,15 @@ class Autoencoder(Codebooks):
 
     def describe(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n D"]:
         """The vectors that the decoder makes of latent ones."""
-        made = [run_layers(part.double(), doubled(self.decoder)) for part in z.split(ROWS)]
-        return (torch.cat(made) * self.scale.double() + self.mean.double()).float()
+        parts = [run_layers(part.double(), self.decoder) for part in z.split(ROWS)]
+        return (torch.cat(parts) * self.scale.double() + self.mean.double()).float()
 
     def tensors(self) -> dict[str, Tensor]:
-        layers = dict(_named("encoder", self.encoder)) | dict(_named("decoder", self.decoder))
-        return super().tensors() | {"scale": self.scale} | layers
+        tensors = super().tensors() | {"scale": self.scale}
+        for name, layers in (("encoder", self.encoder), ("decoder", self.decoder)):
+            for number, (weight, bias) in enumerate(layers):
+                tensors |= {f"{name}.{number}.weight": weight, f"{name}.{number}.bias": bias}
+        return tensors
 
     @classmethod
     def restore(cls, tensors: Tensors, hidden: Sequence[int], width: int, levels: int, size: int) -> Autoencoder:
@@ -203,24 +205,25 @@ class Autoencoder(Codebooks):
         shapes = {"codebooks": "KCd", "mean": "D", "scale": "S"}
         words, mean, scale = require_tensors(tensors, shapes, K=levels, C=size, d=width, S=1)
         widths = (len(mean), *hidden, width)
-        encoder, decoder = _found(tensors, "encoder", widths), _found(tensors, "decoder", widths[::-1])
+        encoder, decoder = _layers(tensors, "encoder", widths), _layers(tensors, "decoder", widths[::-1])
         return cls(encoder, decoder, words, mean, scale)
 
 
 def run_layers(x: Tensor, layers: Layers) -> Tensor:
-    """Linear layers with ReLU between them."""
+    """Linear layers with ReLU between them, in the precision of x."""
     for number, (weight, bias) in enumerate(layers):
-        x = F.linear(x if number == 0 else x.relu(), weight, bias)
+        x = F.linear(x if number == 0 else x.relu(), weight.to(x.dtype), bias.to(x.dtype))
     return x
 
 
 def initial_layers(widths: Sequence[int], generator: torch.Generator) -> Layers:
     """Layers between these widths, weights and biases uniform in +-1 / sqrt(in), as `torch.nn.Linear` draws them."""
-    return [
-        ((torch.rand(out, wide, generator=generator) * 2 - 1) * wide**-0.5,
-         (torch.rand(out, generator=generator) * 2 - 1) * wide**-0.5)
-        for wide, out in zip(widths, widths[1:], strict=False)
-    ]  # fmt: skip
+    layers: Layers = []
+    for inner, outer in itertools.pairwise(widths):
+        shapes = ((outer, inner), (outer,))
+        weight, bias = ((torch.rand(shape, generator=generator) * 2 - 1) * inner**-0.5 for shape in shapes)
+        layers.append((weight, bias))
+    return layers
 
 
 def scaled_vectors(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"], scale: Float[Tensor, "1"]) -> Tensor:
@@ -228,27 +231,11 @@ def scaled_vectors(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"], scale: Flo
     return (x.double() - mean.double()) / scale.double().clamp_min(LEAST_SCALE)
 
 
-def doubled(layers: Layers) -> Layers:
-    return [(weight.double(), bias.double()) for weight, bias in layers]
-
-
-def layer_weights(*networks: Layers) -> Iterator[Tensor]:
-    """Every weight and bias."""
-    for layers in networks:
-        for pair in layers:
-            yield from pair
-
-
-def _named(name: str, layers: Layers) -> Iterable[tuple[str, Tensor]]:
-    for number, (weight, bias) in enumerate(layers):
-        yield f"{name}.{number}.weight", weight
-        yield f"{name}.{number}.bias", bias
-
-
-def _found(tensors: Tensors, name: str, widths: Sequence[int]) -> Layers:
+def _layers(tensors: Tensors, name: str, widths: Sequence[int]) -> Layers:
+    """The layers of a network from its saved tensors. Raises `UserError` where they have other widths."""
     layers: Layers = []
-    for number, (wide, after) in enumerate(zip(widths, widths[1:], strict=False)):
-        here = f"{name}.{number}"
-        weight, bias = require_tensors(tensors, {f"{here}.weight": "ow", f"{here}.bias": "o"}, o=after, w=wide)
+    for number, (inner, outer) in enumerate(itertools.pairwise(widths)):
+        shapes = {f"{name}.{number}.weight": "ow", f"{name}.{number}.bias": "o"}
+        weight, bias = require_tensors(tensors, shapes, o=outer, w=inner)
         layers.append((weight, bias))
     return layers

@@ -1,10 +1,11 @@
 """Codes on disk, opened: what models, retrieval and diagnostics read of semantic ids.
 
-`Codes` goes from items to codes, `Tuples` from codes to items. `Trie` says which codes may follow which, level by
-level, of the tuples that exist, without tables of pairs: nodes of a level are the distinct beginnings of tuples, in
-lexical order, so that the children of a node, and the items below it, are one stretch of the next level's nodes, and of
-all items. A level of N nodes takes four numbers for each: a million items with four codes take some 40 MB, whatever the
-size of the codebooks.
+`Codes` goes from items to codes, `Tuples` from codes to items. `Trie` says which codes may follow
+which, level by level, of the tuples that exist, without tables of pairs: nodes of a level are the
+distinct beginnings of tuples, in lexical order, so that the children of a node, and the items below
+it, are one stretch of the next level's nodes, and of all items. A level of N nodes takes four
+numbers for each: a million items with four codes take some 40 MB, whatever the size of the
+codebooks.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ CODES, SIZES = "codes", "code_sizes"
 class Codes:
     """Semantic ids of V items, K codes each. Open them with `Codes.open`; `encode` makes them.
 
-    Level k's codes are 0 .. ``sizes[k]`` - 1; nothing is reserved for padding or an end. Rows are in the order in which
-    the items were encoded: ask `of` for the order of a store or of a run.
+    Level k's codes are 0 .. ``sizes[k]`` - 1; nothing is reserved for padding or an end. Rows are
+    in the order in which the items were encoded: ask `of` for the order of a store or of a run.
     """
 
     path: Path
@@ -56,13 +57,14 @@ class Codes:
     def open(cls, path: str | Path, *, verify: bool | None = None) -> Codes:
         """Open a folder of codes. The hashes of its files are compared as `verify` says (`Store.open`).
 
-        Raises `UserError` for a folder that holds no codes, is of another format version, or is damaged.
+        Raises `UserError` for a folder that holds no codes, is of another format version, or is
+        damaged.
         """
-        place = Path(path)
-        manifest, ids, codes = folder.read_folder(place, verify)
-        with in_context(f"the spec in {manifests.NAME} of {str(place)!r}: ", code="manifest-invalid-spec"):
+        path = Path(path)
+        manifest, ids, codes = folder.read_folder(path, verify)
+        with in_context(f"the spec in {manifests.NAME} of {str(path)!r}: ", code="manifest-invalid-spec"):
             spec = Encode.parse(manifest["spec"])
-        return cls(place, manifest, spec, ids, codes)
+        return cls(path, manifest, spec, ids, codes)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -87,7 +89,7 @@ class Codes:
 
     @property
     def policy(self) -> Policy:
-        """What was done about items with the same codes."""
+        """The policy about items with the same codes."""
         return self.spec.collisions
 
     @property
@@ -103,7 +105,8 @@ class Codes:
     def of(self, items: Catalog | Store) -> Int64[Tensor, "V K"]:
         """Codes in the order of a catalogue (or of a store's).
 
-        Raises `UserError`, with counts, where some of its items have no codes. Codes of further items are no fault.
+        Raises `UserError`, with counts, where some of its items have no codes. Codes of further
+        items are no fault.
         """
         catalog = _catalog(items)
         rows = self.rows(catalog)
@@ -125,8 +128,8 @@ class Codes:
     def attach(self, catalog: Catalog) -> Catalog:
         """The catalogue with two more columns, arrays of K numbers: so a run keeps what its model read.
 
-        `codes` are each item's own, `code_sizes` say how many codes each level has, alike in all rows. Raises
-        `UserError` where items have no codes or the columns are there already.
+        `codes` are each item's own, `code_sizes` say how many codes each level has, alike in all
+        rows. Raises `UserError` where items have no codes or the columns are there already.
         """
         catalog.require_free(CODES, SIZES)
         sizes = pl.Series(SIZES, [list(self.sizes)], dtype=pl.Array(pl.Int32, self.levels))
@@ -142,12 +145,13 @@ class Codes:
     def quantiser(self) -> Quantiser:
         """The codebooks, able to encode and decode (an extra digit is none of them). Raises `UserError` if damaged."""
         try:
-            found = self.spec.learner.restore(self.tensors)
+            quantiser = self.spec.learner.restore(self.tensors)
         except UserError as error:
             raise self._damaged(str(error)) from None
-        if tuple(found.sizes) != self.sizes[: len(found.sizes)] or self.levels - len(found.sizes) not in (0, 1):
-            raise self._damaged(f"it has levels of {found.sizes} codes")
-        return found
+        sizes = quantiser.sizes
+        if tuple(sizes) != self.sizes[: len(sizes)] or self.levels - len(sizes) not in (0, 1):
+            raise self._damaged(f"it has levels of {sizes} codes")
+        return quantiser
 
     def _damaged(self, why: str) -> UserError:
         """The error of codebooks that are not what was written."""
@@ -169,8 +173,8 @@ class Codes:
 
     def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:
         """The vectors that codes describe, in the space of the vectors that were read (text)."""
-        found = self.quantiser.decode(codes[:, : len(self.quantiser.sizes)])
-        return found if self.reduction is None else self.reduction.inverse(found)
+        vectors = self.quantiser.decode(codes[:, : len(self.quantiser.sizes)])
+        return vectors if self.reduction is None else self.reduction.inverse(vectors)
 
     def quantise(self, vectors: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         """Codes of vectors as they were read, before any policy about collisions: no extra digit."""
@@ -195,8 +199,8 @@ def _catalog(items: Catalog | Store) -> Catalog:
 class Tuples:
     """The tuples of codes that exist, and their items.
 
-    Tuple t is ``tuples[t]`` (in lexical order), its items are ``items[offsets[t]:offsets[t+1]]``: the more popular
-    first, then the smaller id. ``of_item[i]`` is the tuple of item i.
+    Tuple t is ``tuples[t]`` (in lexical order), its items are ``items[offsets[t]:offsets[t+1]]``:
+    the more popular first, then the smaller id. ``of_item[i]`` is the tuple of item i.
     """
 
     tuples: Int64[Tensor, "T K"]
@@ -219,9 +223,8 @@ class Tuples:
     def find(self, codes: Int64[Tensor, "M K"]) -> Int64[Tensor, "M"]:
         """The tuple of each row of codes; -1 where no item has these codes."""
         keys = (codes * self._factors).sum(1)
-        place = torch.searchsorted(self._sorted, keys).clamp_max(len(self) - 1)
-        found = self._order[place]
-        return torch.where((self.tuples[found] == codes).all(1), found, -1)
+        nearest = self._order[torch.searchsorted(self._sorted, keys).clamp_max(len(self) - 1)]
+        return torch.where((self.tuples[nearest] == codes).all(1), nearest, -1)
 
     def members(self, tuple_: int) -> Int64[Tensor, "n"]:
         """The items of one tuple."""
@@ -245,7 +248,7 @@ class TrieLevel:
     codes: Int[Tensor, "N"]
     """The last code of each node's beginning."""
     parents: Int[Tensor, "N"]
-    """Its node of the level before; 0, the root, on the first level."""
+    """Parent of each node on the level before; 0, the root, on the first level."""
     children: Int[Tensor, "n"]
     """Node j of the level before has the nodes children[j] .. children[j + 1] - 1 of this one."""
     below: Int[Tensor, "m"]
@@ -264,25 +267,25 @@ class Trie:
         self.levels: list[TrieLevel] = []
         new = torch.zeros(len(codes), dtype=torch.bool)
         new[:1] = True
-        before = torch.zeros(len(codes), dtype=torch.long)  # the node of the level before that each tuple lies below
+        # node of the level before, for each tuple below it
+        before = torch.zeros(len(codes), dtype=torch.long)
         for level in range(codes.shape[1]):
             new[1:] |= codes[1:, level] != codes[:-1, level]
             first = new.nonzero()[:, 0]
             parents = before[first]
-            nodes = self.levels[-1].size if self.levels else 1
-            self.levels.append(
-                TrieLevel(
-                    codes[first, level].to(torch.int32),
-                    parents.to(torch.int32),
-                    _starts(parents, nodes),
-                    torch.cat([offsets[first], offsets[-1:]]).to(torch.int32),
-                )
+            children = torch.bincount(parents, minlength=self.levels[-1].size if self.levels else 1)
+            tensors = (
+                codes[first, level],
+                parents,
+                torch.nn.functional.pad(children.cumsum(0), (1, 0)),  # where each parent's children begin and end
+                torch.cat([offsets[first], offsets[-1:]]),
             )
+            self.levels.append(TrieLevel(*(tensor.to(torch.int32) for tensor in tensors)))
             before = new.long().cumsum(0) - 1
         self.items = tuples.items.to(torch.int32)
         """Items, tuple after tuple."""
         self.place = torch.empty_like(self.items)
-        """Where each item stands among them."""
+        """Place of each item among `items`."""
         self.place[tuples.items] = torch.arange(len(self.items), dtype=torch.int32)
 
     def __len__(self) -> int:
@@ -290,12 +293,12 @@ class Trie:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of all tensors."""
         of_levels = [x for level in self.levels for x in vars(level).values()]
         return sum(x.nbytes for x in (self.items, self.place, *of_levels))
 
     def to(self, device: torch.device) -> Trie:
-        """The same on a device."""
+        """A copy on a device."""
         moved = copy.copy(self)
         moved.items, moved.place = self.items.to(device), self.place.to(device)
         moved.levels = [TrieLevel(*(x.to(device) for x in vars(level).values())) for level in self.levels]
@@ -305,12 +308,6 @@ class Trie:
         """The node of a level that the item at each place lies below."""
         return torch.searchsorted(self.levels[level].below, places.to(torch.int32), right=True) - 1
 
-    def kept_before(self, kept: Bool[Tensor, "V"]) -> Int[Tensor, "V1"]:
-        """How many of the items before each place, and of all, are kept: below node j x[below[j + 1]] - x[below[j]]."""
-        return torch.nn.functional.pad(kept[self.items.long()].cumsum(0, dtype=torch.int32), (1, 0))
-
-
-def _starts(parents: Int[Tensor, "N"], nodes: int) -> Int[Tensor, "n"]:
-    """Where each parent's children begin, of rising parents; and their number at the end."""
-    counts = torch.bincount(parents, minlength=nodes)
-    return torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+    def kept_before(self, counted: Bool[Tensor, "V"]) -> Int[Tensor, "V1"]:
+        """Number of items before each place, and of all, that count: below node j x[below[j + 1]] - x[below[j]]."""
+        return torch.nn.functional.pad(counted[self.items.long()].cumsum(0, dtype=torch.int32), (1, 0))

@@ -1,8 +1,8 @@
 """RQ-k-means: residual quantisation by k-means, level by level (Juang and Gray 1982; as semantic ids: OneRec 2025).
 
-Level 1 clusters the vectors, level k what the codewords before leave of them, so that the first codes say most: a
-coarse-to-fine id without a network to train. Codebooks that collapse, the usual failure of RQ-VAE, cannot: a code that
-no vector chooses is moved to where the error is largest.
+Level 1 clusters the vectors, level k what the codewords before leave of them, so that the first
+codes say most: a coarse-to-fine id without a network to train. Codebooks that collapse, the usual
+failure of RQ-VAE, cannot: a code that no vector chooses is moved to where the error is largest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from fullrank.core.constraints import MOST_ROUNDS, Count
 from fullrank.core.log import Progress, quiet
 from fullrank.semantic_ids import BookSize, CodesSpec, Levels, Tensors
-from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_places
+from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_rows
 from fullrank.semantic_ids.quantisers import Residual, nearest_codeword
 
 
@@ -38,7 +38,7 @@ class RqKmeans(CodesSpec):
         require_vectors(x, self.size, "rq_kmeans")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
-        points = x[sample_places(len(x), max(self.points, self.size), generator)] - mean
+        points = x[sample_rows(len(x), max(self.points, self.size), generator)] - mean
         return Residual(residual_kmeans(points, self.levels, self.size, self.iterations, generator, tick), mean)
 
     def restore(self, tensors: Tensors) -> Residual:

@@ -1,21 +1,24 @@
 """RQ-VAE: semantic ids of TIGER (Rajput et al., NeurIPS 2023, arXiv:2305.05065, Section 3.1).
 
-An encoder makes z of an item's vector x, K codebooks quantise it residually, r_1 = z, r_{k+1} = r_k - e_k, and a
-decoder makes x^ of their sum z_q. With sg for "no gradient flows here":
+An encoder makes z of an item's vector x, K codebooks quantise it residually, r_1 = z, r_{k+1} = r_k
+- e_k, and a decoder makes x^ of their sum z_q. With sg for "no gradient flows here":
 
     loss = |x - x^|^2 + sum over k of |sg[r_k] - e_k|^2 + commitment |r_k - sg[e_k]|^2
 
-The decoder's gradient reaches the encoder through z_q as if quantisation were not there (straight through, van den Oord
-et al. 2017). What a level takes off the residual is the codeword without gradient; were it the straight-through vector,
-r_k would be constant and deeper levels would tell the encoder nothing. Codebooks start at k-means of the first batch.
+The decoder's gradient reaches the encoder through z_q as if quantisation were not there (straight
+through, van den Oord et al. 2017). What a level takes off the residual is the codeword without
+gradient; were it the straight-through vector, r_k would be constant and deeper levels would tell
+the encoder nothing. Codebooks start at k-means of the first batch.
 
-Differs from TIGER: AdamW where it has Adagrad, and far fewer epochs, for a CPU; codes that no vector of an epoch chose
-are moved to a vector that is described badly (`revive`; TIGER has k-means at the start alone). Codewords may instead
-follow the mean of their vectors, `update=ema` (van den Oord et al. 2017, Appendix A.1).
+Differs from TIGER: AdamW where it has Adagrad, and far fewer epochs, for a CPU; codes that no
+vector of an epoch chose are moved to a vector that is described badly (`revive`; TIGER has k-means
+at the start alone). Codewords may instead follow the mean of their vectors, `update=ema` (van den
+Oord et al. 2017, Appendix A.1).
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,12 +35,10 @@ from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
 from fullrank.semantic_ids import BookSize, CodesSpec, Levels, Tensors
-from fullrank.semantic_ids.kmeans import require_vectors, revive, sample_places
+from fullrank.semantic_ids.kmeans import require_vectors, revive, sample_rows
 from fullrank.semantic_ids.quantisers import (
     Autoencoder,
-    Layers,
     initial_layers,
-    layer_weights,
     nearest_codeword,
     run_layers,
     scaled_vectors,
@@ -63,8 +64,8 @@ class Quantised:
     def losses(self, commitment: float, *, codebook: bool = True) -> Float[Tensor, "K"]:
         """Mean square of an element of r_k - e_k by level, for the codewords and for the encoder."""
         moved = (self.rests.detach() - self.words).pow(2).mean((0, 2)) if codebook else 0.0
-        kept: Tensor = (self.rests - self.words.detach()).pow(2).mean((0, 2))
-        return moved + commitment * kept
+        committed: Tensor = (self.rests - self.words.detach()).pow(2).mean((0, 2))
+        return moved + commitment * committed
 
 
 def quantise(z: Float[Tensor, "B d"], books: Float[Tensor, "K C d"]) -> Quantised:
@@ -78,9 +79,9 @@ def quantise(z: Float[Tensor, "B d"], books: Float[Tensor, "K C d"]) -> Quantise
     return Quantised(torch.stack(codes, 1), torch.stack(rests, 1), torch.stack(words, 1))
 
 
-def straight_through(z: Float[Tensor, "B d"], found: Quantised) -> Float[Tensor, "B d"]:
+def straight_through(z: Float[Tensor, "B d"], quantised: Quantised) -> Float[Tensor, "B d"]:
     """z_q with the gradient of z."""
-    return z + (found.words.sum(1) - z).detach()
+    return z + (quantised.words.sum(1) - z).detach()
 
 
 class MovingAverage:
@@ -89,11 +90,11 @@ class MovingAverage:
     def __init__(self, books: Float[Tensor, "K C d"], decay: float):
         self.decay, self.sums, self.counts = decay, books.clone(), torch.ones(books.shape[:2])
 
-    def update(self, found: Quantised, books: Float[Tensor, "K C d"]) -> None:
+    def update(self, quantised: Quantised, books: Float[Tensor, "K C d"]) -> None:
         """N <- decay N + (1 - decay) n, m <- decay m + (1 - decay) sum of the vectors, e <- m / N. In place."""
-        rests = found.rests.detach()
+        rests = quantised.rests.detach()
         for level, book in enumerate(books):
-            code = found.codes[:, level]
+            code = quantised.codes[:, level]
             total = torch.zeros_like(book).index_add_(0, code, rests[:, level])
             self.counts[level].lerp_(torch.bincount(code, minlength=len(book)).float(), 1 - self.decay)
             self.sums[level].lerp_(total, 1 - self.decay)
@@ -152,7 +153,7 @@ class AutoencoderSpec(CodesSpec):
     commitment: Factor = 0.25
     """Weight of the loss that keeps the encoder near its codewords."""
     update: Literal["gradient", "ema"] = "gradient"
-    """How codewords move: by the gradient of their loss, or to the moving average of their vectors."""
+    """Rule by which codewords move: by the gradient of their loss, or to the moving average of their vectors."""
     decay: Share = 0.99
     """Share of the past in that moving average."""
     revive: bool = True
@@ -190,10 +191,10 @@ class RqVae(AutoencoderSpec):
 
 @dataclass(frozen=True)
 class LearningStep:
-    """What a batch came to, for terms of the loss that a learner adds."""
+    """A batch quantised with its gradients, for terms of the loss that a learner adds."""
 
     rows: Int64[Tensor, "B"]
-    """Their numbers among all vectors."""
+    """Row numbers of the batch among all vectors."""
     through: Float[Tensor, "B d"]
     """z_q with the gradient of z (straight through)."""
     codes: Int64[Tensor, "B K"]
@@ -226,11 +227,12 @@ def learn(
     """The network and codebooks learned from `spec.points` rows of x, which `draws` chooses. Raises `UserError` where
     they cannot be."""
     require_vectors(x, spec.size, spec.kind_of())
-    rows = sample_places(len(x), max(spec.points, spec.size), draws)
+    rows = sample_rows(len(x), max(spec.points, spec.size), draws)
     generator, dim = torch.Generator().manual_seed(seed), x.shape[1]
     widths = (dim, *spec.hidden, spec.width)
-    network = 2 * sum(a * b for a, b in zip(widths, widths[1:], strict=False))
-    needed = 4 * 4 * (network + spec.levels * spec.size * spec.width)  # weights, gradients and two moments
+    network = 2 * sum(a * b for a, b in itertools.pairwise(widths))
+    # in bytes: weights, gradients and two moments
+    needed = 4 * 4 * (network + spec.levels * spec.size * spec.width)
     require_memory(needed, f"the network of {spec.kind_of()}", "set smaller learner.hidden or learner.width")
     encoder, decoder = initial_layers(widths, generator), initial_layers(widths[::-1], generator)
     points = x[rows].double()
@@ -240,12 +242,13 @@ def learn(
     first = seen[torch.randperm(len(seen), generator=generator)[: max(spec.batch, spec.size)]]
     books = residual_kmeans(run_layers(first, encoder), spec.levels, spec.size, START_ROUNDS, generator)
     average = MovingAverage(books, spec.decay) if spec.update == "ema" else None
-    learned = [*layer_weights(encoder, decoder), *([books] if average is None else [])]
+    learned = [tensor for layer in (*encoder, *decoder) for tensor in layer]
+    learned += [books] if average is None else []
     facts: dict[str, float] = {}
     revived = 0
     with torch.enable_grad():
-        for one in learned:
-            one.requires_grad_()
+        for parameter in learned:
+            parameter.requires_grad_()
         optimiser = torch.optim.AdamW(learned, lr=spec.lr, weight_decay=spec.weight_decay)
         for epoch in range(spec.epochs):
             for term in terms:
@@ -254,39 +257,36 @@ def learn(
             for batch in torch.randperm(len(seen), generator=generator).split(spec.batch):
                 optimiser.zero_grad()
                 z = run_layers(seen[batch], encoder)
-                found = quantise(z, books)
-                step = LearningStep(rows[batch], straight_through(z, found), found.codes, found.words, books)
+                quantised = quantise(z, books)
+                through = straight_through(z, quantised)
+                step = LearningStep(rows[batch], through, quantised.codes, quantised.words, books)
                 error = F.mse_loss(run_layers(step.through, decoder), seen[batch])
-                levels = found.losses(spec.commitment, codebook=average is None)
+                levels = quantised.losses(spec.commitment, codebook=average is None)
                 parts = {"autoencoder": spec.total(error, levels, dim)} | {term.name: term(step) for term in terms}
                 loss = torch.stack(list(parts.values())).sum()
                 loss.backward()
                 optimiser.step()
                 if average is not None:
-                    average.update(found, books)
-                used[torch.arange(spec.levels), found.codes] = True
-                for name, value in ({"squared_error": error} | parts).items():
-                    facts[name] = facts.get(name, 0.0) + value.item() * len(batch) / len(seen)
-            values = [*map(torch.tensor, facts.values()), *learned, books]
-            if not all(bool(value.isfinite().all()) for value in values):
+                    average.update(quantised, books)
+                used[torch.arange(spec.levels), quantised.codes] = True
+                for name, mean_error in ({"squared_error": error} | parts).items():
+                    facts[name] = facts.get(name, 0.0) + mean_error.item() * len(batch) / len(seen)
+            numbers = [*map(torch.tensor, facts.values()), *learned, books]
+            if not all(bool(tensor.isfinite().all()) for tensor in numbers):
                 raise UserError(
                     f"the loss of {spec.kind_of()} is no longer finite in epoch {epoch + 1}; set a smaller learner.lr",
                     code="loss-not-finite",
                 )
             if spec.revive and not used.all():
-                moved = revive_dead(_latent(seen, encoder), books.detach(), ~used)
+                with torch.no_grad():
+                    moved = revive_dead(run_layers(seen, encoder), books.detach(), ~used)
                 revived += int(moved.sum())
                 if average is not None:
                     average.restart(moved, books)
             tick(epoch + 1, spec.epochs)
-    for one in learned:
-        one.requires_grad_(False)
+    for parameter in learned:
+        parameter.requires_grad_(False)
     if spec.revive:
-        revived += settle(_latent(seen, encoder), books)
-    told = {"epochs": spec.epochs, "revived": revived, "last_epoch": facts}
-    return Autoencoder(encoder, decoder, books, mean, scale, told)
-
-
-def _latent(seen: Float[Tensor, "n D"], encoder: Layers) -> Tensor:
-    with torch.no_grad():
-        return run_layers(seen, encoder)
+        revived += settle(run_layers(seen, encoder), books)
+    learning = {"epochs": spec.epochs, "revived": revived, "last_epoch": facts}
+    return Autoencoder(encoder, decoder, books, mean, scale, learning)

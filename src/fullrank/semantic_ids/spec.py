@@ -18,23 +18,23 @@ from fullrank.semantic_ids.vectors.text import TextVectors
 
 
 class Encode(Spec):
-    """How items become semantic ids."""
+    """Settings by which items become semantic ids."""
 
     vectors: VectorSource = TextVectors()
-    """What is known of an item, as a vector: `text`, a `file` of your own, or both (`joined`)."""
+    """Source of item vectors: `text`, a `file` of your own, or both (`joined`)."""
     pca: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Dimensions kept, by principal components; None keeps all."""
     whiten: bool = False
     """Give every direction the same variance."""
     learner: Annotated[CodesSpec, Room("items.codes")] = Opq()
-    """What learns the codebooks."""
+    """Learner of the codebooks."""
     collisions: Policy = "list"
     """Items with the same codes: `list` of items for a tuple, `extra_digit`, or `sinkhorn` (other last codes)."""
     fit_on: Literal["trained", "all"] = "trained"
     """Learn codebooks from items with training events, or from all. All items get codes."""
     limits: Limits = Limits()
-    """Where to stop instead of writing codes."""
+    """Limits at which to stop instead of writing codes."""
     seed: SeedNumber = 0
-    """Of draws: first codewords, samples."""
+    """Seed of draws: first codewords, samples."""
     collaborative: VectorSource | None = later(None)
     """Vectors of a trained recommender's items: `letter` learns from them, and the report compares neighbours."""

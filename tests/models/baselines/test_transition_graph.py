@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors, most_alike
-from fullrank.models.sequential.baselines.transition_graph import TransitionGraph
+from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, cosines, feature_vectors, most_alike
 from fullrank.testing.baselines import fitted
 from refusals import refused
 from tiny import ITEMS, histories, padded, store

@@ -18,7 +18,7 @@ BOTH = frozenset({"tokens", "linear"})
 
 def made(*settings, reads=BOTH) -> FieldEmbedding:
     torch.manual_seed(0)
-    module = Embedding(dim=6).override(*settings).build(FIELDS, reads)
+    module = FieldEmbedding(FIELDS, Embedding(dim=6).override(*settings), reads)
     shaken(module)
     return module
 
@@ -105,7 +105,7 @@ def test_an_empty_bag_has_the_missing_value() -> None:
 
 def test_starting_values() -> None:
     torch.manual_seed(0)
-    module = Embedding(dim=16).build([FieldInfo("a", "categorical", 5000)], frozenset({"tokens"}))
+    module = FieldEmbedding([FieldInfo("a", "categorical", 5000)], Embedding(dim=16), frozenset({"tokens"}))
     assert module.tables[0].table.std().item() == pytest.approx(1e-4, rel=0.02)
 
 
@@ -142,13 +142,14 @@ def test_wrong_fields_are_refused() -> None:
 def test_contexts_have_tables_of_their_own() -> None:
     torch.manual_seed(0)
     groups = (("item", "user"), (), ("genres",))
-    module, batch = shaken(Embedding(dim=6, l2=0.5).build(FIELDS, frozenset({"tokens"}), groups)), impressions()
+    spec, reads, batch = Embedding(dim=6, l2=0.5), frozenset({"tokens"}), impressions()
+    module = shaken(FieldEmbedding(FIELDS, spec, reads, groups))
     found = module(batch).contexts
     assert [tuple(part.shape) for part in found] == [(11, 2, 6), (11, 0, 6), (11, 1, 6)]
     own = module.contexts["0"]
     assert close(found[0][:, 0], own.table[own.starts["user"] + batch.categorical[:, 0]]), "in the order of the schema"
     assert close(found[0][:, 1], own.table[own.starts["item"] + batch.categorical[:, 1]])
-    plain = Embedding(dim=6, l2=0.5).build(FIELDS, frozenset({"tokens"}))
+    plain = FieldEmbedding(FIELDS, spec, reads)
     assert module.looked_up() - plain.looked_up() == 6 * (12 + 9 + 7)
     assert len(module._all_tables()) == 3 and not plain(batch).contexts
     module.penalty(batch).backward()
@@ -158,4 +159,4 @@ def test_contexts_have_tables_of_their_own() -> None:
 @pytest.mark.parametrize("names", [("users",), ("price",), ("history",), ("user", "user")])
 def test_a_context_that_cannot_be_looked_up_is_refused(names) -> None:
     with refused("repeated-field" if len(names) > 1 else "unknown-field", names[0]):
-        Embedding().build(FIELDS, frozenset({"tokens"}), (names,))
+        FieldEmbedding(FIELDS, Embedding(), frozenset({"tokens"}), (names,))

@@ -1,5 +1,7 @@
 """Fast forms equal their slow twins at odd sizes, and the modules compute what their equations say."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,7 @@ from fullrank.models.ranking.mixings import Full, kronecker, transposed, transpo
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import interact, interact_reference
+from fullrank.ops.ranking_layers import per_token
 from fullrank.ops.singular_values import entropy_rank
 from refusals import refused
 from tiny import close, drawn, shaken
@@ -56,13 +59,19 @@ def test_twins() -> None:
         (ExpertsFeedForward, Experts(experts=3)),
     ],
 )
-def test_loop_equals_batched(module, spec) -> None:
+def test_loop_equals_batched(module, spec, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values, gradients of the input and of every weight, at odd sizes."""
-    loop, batched = (shaken(module(5, 7, spec, how)) for how in ("loop", "batched"))
+    loop, batched = (shaken(module(5, 7, spec)) for _ in range(2))
     x = random(9, 5, 7)
-    same(loop(x)[0], batched(x)[0], x)
-    for one in (loop, batched):
-        one(x)[0].pow(3).sum().backward()
+
+    def tokens(network, how) -> Tensor:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module.__module__}.per_token", partial(per_token, how=how))
+            return network(x)[0]
+
+    same(tokens(loop, "loop"), tokens(batched, "batched"), x)
+    for network, how in ((loop, "loop"), (batched, "batched")):
+        tokens(network, how).pow(3).sum().backward()
     for (label, a), (_, b) in zip(loop.named_parameters(), batched.named_parameters(), strict=True):
         assert close(a.grad, b.grad, 1e-3), label
 

@@ -38,8 +38,7 @@ from fullrank.evaluation import evaluate
 from fullrank.inference.batches import WrappedModel
 from fullrank.inference.search import Decoding
 from fullrank.models import Model
-from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors
-from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, transitions
+from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, cosines, feature_vectors, transitions
 
 USERS = 2048
 """Most users measured: the first of the sample."""

@@ -1,10 +1,11 @@
 """Ranking (CTR) models: the fields of an impression -> the logit of a click.
 
-The room's contract: a `RankerSpec` whose ``build(fields, dim)`` gives a `Ranker`; `fields` are the `FieldInfo`s in the
-order of the schema (one token each) and `dim` the width of a token. FLOPs are counted: nothing has to be written.
+The room's contract: a `RankerSpec` whose ``build(fields, dim)`` gives a `Ranker`; `fields` are the
+`FieldInfo`s in the order of the schema (one token each) and `dim` the width of a token. FLOPs are
+counted: nothing has to be written.
 
-Letters, beside those of `data/batch.py`: F fields of all kinds, E width of a field's vector, T tokens, D width of a
-token, W width of a flat vector.
+Letters, beside those of `data/batch.py`: F fields of all kinds, E width of a field's vector, T
+tokens, D width of a token, W width of a flat vector.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class FieldTokens:
     """One vector per field, and the first-order part of the logit."""
 
     tokens: Float[Tensor, "B F E"]
-    """In the order of the schema; of width 0 for a ranker that does not read them."""
+    """Fields in the order of the schema; of width 0 for a ranker that does not read them."""
     linear: Float[Tensor, "B"] | None = None
     """Bias plus one weight per id or number, summed; None where the ranker does not read it."""
     wanted: frozenset[str] = frozenset()
@@ -61,7 +62,7 @@ class FieldTokens:
     fewer."""
 
     def layer_outputs(self) -> LayerOutputs:
-        """Where a ranker puts the outputs of its layers; the tokens themselves are `embedding`."""
+        """A dict for the outputs of a ranker's layers, with the tokens themselves as `embedding`."""
         outputs = LayerOutputs(self.wanted)
         outputs("embedding", self.tokens)
         return outputs
@@ -69,11 +70,13 @@ class FieldTokens:
 
 @dataclass(frozen=True)
 class RankerOutput:
-    """What a ranker returns."""
+    """Logits of a ranker, with captured layers and terms of the loss."""
 
     logits: Float[Tensor, "B"]
     captures: Mapping[str, Tensor] = field(default_factory=dict)
-    """Those wanted, [B, T, D], in order: `embedding`, `tokens`, `mixing_0`, `ffn_0`, ...; each ranker names its own."""
+    """Wanted outputs of layers, [B, T, D], in order: `embedding`, `tokens`, `mixing_0`, `ffn_0`, ...
+
+    Each ranker has names of its own."""
     aux: Mapping[str, Tensor] = field(default_factory=dict)
     """Scalars that are added to the loss under their names (the balance of experts)."""
 
@@ -82,29 +85,31 @@ class Ranker(nn.Module, ABC):
     """`FieldTokens` -> `RankerOutput`."""
 
     events: int = 0
-    """How many vectors it reads of `FieldTokens.events`."""
+    """Number of vectors that it reads of `FieldTokens.events`."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "ranker"}
     """The parts of `flops` by the submodules that compute them (`fullrank.ops.model_cost.by_part`)."""
     context_fields: tuple[int, ...] = ()
-    """How many fields each of the `contexts` that it reads has."""
+    """Number of fields of each of the `contexts` that it reads."""
 
     @abstractmethod
     def forward(self, x: FieldTokens) -> RankerOutput:
         """The logits of some impressions, and what the layers gave on the way."""
 
     def flops(self, fields: int, dim: int) -> Flops:
-        """What an impression of so many fields costs forward, by part (`Size` in `model.py` says what counts).
+        """FLOPs of one impression's forward pass by part, with so many fields of width `dim` (`Size` in `model.py`).
 
-        Counted on shapes. None where that fails; a ranker whose kernels torch's counter does not know overrides it.
+        Counted on shapes. None where that fails; a ranker whose kernels torch's counter does not
+        know overrides it.
         """
         rows = 2  # batch norm refuses one in training
         tokens = torch.empty(rows, fields, dim, device="meta")
         events = tokens.new_empty(rows, self.events, dim) if self.events else None
         contexts = tuple(tokens.new_empty(rows, count, dim) for count in self.context_fields)
-        found = forward_flops(self, FieldTokens(tokens, tokens.new_empty(rows), contexts=contexts, events=events))
-        if found is None:
+        x = FieldTokens(tokens, tokens.new_empty(rows), contexts=contexts, events=events)
+        by_module = forward_flops(self, x)
+        if by_module is None:
             return {"ranker": None}
-        return {part: count // rows for part, count in by_part(found, self.flop_parts).items()}
+        return {part: count // rows for part, count in by_part(by_module, self.flop_parts).items()}
 
 
 class RankerSpec(Spec):
@@ -117,7 +122,7 @@ class RankerSpec(Spec):
 
     @property
     def reads_events(self) -> int:
-        """How many of the newest events of each sequence it reads, as `FieldTokens.events`."""
+        """Number of newest events of each sequence that it reads, as `FieldTokens.events`."""
         return 0
 
     @property
@@ -148,15 +153,15 @@ class ClickModel(nn.Module, ABC):
 
     @abstractmethod
     def raw_logits(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """Before calibration."""
+        """Logits before calibration."""
 
     def logits(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """Calibrated where the run is, in double precision: large ones stay apart."""
+        """Logits, calibrated where the run is, in double precision: large ones stay apart."""
         logits = self.raw_logits(batch).double()
         return logits if self.calibration is None else self.calibration(logits)
 
     def probabilities(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """Of a click, in double precision."""
+        """Probabilities of a click, in double precision."""
         return torch.sigmoid(self.logits(batch))
 
 

@@ -3,8 +3,9 @@
     a^h = softmax_g(<W_Q^h v_f, W_K^h v_g>),  v'_f = ReLU([sum_g a^h_fg W_V^h v_g]_h + W_Res v_f)     (Eqs. 5 to 8)
     logit = w . [v'_1; ...; v'_F]  (+ MLP: AutoInt+)  (+ linear: `wide`)
 
-Differs: as FuxiCTR offers, `residual_map` may leave W_Res out where a layer keeps the width, `scale` divides the scores
-by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual; all are off, as in the paper.
+Differs: as FuxiCTR offers, `residual_map` may leave W_Res out where a layer keeps the width,
+`scale` divides the scores by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual;
+all are off, as in the paper.
 """
 
 from __future__ import annotations
@@ -20,14 +21,7 @@ from torch import Tensor, nn
 from fullrank.core.checks import divided
 from fullrank.core.constraints import DropoutRate, Parts, Width, only_with
 from fullrank.core.spec import later
-from fullrank.models.ranking import (
-    Fields,
-    FieldTokens,
-    Ranker,
-    RankerOutput,
-    RankerSpec,
-    require_fields_to_cross,
-)
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
 from fullrank.models.ranking.dnn import Deep, xavier
 from fullrank.ops.ranking_layers import dropout
 
@@ -95,7 +89,7 @@ class AutoIntRanker(Ranker):
 
 
 class FieldAttention(nn.Module):
-    """One layer."""
+    """An attention layer over the fields (Eqs. 5 to 8)."""
 
     def __init__(self, dim: int, spec: AutoInt):
         super().__init__()
@@ -103,14 +97,15 @@ class FieldAttention(nn.Module):
         self.scale = (spec.width // spec.heads) ** -0.5 if spec.scale else 1.0
         mapped = spec.residual and (spec.residual_map == "always" or dim != spec.width)
         maps = [nn.Linear(dim, spec.width, bias=False) for _ in range(4 if mapped else 3)]
-        for one in maps:
-            xavier(one)
+        for linear in maps:
+            xavier(linear)
         self.query, self.key, self.value = maps[:3]
         self.residual = (maps[3] if mapped else nn.Identity()) if spec.residual else None
         self.norm = nn.LayerNorm(spec.width) if spec.norm else None
 
     def forward(self, x: Float[Tensor, "B F D"]) -> Float[Tensor, "B F W"]:
-        q, k, v = (one(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (self.query, self.key, self.value))
+        maps = (self.query, self.key, self.value)
+        q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in maps)
         shares = torch.softmax(q @ k.mT * self.scale, -1)
         if self.dropout and self.training:
             shares = dropout(shares, self.dropout)

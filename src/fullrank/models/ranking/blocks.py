@@ -2,28 +2,31 @@
 
     X_0 = tokens;  M_l = mixing_l(X_l);  X_{l+1} = ffn_l(M_l);  logit = head(X_n)
 
-The two differ in mixing and FFN alone, so that an ablation changes one setting. Captures: `embedding` [B, F, E],
-`tokens`, then `mixing_l` (before its last norm, as in RankElastor's code) and `ffn_l` of each block.
+The two differ in mixing and FFN alone, so that an ablation changes one setting. Captures:
+`embedding` [B, F, E], `tokens`, then `mixing_l` (before its last norm, as in RankElastor's code)
+and `ffn_l` of each block.
 
-Heads: `mlp` T D -> 2 T D -> ReLU -> 1; `flatten` T D -> 1; `mean` mean over tokens, D -> 1 (RankMixer);
-`mean_all` the mean of all numbers, no weights (the code's `noparam_mean`).
+Heads: `mlp` T D -> 2 T D -> ReLU -> 1; `flatten` T D -> 1; `mean` mean over tokens, D -> 1
+(RankMixer); `mean_all` the mean of all numbers, no weights (the code's `noparam_mean`).
 
-Starting values: `xavier` draws every matrix (FuxiCTR). A product of many such matrices passes few directions: of 16
-blocks of RankElastor with Eq. 4 (T = 8, D = 16) the Jacobian's entropy rank is then 12 of 128. `identity` starts every
-block near the identity instead, W_r = I, the mixing's W x 0.1, the last map of the FFN / sqrt(2 blocks), and it is 108;
-of the authors' block 12 and 84, of RankMixer (D = 48) 89 and 192 of 384 (mean of two seeds).
+Starting values: `xavier` draws every matrix (FuxiCTR). A product of many such matrices passes few
+directions: of 16 blocks of RankElastor with Eq. 4 (T = 8, D = 16) the Jacobian's entropy rank is
+then 12 of 128. `identity` starts every block near the identity instead, W_r = I, the mixing's W x
+0.1, the last map of the FFN / sqrt(2 blocks), and it is 108; of the authors' block 12 and 84, of
+RankMixer (D = 48) 89 and 192 of 384 (mean of two seeds).
 
-The tokeniser makes T tokens of width D of the field vectors: [B, F, E] is flattened to F E numbers and normalised
-(RMSNorm over all of them), then
+The tokeniser makes T tokens of width D of the field vectors: [B, F, E] is flattened to F E numbers
+and normalised (RMSNorm over all of them), then
 
     none    read as [T, D]; needs F E = T D. The paper's shapes are such plain reshapes (15 x 26 = 39 fields x 10).
     matrix  cut into T chunks, one perceptron (500 hidden, ReLU, dropout) shared by all of them -> D. A chunk may begin
             in the middle of a field.
     vector  one perceptron (800 hidden) on the whole vector -> T D.
 
-With `event_tokens` = n the newest n events of each sequence follow as tokens of their own, the newest first: one linear
-map, E -> D, of each event's vector (normalised as the fields are); a place without an event is the map of zeros. The
-paper's Table 4 has none: there a sequence is one field vector like any other (`model.sequences`).
+With `event_tokens` = n the newest n events of each sequence follow as tokens of their own, the
+newest first: one linear map, E -> D, of each event's vector (normalised as the fields are); a place
+without an event is the map of zeros. The paper's Table 4 has none: there a sequence is one field
+vector like any other (`model.sequences`).
 """
 
 from __future__ import annotations
@@ -109,7 +112,7 @@ Heads = Literal["mlp", "flatten", "mean", "mean_all"]
 
 
 class Blocks(RankerSpec):
-    """What RankMixer and RankElastor have in common; each declares its own defaults."""
+    """Settings that RankMixer and RankElastor share; each declares its own defaults."""
 
     tokens: Several = 16
     """T, tokens."""
@@ -146,19 +149,21 @@ class Blocks(RankerSpec):
                 code="no-sequences",
             )
         events = sequences * self.event_tokens
-        width = self.width or self._width(len(fields) * dim, self.tokens + events)
+        width, tokens = self.width, self.tokens + events
+        if width is None:
+            width = -(-len(fields) * dim // self.tokens)
+            width = -(-width // tokens) * tokens if self.mixing.divides else width
         return BlocksRanker(len(fields), dim, width, events, self)
-
-    def _width(self, inputs: int, tokens: int) -> int:
-        width = -(-inputs // self.tokens)
-        return -(-width // tokens) * tokens if self.mixing.divides else width
 
 
 class BlocksRanker(Ranker):
     flop_parts = {
-        "tokenise": "tokens", "event_map": "event_tokens", "mixings.*": "mixing_*", "feed_forwards.*": "ffn_*",
+        "tokenise": "tokens",
+        "event_map": "event_tokens",
+        "mixings.*": "mixing_*",
+        "feed_forwards.*": "ffn_*",
         "head": "head",
-    }  # fmt: skip
+    }
 
     def __init__(self, fields: int, dim: int, width: int, events: int, spec: Blocks):
         super().__init__()
@@ -196,8 +201,8 @@ class BlocksRanker(Ranker):
             outputs(f"mixing_{number}", mixed)
             tokens, more = feed_forward(tokens)
             outputs(f"ffn_{number}", tokens)
-            for name, value in more.items():
-                aux[name] = aux[name] + value if name in aux else value
+            for name, term in more.items():
+                aux[name] = aux[name] + term if name in aux else term
         return tokens, aux
 
 

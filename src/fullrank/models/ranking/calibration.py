@@ -1,7 +1,8 @@
 """Calibration of click probabilities: a rising function of the logit, behind a trained model (fitted in
 `training/calibrate.py`).
 
-A function that rises everywhere keeps the order of impressions: auc, gauc and lists do not change. N rows, K knots.
+A function that rises everywhere keeps the order of impressions: auc, gauc and lists do not change.
+N rows, K knots.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Calibration(Spec):
     knots: tuple[tuple[Value, Value], ...] = Field(min_length=1, max_length=MOST_ENTRIES)
     """Logits and what they become, both rising."""
     slope: float = Field(gt=0, le=MOST_VALUE)
-    """Before the first knot and behind the last."""
+    """Slope before the first knot and behind the last."""
     rows: Count
     """Validation impressions that it was fitted on."""
 
@@ -41,13 +42,13 @@ class Calibration(Spec):
         return CalibrationCurve(self)
 
     def inverse(self) -> Calibration:
-        """What gives the logits back as they were."""
+        """The calibration that gives the logits back as they were."""
         return self.model_copy(update={"knots": tuple((y, x) for x, y in self.knots), "slope": 1 / self.slope})
 
     def of_probabilities(self, probabilities: Float64[np.ndarray, "N"]) -> Float64[np.ndarray, "N"]:
         """Probabilities to calibrated ones; those nearer to 0 or 1 than a logit can tell count as that near."""
-        found: np.ndarray = self.build()(torch.from_numpy(logits_of(probabilities))).sigmoid().numpy()
-        return found
+        calibrated: np.ndarray = self.build()(torch.from_numpy(logits_of(probabilities))).sigmoid().numpy()
+        return calibrated
 
 
 class CalibrationCurve(nn.Module):
@@ -68,6 +69,6 @@ class CalibrationCurve(nn.Module):
 
 
 def logits_of(probabilities: Float64[np.ndarray, "N"]) -> Float64[np.ndarray, "N"]:
-    """log p / (1 - p), of probabilities kept as far from 0 and 1 as in LogLoss."""
-    kept = np.clip(probabilities, LEAST, 1 - LEAST)
-    return np.log(kept) - np.log1p(-kept)
+    """log p / (1 - p), of probabilities clipped as far from 0 and 1 as in LogLoss."""
+    clipped = np.clip(probabilities, LEAST, 1 - LEAST)
+    return np.log(clipped) - np.log1p(-clipped)

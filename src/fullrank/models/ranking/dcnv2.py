@@ -3,11 +3,12 @@
     x_{l+1} = x_0 * (W_l x_l + b_l) + x_l                                                              (Eq. 1)
     x_{l+1} = sum_i G_i(x_l) x_0 * (U_i g(C_i g(V_i^T x_l)) + b_l) + x_l                         (Eqs. 4 to 7)
 
-x_0 is all field vectors in a row and * the element-wise product; the second form is the low-rank mixture of experts,
-with g = tanh and G a softmax. `parallel` puts the perceptron beside the crosses, `stacked` behind them (Sec. 3.4).
+x_0 is all field vectors in a row and * the element-wise product; the second form is the low-rank
+mixture of experts, with g = tanh and G a softmax. `parallel` puts the perceptron beside the
+crosses, `stacked` behind them (Sec. 3.4).
 
-Differs: G_i(x) is a linear gate with a softmax, as in the authors' code; the paper leaves it open. The bias is added
-once to the mixture.
+Differs: G_i(x) is a linear gate with a softmax, as in the authors' code; the paper leaves it open.
+The bias is added once to the mixture.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class DCNv2Ranker(Ranker):
 
 
 class Cross(nn.Module):
-    """Eq. 1."""
+    """A cross layer with a full matrix (Eq. 1)."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -85,7 +86,7 @@ class Cross(nn.Module):
 
 
 class LowRankCross(nn.Module):
-    """Eqs. 4 to 7."""
+    """A cross layer as a mixture of low-rank experts (Eqs. 4 to 7)."""
 
     def __init__(self, width: int, rank: int, experts: int):
         super().__init__()
@@ -93,7 +94,8 @@ class LowRankCross(nn.Module):
         self.core = nn.Parameter(torch.empty(experts, rank, rank))
         self.up = nn.Parameter(torch.empty(experts, rank, width))
         self.bias = nn.Parameter(torch.zeros(width))
-        self.gate = xavier(nn.Linear(width, experts)) if experts > 1 else None  # of one expert it is 1
+        # a single expert has the gate 1
+        self.gate = xavier(nn.Linear(width, experts)) if experts > 1 else None
         for stack in (self.down, self.core, self.up):
             for matrix in stack:  # Xavier's fans are those of one expert, not of the stack
                 nn.init.xavier_normal_(matrix)
@@ -102,5 +104,6 @@ class LowRankCross(nn.Module):
         inner = torch.tanh(torch.einsum("bw,ewr->ber", x, self.down))
         inner = torch.tanh(torch.einsum("ber,ers->bes", inner, self.core))
         if self.gate is not None:
-            inner = inner * self.gate(x).softmax(-1)[..., None]  # before the widest product, which is linear
+            # gated before the widest product, which is linear
+            inner = inner * self.gate(x).softmax(-1)[..., None]
         return torch.addcmul(x, first, torch.einsum("ber,erw->bw", inner, self.up) + self.bias)

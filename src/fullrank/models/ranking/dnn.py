@@ -2,7 +2,8 @@
 
 logit = w . MLP([v_1; ...; v_F]) + b
 
-The perceptron itself, its settings and layers, is what most rankers have beside their own idea (`Deep`).
+The perceptron itself, its settings and layers, is what most rankers have beside their own idea
+(`Deep`).
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ class Perceptron(nn.Module):
 class Dice(nn.Module):
     """Data-adaptive activation (DIN, arXiv:1706.06978, Eq. 3): p x + (1 - p) alpha x, p = sigmoid((x - mean) / std).
 
-    Mean and deviation of each unit are the batch's in training and their moving averages (momentum 0.1) else; a batch
-    of one row has no deviation and takes the averages too. alpha begins at 0, as in FuxiCTR. The numbers are tiny where
-    embeddings begin at 1e-4, so the term that keeps the deviation from 0 is FuxiCTR's 1e-9 (the paper: 1e-8).
+    Mean and deviation of each unit are the batch's in training and their moving averages (momentum
+    0.1) else; a batch of one row has no deviation and takes the averages too. alpha begins at 0, as
+    in FuxiCTR. The numbers are tiny where embeddings begin at 1e-4, so the term that keeps the
+    deviation from 0 is FuxiCTR's 1e-9 (the paper: 1e-8).
     """
 
     mean: Tensor
@@ -111,7 +113,7 @@ class DNN(RankerSpec):
 
     kind: Literal["dnn"] = "dnn"
     deep: Annotated[Deep, needs("deep.hidden", code="no-hidden-layers")] = Deep()
-    """Its hidden layers."""
+    """The perceptron."""
 
     def build(self, fields: Fields, dim: int) -> DNNRanker:
         return DNNRanker(len(fields) * dim, self)

@@ -2,22 +2,25 @@
 
     token_f = table[offset_f + id_f]  (categorical);  mean or sum of such rows  (bag);  x_f w_f, w_f in R^E  (numeric)
 
-One gather serves all categorical fields, where a list of tables needs one per field. A row whose value is missing has
-id 0, a bag without values takes that id, a missing number has a vector of its own; id 1 is every unknown value.
-Starting values N(0, 1e-4), and Xavier for the vectors of numbers, are FuxiCTR's.
+One gather serves all categorical fields, where a list of tables needs one per field. A row whose
+value is missing has id 0, a bag without values takes that id, a missing number has a vector of its
+own; id 1 is every unknown value. Starting values N(0, 1e-4), and Xavier for the vectors of numbers,
+are FuxiCTR's.
 
-Behaviour sequences become vectors as `model.sequences` says (`models/ranking/sequences`): pooled like bags, or attended
-by the target. Hard search shortens them before anything is looked up.
+Behaviour sequences become vectors as `model.sequences` says (`models/ranking/sequences`): pooled
+like bags, or attended by the target. Hard search shortens them before anything is looked up.
 
-Fields of another width (`dims`) lie in a table of that width and are projected to the common one without a bias.
+Fields of another width (`dims`) lie in a table of that width and are projected to the common one
+without a bias.
 
-The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on: rows`), or of the
-whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
+The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on:
+rows`), or of the whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -32,7 +35,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.models import Flops
 from fullrank.models.ranking import Fields, FieldTokens
-from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of, places_of
+from fullrank.models.ranking.fused import FusedTable, PlacedVectors, in_order, inside_of, places_of
 from fullrank.models.ranking.sequences import SequenceSpec
 from fullrank.models.ranking.sequences.pooled import Pooled
 from fullrank.models.ranking.sequences.reader import AttendedGroup, SequenceReader, in_parallel, members
@@ -54,7 +57,7 @@ class Embedding(Spec):
     std: float = Field(1e-4, gt=0, le=1e3)
     """Standard deviation of starting values."""
     bags: Literal["mean", "sum"] = "mean"
-    """How the values of a bag or a sequence become one vector."""
+    """Mean or sum of the vectors of a bag's or a sequence's values."""
     l2: Factor = 0.0
     """Weight of the squared norm of the vectors (halved) in the loss."""
     l2_on: Annotated[Literal["rows", "table"] | None, only_with("l2")] = None
@@ -75,17 +78,6 @@ class Embedding(Spec):
                 raise UserError(f"dims: {name!r} needs a width that differs from dim={self.dim}", code="invalid-width")
         return self
 
-    def build(
-        self,
-        fields: Fields,
-        reads: frozenset[str],
-        contexts: Sequence[Sequence[str]] = (),
-        sequences: SequenceSpec | None = None,
-        events: int = 0,
-    ) -> FieldEmbedding:
-        """For a ranker that reads these parts of `FieldTokens`, and so many of the newest events of each sequence."""
-        return FieldEmbedding(fields, reads, self, contexts, sequences or Pooled(), events)
-
 
 class FieldEmbedding(nn.Module):
     """Impressions -> `FieldTokens`, of which it makes what is read."""
@@ -93,53 +85,60 @@ class FieldEmbedding(nn.Module):
     def __init__(
         self,
         fields: Fields,
-        reads: frozenset[str],
         spec: Embedding,
-        contexts: Sequence[Sequence[str]],
-        sequences: SequenceSpec,
-        events: int,
+        reads: frozenset[str],
+        contexts: Sequence[Sequence[str]] = (),
+        sequences: SequenceSpec = Pooled(),
+        events: int = 0,
     ):
+        """For a ranker that reads these parts of `FieldTokens`, and so many of the newest events of each sequence."""
         super().__init__()
         self.fields, self.spec, self.events = tuple(fields), spec, events
-        self.numbers = sum(field.kind == "numeric" for field in fields)
-        widths = _widths(fields, spec) if "tokens" in reads else {}
-        sparse = spec.update != "adamw"
-        groups = [members(group, fields) for group in (sequences.groups(fields) if "tokens" in reads else ())]
-        apart = {one.name for group in groups for one in group}
+        tokens, linear, dim = "tokens" in reads, "linear" in reads, spec.dim
+        numbers = len(places_of(fields, "numeric"))
+        widths = _widths(fields, spec) if tokens else {}
+        groups = [members(group, fields) for group in (sequences.groups(fields) if tokens else ())]
+        apart = {member.name for group in groups for member in group}
+        fused = partial(FusedTable, fields, mode=spec.bags, sparse=spec.update != "adamw")
+        # vectors: a table for each width, that of the tokens first, and projections of the others to it
         self.tables = nn.ModuleList(
-            FusedTable(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse, apart)
-            for width in sorted(set(widths.values()), key=lambda width: (width != spec.dim, width))
+            fused({n for n, w in widths.items() if w == width}, width, apart=apart)
+            for width in sorted(set(widths.values()), key=lambda width: (width != dim, width))
         )
-        off = [p for p, field in enumerate(self.fields) if widths.get(field.name, spec.dim) != spec.dim]
-        self.projections = nn.ParameterDict({str(p): _xavier(widths[fields[p].name], spec.dim) for p in off})
-        linear, numbers = "linear" in reads, self.numbers > 0
-        self.linear_table = FusedTable(fields, {f.name for f in fields}, 1, spec.bags, sparse) if linear else None
-        self.numeric = None
-        if "tokens" in reads and numbers:
-            self.numeric = Numbers(self.numbers, spec.dim, spec.std, (2 / (1 + spec.dim)) ** 0.5)
-        self.linear_numeric = Numbers(self.numbers, 1, spec.std, spec.std) if linear and numbers else None
+        self.projections = nn.ParameterDict()
+        for position, field in enumerate(fields):
+            if (width := widths.get(field.name, dim)) != dim:
+                matrix = nn.init.xavier_normal_(torch.empty(width, dim))
+                self.projections[str(position)] = nn.Parameter(matrix)
+        # the first-order part, and the vectors of numbers
+        self.linear_table = fused({field.name for field in fields}, 1) if linear else None
+        self.numeric = Numbers(numbers, dim, spec.std, (2 / (1 + dim)) ** 0.5) if tokens and numbers else None
+        self.linear_numeric = Numbers(numbers, 1, spec.std, spec.std) if linear and numbers else None
         self.bias = nn.Parameter(torch.zeros(())) if linear else None
-        _check_contexts(fields, contexts)
+        # second vectors of groups of fields
+        owners = _owners(fields)
+        for names in contexts:
+            check_once(names, "a context", "each field stands once", code="repeated-field")
+            for name in names:
+                if name not in owners:
+                    raise _no_table("a context", name, owners)
         self.groups = len(contexts)
         self.contexts = nn.ModuleDict(
-            {
-                str(group): FusedTable(fields, set(names), spec.dim, spec.bags, sparse)
-                for group, names in enumerate(contexts)
-                if names
-            }
+            {str(group): fused(set(names), dim) for group, names in enumerate(contexts) if names}
         )
         for table in self._all_tables():
             nn.init.normal_(table.table, std=spec.std)
+        # histories that are attended, and how they are read
         self.attended = nn.ModuleList()
         for group in groups:
-            sizes = [widths[one.name] for one in group]
+            sizes = [widths[member.name] for member in group]
             self.attended.append(AttendedGroup(group, sizes, sequences.build(sum(sizes))))
         self.reader = SequenceReader(fields, sequences, [group for group in groups if len(group) > 1])
         read = [*self.reader.searched, *self.reader.together]
-        self.parallel = in_parallel([one.bag for one in group] for group in read if len(group) > 1)
+        self.parallel = in_parallel([member.bag for member in group] for group in read if len(group) > 1)
         """Numbers of the bags that are read event by event, those of the same events together."""
         self.equally_long = self.parallel if sequences.uneven == "error" else []
-        """Those of them that must have equally many values in every row."""
+        """Groups of `parallel` that must have equally many values in every row."""
         self.padded = False
         """Whether histories are computed with their padding, as the references and exported graphs do."""
         self.most = EVENTS if sequences.most is None else sequences.most
@@ -158,75 +157,74 @@ class FieldEmbedding(nn.Module):
         return sum(p.numel() for part in parts if part is not None for p in part.parameters())
 
     def flops(self, events: int | None = None) -> Flops:
-        """Of one impression: the projections of fields that are stored at another width, and the attention to histories
+        """FLOPs of one impression: projections of fields that are stored at another width, and attention to histories
         of so many events each (else 50, or as many as hard search keeps).
 
         A formula, since look-ups of ragged bags cannot run on shapes.
         """
-        found: Flops = {}
+        flops: Flops = {}
         if self.projections:
             places = [*self.projections, *map(str, places_of(self.fields, "sequence") * self.events)]
-            found["projections"] = 2 * sum(self.projections[p].numel() for p in places if p in self.projections)
+            flops["projections"] = 2 * sum(self.projections[p].numel() for p in places if p in self.projections)
         if len(self.attended):
             weights = [p.numel() for part in self.attended for p in part.parameters() if p.ndim == 2]
-            found["attention"] = 2 * sum(weights) * (self.most if events is None else events)
-        return found
+            flops["attention"] = 2 * sum(weights) * (self.most if events is None else events)
+        return flops
 
     def forward(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> FieldTokens:
         batch = self.reader(batch)
         tokens = self._tokens(batch)
         linear = None if self.linear_table is None else self._linear(batch)
-        contexts = tuple(self._context(group, batch) for group in range(self.groups))
+        contexts = tuple(  # the fields of each group in the order of the schema, perhaps none
+            in_order(self.contexts[group](batch), {})
+            if group in self.contexts
+            else batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph cannot take len(batch)
+            for group in map(str, range(self.groups))
+        )
         return FieldTokens(tokens, linear, wanted, contexts, self._newest(batch) if self.events else None)
 
     def penalty(self, batch: Impressions) -> Float[Tensor, ""]:
         """l2 / 2 times the squared norm of the vectors."""
         whole, batch = self.spec.l2_on == "table", self.reader(batch)
         parts = [t.table.square().sum() if whole else t.squared(batch) for t in self._all_tables()]
-        numbers = [one for one in (self.numeric, self.linear_numeric) if one is not None]
-        parts += [vectors.square().sum() for one in numbers for vectors in one.parameters()]
+        numbers = [part for part in (self.numeric, self.linear_numeric) if part is not None]
+        parts += [vectors.square().sum() for part in numbers for vectors in part.parameters()]
         return torch.stack(parts).sum() * (self.spec.l2 / 2)
 
     def _tokens(self, batch: Impressions) -> Float[Tensor, "B F E"]:
         if not len(self.tables) and self.numeric is None:
             return batch.numeric.new_zeros(batch.categorical.shape[0], len(self.fields), 0)
-        parts: Found = [part for table in self.tables for part in table(batch)]
+        parts: PlacedVectors = [part for table in self.tables for part in table(batch)]
         if len(self.attended):
             parts += self._attended(batch, parts)
         if self.numeric is not None:
             parts.append((places_of(self.fields, "numeric"), self.numeric(batch.numeric, batch.missing)))
         return in_order(parts, dict(self.projections.items()))
 
-    def _context(self, group: int, batch: Impressions) -> Float[Tensor, "B C E"]:
-        """The fields of a group in the order of the schema, perhaps none."""
-        if str(group) not in self.contexts:
-            return batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph cannot take len(batch)
-        return in_order(self.contexts[str(group)](batch), {})
-
-    def _attended(self, batch: Impressions, parts: Found) -> Found:
+    def _attended(self, batch: Impressions, parts: PlacedVectors) -> PlacedVectors:
         """The vectors of the sequences that are not pooled; `parts` have those of their targets."""
-        fields = {place: vectors[:, n] for places, vectors in parts for n, place in enumerate(places)}
-        found: Found = []
+        fields = {position: vectors[:, n] for places, vectors in parts for n, position in enumerate(places)}
+        attended: PlacedVectors = []
         for group in self.attended:
             assert isinstance(group, AttendedGroup)
-            tables = [self._table(one.name) for one in group.members]
-            found += group(batch, fields, tables, padded=self.padded)
-        return found
+            tables = [self._table(member.name) for member in group.members]
+            attended += group(batch, fields, tables, padded=self.padded)
+        return attended
 
     def _newest(self, batch: Impressions) -> Float[Tensor, "B n E"]:
         """The vectors of each sequence's last events, the newest first; zeros where a history has fewer."""
-        several = places_of(self.fields, "bag", "sequence")
-        back, found = torch.arange(self.events, device=batch.categorical.device), []
-        for place in places_of(self.fields, "sequence"):
-            bag = batch.bags[several.index(place)]
+        back, newest = torch.arange(self.events, device=batch.categorical.device), []
+        for position, bag in zip(places_of(self.fields, "bag", "sequence"), batch.bags, strict=True):
+            field = self.fields[position]
+            if field.kind == "bag":
+                continue
             at = bag.lengths[:, None] - 1 - back
             ids = nn.functional.pad(inside_of(bag)[1], (0, 1))  # a bag may have no column
-            ids = ids.gather(1, at.clamp_min(0).long())
-            vectors = self._table(self.fields[place].name).rows(self.fields[place].name, ids)
-            matrix = self.projections.get(str(place))
+            vectors = self._table(field.name).rows(field.name, ids.gather(1, at.clamp_min(0).long()))
+            matrix = self.projections.get(str(position))
             vectors = vectors if matrix is None else vectors @ matrix
-            found.append(torch.where((at >= 0)[..., None], vectors, 0.0))
-        return torch.cat(found, 1)
+            newest.append(torch.where((at >= 0)[..., None], vectors, 0.0))
+        return torch.cat(newest, 1)
 
     def _table(self, name: str) -> FusedTable:
         """The table that holds a field."""
@@ -254,27 +252,18 @@ class Numbers(nn.Module):
 
 def _widths(fields: Fields, spec: Embedding) -> dict[str, int]:
     """Width of each field that has ids; one that shares a table has its owner's."""
-    own = {field.name: spec.dim for field in fields if field.kind != "numeric" and field.shares is None}
+    widths = dict.fromkeys(_owners(fields), spec.dim)
     for name, width in spec.dims:
-        if name not in own:
-            raise _no_own_table("embedding.dims", name, own)
-        own[name] = width
-    return {f.name: own[f.shares or f.name] for f in fields if f.kind != "numeric"}
+        if name not in widths:
+            raise _no_table("embedding.dims", name, widths)
+        widths[name] = width
+    return {f.name: widths[f.shares or f.name] for f in fields if f.kind != "numeric"}
 
 
-def _check_contexts(fields: Fields, contexts: Sequence[Sequence[str]]) -> None:
-    """Raise `UserError` unless every group names fields that have ids and no table of another, each once."""
-    own = [field.name for field in fields if field.kind != "numeric" and field.shares is None]
-    for names in contexts:
-        check_once(names, "a context", "each field stands once", code="repeated-field")
-        for name in names:
-            if name not in own:
-                raise _no_own_table("a context", name, own)
+def _owners(fields: Fields) -> list[str]:
+    """Names of the fields that have ids and a table of their own."""
+    return [field.name for field in fields if field.kind != "numeric" and field.shares is None]
 
 
-def _no_own_table(setting: str, name: str, own: Iterable[str]) -> UserError:
-    return no_such(f"{setting}: no field with a table of its own is called", name, own, code="unknown-field")
-
-
-def _xavier(inner: int, outer: int) -> nn.Parameter:
-    return nn.Parameter(nn.init.xavier_normal_(torch.empty(inner, outer)))
+def _no_table(setting: str, name: str, owners: Iterable[str]) -> UserError:
+    return no_such(f"{setting}: no field with a table of its own is called", name, owners, code="unknown-field")

@@ -3,13 +3,15 @@
     x_k = MLP_k(g_k * [v_1; ...; v_F]),  g_k = 2 sigmoid(MLP(c_k)),  k = 1, 2           (stream-specific selection)
     logit = b + w_1 . x_1 + w_2 . x_2 + sum_h x_{1,h}^T W_h x_{2,h}                       (stream-level aggregation)
 
-arXiv:2304.00902. c_k holds vectors of a few fields (those of the user for one gate, those of the item for the other),
-or one learned vector where no field is named. x_{k,h} is part h of x_k cut into `heads` parts; without gates the two
-perceptrons read the same and the model is the paper's DualMLP with the bilinear fusion.
+arXiv:2304.00902. c_k holds vectors of a few fields (those of the user for one gate, those of the
+item for the other), or one learned vector where no field is named. x_{k,h} is part h of x_k cut
+into `heads` parts; without gates the two perceptrons read the same and the model is the paper's
+DualMLP with the bilinear fusion.
 
-The fields of c_k have tables of their own, beside those of v, as in the authors' code (FuxiCTR); the paper leaves it
-open. Differs: the learned vector starts at random. From zeros, with zero biases behind it, every ReLU stands at its
-kink, where no gradient passes, so that in FuxiCTR only the last bias of such a gate ever learns.
+The fields of c_k have tables of their own, beside those of v, as in the authors' code (FuxiCTR);
+the paper leaves it open. Differs: the learned vector starts at random. From zeros, with zero biases
+behind it, every ReLU stands at its kink, where no gradient passes, so that in FuxiCTR only the last
+bias of such a gate ever learns.
 """
 
 from __future__ import annotations
@@ -78,12 +80,12 @@ class FinalMLPRanker(Ranker):
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         outputs, flat = x.layer_outputs(), x.tokens.flatten(1)
-        one = other = flat
+        selected = [flat, flat]
         if len(self.gates):
-            one, other = (flat * gate(context) for gate, context in zip(self.gates, x.contexts, strict=True))
-            outputs("selected_0", one.view(x.tokens.shape))
-            outputs("selected_1", other.view(x.tokens.shape))
-        return RankerOutput(self.fusion(self.first(one), self.second(other)), outputs)
+            selected = [flat * gate(context) for gate, context in zip(self.gates, x.contexts, strict=True)]
+            for number, fields in enumerate(selected):
+                outputs(f"selected_{number}", fields.view(x.tokens.shape))
+        return RankerOutput(self.fusion(self.first(selected[0]), self.second(selected[1])), outputs)
 
 
 class Gate(nn.Module):
@@ -93,9 +95,9 @@ class Gate(nn.Module):
         super().__init__()
         self.learned = None if fields else nn.Parameter(torch.randn(dim) * STD)
         self.layers, inner = nn.Sequential(), dim * max(1, fields)
-        for one in hidden:
-            self.layers.extend([xavier(nn.Linear(inner, one)), nn.ReLU(inplace=True)])
-            inner = one
+        for outer in hidden:
+            self.layers.extend([xavier(nn.Linear(inner, outer)), nn.ReLU(inplace=True)])
+            inner = outer
         self.layers.append(xavier(nn.Linear(inner, width)))
 
     def forward(self, context: Float[Tensor, "B C E"]) -> Tensor:
@@ -130,14 +132,14 @@ def bilinear(
 ) -> Float[Tensor, "B"]:
     """linear . y + sum_h x_h^T W_h y_h, as (x_h^T W_h + linear_h) . y_h: the linear part begins the product."""
     heads = len(weight)
-    left, right = (one.unflatten(1, (heads, -1)).transpose(0, 1) for one in (x, y))
+    left, right = (side.unflatten(1, (heads, -1)).transpose(0, 1) for side in (x, y))
     return (torch.baddbmm(linear.view(heads, 1, -1), left, weight) * right).sum((0, 2))
 
 
 def bilinear_reference(
     x: Float[Tensor, "B P"], y: Float[Tensor, "B Q"], weight: Float[Tensor, "H R S"], linear: Float[Tensor, "Q"]
 ) -> Float[Tensor, "B"]:
-    """The same, product by product."""
+    """`bilinear`, product by product."""
     heads, rows, columns = weight.shape
     out = y @ linear
     for h in range(heads):

@@ -1,6 +1,7 @@
 """Factorization machine: the linear part plus the inner product of every pair of fields (Rendle, ICDM 2010, Eq. 1).
 
-logit = b + sum_f w_f + sum_{f<g} <v_f, v_g>,  the pairs as 1/2 (|sum_f v_f|^2 - sum_f |v_f|^2)   (Lemma 3.1)
+logit = b + sum_f w_f + sum_{f<g} <v_f, v_g>,  the pairs as 1/2 (|sum_f v_f|^2 - sum_f |v_f|^2)
+(Lemma 3.1)
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def pairs(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
 
 
 def pairs_reference(tokens: Float[Tensor, "B F E"]) -> Float[Tensor, "B"]:
-    """The same, pair by pair."""
+    """`pairs`, one pair after the other."""
     total = tokens.new_zeros(len(tokens))
     for f in range(tokens.shape[1]):
         for g in range(f):

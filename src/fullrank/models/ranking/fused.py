@@ -17,20 +17,20 @@ from fullrank.data.batch import Bag, Impressions
 from fullrank.models.ranking import Fields
 from fullrank.ops.picked_rows import distinct
 
-Found = list[tuple[list[int], Tensor]]
-"""Vectors [B, n, E] with the places of their n fields in the schema."""
+PlacedVectors = list[tuple[list[int], Tensor]]
+"""Vectors [B, n, E], each with the positions of their n fields in the schema."""
 
 
 def places_of(fields: Fields, *kinds: str) -> list[int]:
-    """The places of the fields of these kinds."""
-    return [place for place, field in enumerate(fields) if field.kind in kinds]
+    """Positions in the schema of the fields of these kinds."""
+    return [position for position, field in enumerate(fields) if field.kind in kinds]
 
 
 class FusedTable(nn.Module):
     """The fields of `names` in a table of one width."""
 
     offsets: Tensor
-    """[C] of the categorical fields held here."""
+    """[C] first rows of the categorical fields in this table."""
 
     def __init__(
         self,
@@ -44,29 +44,36 @@ class FusedTable(nn.Module):
         """`apart` are sequences whose rows lie here and whose vectors are made elsewhere."""
         super().__init__()
         self.fields, self.mode, self.sparse = tuple(fields), mode, sparse
-        self.starts, rows = _starts(fields, names)
-        categorical = [field.name for field in fields if field.kind == "categorical"]
-        held = [column for column, name in enumerate(categorical) if name in self.starts]
-        self.columns = None if len(held) == len(categorical) else held
-        self.places = [p for p, f in enumerate(fields) if f.kind == "categorical" and f.name in self.starts]
-        several = places_of(fields, "bag", "sequence")
-        held_bags = [(number, place) for number, place in enumerate(several) if fields[place].name in self.starts]
-        self.bags = [(number, place, self.starts[fields[place].name]) for number, place in held_bags]
-        self.pooled = [one for one in self.bags if fields[one[1]].name not in apart]
+        self.starts: dict[str, int] = {}
+        """First row of each field in the table."""
+        rows = 0
+        for field in fields:
+            if field.name in names and field.kind != "numeric" and field.shares is None:
+                self.starts[field.name] = rows
+                rows += field.size
+        self.starts |= {f.name: self.starts[f.shares] for f in fields if f.name in names and f.shares is not None}
+        categorical, several = places_of(fields, "categorical"), places_of(fields, "bag", "sequence")
+        columns = [column for column, p in enumerate(categorical) if fields[p].name in self.starts]
+        self.columns = None if len(columns) == len(categorical) else columns
+        self.places = [categorical[column] for column in columns]
+        # of each bag: its number among the bags of a batch, its position in the schema, and its first row
+        held = [(number, p) for number, p in enumerate(several) if fields[p].name in self.starts]
+        self.bags = [(number, p, self.starts[fields[p].name]) for number, p in held]
+        self.pooled = [bag for bag in self.bags if fields[bag[1]].name not in apart]
         offsets = [self.starts[fields[p].name] for p in self.places]
         self.register_buffer("offsets", torch.tensor(offsets, dtype=torch.long), persistent=False)
         self.table = nn.Parameter(torch.empty(rows, width))
         self.padded = False
         """Whether bags stay padded, as in a graph that is exported."""
 
-    def forward(self, batch: Impressions) -> Found:
-        found: Found = []
+    def forward(self, batch: Impressions) -> PlacedVectors:
+        vectors: PlacedVectors = []
         if self.places:
-            found.append((self.places, F.embedding(self.row_ids(batch), self.table, sparse=self.sparse)))
-        for number, place, start in self.pooled:
-            pool = self.pool_padded if self.padded else self.pool
-            found.append(([place], pool(batch.bags[number], start)[:, None]))
-        return found
+            vectors.append((self.places, F.embedding(self.row_ids(batch), self.table, sparse=self.sparse)))
+        pool = self.pool_padded if self.padded else self.pool
+        for number, position, start in self.pooled:
+            vectors.append(([position], pool(batch.bags[number], start)[:, None]))
+        return vectors
 
     def pool(self, bag: Bag, start: int) -> Float[Tensor, "B E"]:
         """The sum (or mean) of each row's vectors, which begin at row `start`; a row without values has the missing
@@ -85,24 +92,21 @@ class FusedTable(nn.Module):
         """The vectors of some ids of a field."""
         return F.embedding(ids + self.starts[name], self.table, sparse=self.sparse)
 
-    def used(self, batch: Impressions) -> Float[Tensor, "n E"]:
-        """The rows that occur in a batch, each once."""
-        return F.embedding(distinct(self._every(batch), len(self.table)), self.table, sparse=self.sparse)
-
     def squared(self, batch: Impressions) -> Float[Tensor, ""]:
-        """The squared norm of the rows in `used`.
+        """The squared norm of the rows that occur in a batch, each once.
 
-        Of a table that is small beside the batch all rows are squared and those that occur are added: cheaper than to
-        gather rows and to scatter their gradients.
+        Of a table that is small beside the batch all rows are squared and those that occur are
+        added: cheaper than to gather rows and to scatter their gradients.
         """
         if self.sparse or len(self.table) > self.offsets.numel() * len(batch):
-            return self.used(batch).square().sum()
+            rows = distinct(self._every(batch), len(self.table))
+            return F.embedding(rows, self.table, sparse=self.sparse).square().sum()
         occurs = torch.zeros(len(self.table), dtype=self.table.dtype, device=self.table.device)
         occurs[self._every(batch)] = 1.0
         return torch.mv(self.table.square().T, occurs).sum()
 
     def _every(self, batch: Impressions) -> Int[Tensor, "n"]:
-        """The rows of all values in a batch, one as often as it occurs."""
+        """The rows of all values in a batch, each as often as it occurs."""
         ids = [self.row_ids(batch).flatten()] if self.places else []
         return torch.cat([*ids, *(flattened(batch.bags[number])[0] + start for number, _, start in self.bags)])
 
@@ -110,25 +114,24 @@ class FusedTable(nn.Module):
         ids = batch.categorical if self.columns is None else batch.categorical[:, self.columns]
         return ids + self.offsets
 
-    def reference(self, batch: Impressions) -> Found:
-        """The reference: a table per field, one after the other."""
-        found: Found = []
-        names = [field.name for field in self.fields if field.kind == "categorical"]
-        several_kinds, pooled = ("bag", "sequence"), [place for _, place, _ in self.pooled]
-        several = places_of(self.fields, *several_kinds)
-        for place, field in enumerate(self.fields):
-            if field.name not in self.starts or (field.kind in several_kinds and place not in pooled):
+    def reference(self, batch: Impressions) -> PlacedVectors:
+        """`forward` by a table per field, one after the other."""
+        placed: PlacedVectors = []
+        categorical, bags = places_of(self.fields, "categorical"), places_of(self.fields, "bag", "sequence")
+        pooled = [position for _, position, _ in self.pooled]
+        for position, field in enumerate(self.fields):
+            if field.name not in self.starts or (position in bags and position not in pooled):
                 continue
             owner = next(f for f in self.fields if f.name == (field.shares or field.name))
             table = self.table[self.starts[field.name] :][: owner.size]
             if field.kind == "categorical":
-                vectors = table[batch.categorical[:, names.index(field.name)].long()]
+                vectors = table[batch.categorical[:, categorical.index(position)].long()]
             else:
-                bag = batch.bags[several.index(place)]
+                bag = batch.bags[bags.index(position)]
                 rows = [row[:n] if n else row.new_zeros(1) for row, n in zip(bag.ids, bag.lengths, strict=True)]
                 vectors = torch.stack([getattr(table[row.long()], self.mode)(0) for row in rows])
-            found.append(([place], vectors[:, None]))
-        return found
+            placed.append(([position], vectors[:, None]))
+        return placed
 
 
 def flattened(bag: Bag) -> tuple[Int[Tensor, "n"], Int[Tensor, "B"]]:
@@ -141,7 +144,7 @@ def flattened(bag: Bag) -> tuple[Int[Tensor, "n"], Int[Tensor, "B"]]:
 
 
 def inside_of(bag: Bag) -> tuple[Bool[Tensor, "B L"], Int[Tensor, "B L"]]:
-    """Which places of a padded bag hold a value, and the ids, 0 in all others: what `flattened` packs, for a graph.
+    """Whether each place of a padded bag holds a value, and the ids, 0 elsewhere: `flattened` for a graph.
 
     A row without values has the missing one.
     """
@@ -149,40 +152,27 @@ def inside_of(bag: Bag) -> tuple[Bool[Tensor, "B L"], Int[Tensor, "B L"]]:
     return inside, torch.where(inside & (bag.lengths[:, None] > 0), bag.ids, 0)
 
 
-def in_order(found: Found, projections: Mapping[str, Tensor]) -> Float[Tensor, "B F E"]:
-    """The vectors in the order of the schema; the field at place p is first multiplied by `projections[str(p)]`.
+def in_order(placed: PlacedVectors, projections: Mapping[str, Tensor]) -> Float[Tensor, "B F E"]:
+    """The vectors in the order of the schema; the field at position p is first multiplied by `projections[str(p)]`.
 
     Fields that stand side by side are copied together: one field at a time is slow.
     """
     pieces: dict[int, Tensor] = {}
-    for places, vectors in found:
+    for places, vectors in placed:
         runs = _runs(places, projections)
         for run, piece in zip(runs, vectors.split([len(run) for run in runs], 1), strict=True):
             matrix = projections.get(str(run[0]))
             pieces[run[0]] = piece if matrix is None else piece @ matrix
-    whole = [pieces[place] for place in sorted(pieces)]
+    whole = [pieces[start] for start in sorted(pieces)]
     return torch.cat(whole, 1) if len(whole) > 1 else whole[0]
 
 
 def _runs(places: Sequence[int], alone: Collection[str]) -> list[list[int]]:
-    """Rising places cut wherever one is missing, and around those that stand alone."""
+    """Rising positions cut wherever one is missing, and around those that stand alone."""
     runs: list[list[int]] = []
-    for place in places:
-        joins = runs and runs[-1][-1] == place - 1 and not {str(place), str(place - 1)} & set(alone)
-        if joins:
-            runs[-1].append(place)
+    for position in places:
+        if runs and runs[-1][-1] == position - 1 and not {str(position), str(position - 1)} & set(alone):
+            runs[-1].append(position)
         else:
-            runs.append([place])
+            runs.append([position])
     return runs
-
-
-def _starts(fields: Fields, names: Collection[str]) -> tuple[dict[str, int], int]:
-    """Where each field of `names` begins, and the number of rows."""
-    starts: dict[str, int] = {}
-    rows = 0
-    for field in fields:
-        if field.name in names and field.kind != "numeric" and field.shares is None:
-            starts[field.name] = rows
-            rows += field.size
-    shared = {f.name: starts[f.shares] for f in fields if f.name in names and f.shares is not None}
-    return starts | shared, rows

@@ -1,11 +1,13 @@
 """LightGBM: boosted decision trees on the fields of impressions (Ke et al., NIPS 2017), a baseline for rankers.
 
-What trees read of an impression: the ids of categorical fields as categories, missing and unknown ones two of them;
-numbers, NaN where missing; of a bag the first id and the count, of a sequence the newest id and the count.
+What trees read of an impression: the ids of categorical fields as categories, missing and unknown
+ones two of them; numbers, NaN where missing; of a bag the first id and the count, of a sequence the
+newest id and the count.
 
-Weights of a run are the model in LightGBM's own text format, as bytes of one tensor: no pickle, and hashed like all
-weights. Needs the extra `lightgbm`. `training/trees.py` fits it, by these settings of `training`: `max_epochs` (trees),
-`lr`, `patience` (trees without a better `evaluation.selection`) and `keep`.
+Weights of a run are the model in LightGBM's own text format, as bytes of one tensor: no pickle, and
+hashed like all weights. Needs the extra `lightgbm`. `training/trees.py` fits it, by these settings
+of `training`: `max_epochs` (trees), `lr`, `patience` (trees without a better
+`evaluation.selection`) and `keep`.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ from fullrank.core.errors import UserError, package, reason_line
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.models.ranking import ClickModel, Fields
+from fullrank.models.ranking.fused import places_of
 
 MOST_BYTES = 1 << 28
-"""Of a model's text: 256 MiB, some million leaves."""
+"""Most bytes of a model's text: 256 MiB, some million leaves."""
 
 
 class LightGBM(Spec):
@@ -70,26 +73,25 @@ class BoostedTrees(ClickModel):
     @property
     def categories(self) -> dict[int, int]:
         """Columns of `columns` that are ids, and how many ids each may have."""
-        kinds = [field.kind for field in self.fields]
-        places = [field.size for field in self.fields if field.kind == "categorical"]
-        several = [field.size for field in self.fields if field.kind in ("bag", "sequence")]
-        start = len(places) + kinds.count("numeric")
-        return dict(enumerate(places)) | {start + 2 * number: size for number, size in enumerate(several)}
+        sizes = [self.fields[p].size for p in places_of(self.fields, "categorical")]
+        start = len(sizes) + len(places_of(self.fields, "numeric"))
+        several = enumerate(places_of(self.fields, "bag", "sequence"))
+        return dict(enumerate(sizes)) | {start + 2 * number: self.fields[p].size for number, p in several}
 
     @property
     def width(self) -> int:
-        """How many columns trees read."""
-        return len(self.fields) + sum(field.kind in ("bag", "sequence") for field in self.fields)
+        """Number of columns that trees read."""
+        return len(self.fields) + len(places_of(self.fields, "bag", "sequence"))
 
     def columns(self, batch: Impressions) -> Float[np.ndarray, "B C"]:
         """Ids of categorical fields, numbers, then an id and a count for each bag and sequence."""
-        several = [field.kind for field in self.fields if field.kind in ("bag", "sequence")]
-        numbers = torch.where(batch.missing, torch.nan, batch.numeric)
-        parts: list[Tensor] = [batch.categorical, numbers]
-        for kind, bag in zip(several, batch.bags, strict=True):
-            at = torch.zeros_like(bag.lengths) if kind == "bag" else (bag.lengths - 1).clamp_min(0)
-            one = F.pad(bag.ids, (0, 1)).gather(1, at[:, None].long())
-            parts += [torch.where(bag.lengths[:, None] > 0, one, 0), bag.lengths[:, None]]
+        several = places_of(self.fields, "bag", "sequence")
+        parts: list[Tensor] = [batch.categorical, torch.where(batch.missing, torch.nan, batch.numeric)]
+        for position, bag in zip(several, batch.bags, strict=True):
+            is_bag = self.fields[position].kind == "bag"
+            at = torch.zeros_like(bag.lengths) if is_bag else (bag.lengths - 1).clamp_min(0)
+            ids = F.pad(bag.ids, (0, 1)).gather(1, at[:, None].long())  # a bag may have no column
+            parts += [torch.where(bag.lengths[:, None] > 0, ids, 0), bag.lengths[:, None]]
         return torch.cat([part.double() for part in parts], 1).cpu().numpy()
 
     def keep(self, text: str) -> None:
@@ -99,15 +101,15 @@ class BoostedTrees(ClickModel):
 
     def make_room(self, tensors: Mapping[str, Tensor]) -> None:
         """Prepare for a model of this length. Raises `UserError` where it is too large."""
-        found = tensors.get("text")
-        if found is not None and found.ndim == 1:
-            if len(found) > MOST_BYTES:
+        saved = tensors.get("text")
+        if saved is not None and saved.ndim == 1:
+            if len(saved) > MOST_BYTES:
                 raise UserError(
-                    f"the trees take {len(found):,} bytes, and at most {MOST_BYTES:,} are read: fit fewer trees "
+                    f"the trees take {len(saved):,} bytes, and at most {MOST_BYTES:,} are read: fit fewer trees "
                     "(training.max_epochs) or smaller ones (model.leaves)",
                     code="model-too-large",
                 )
-            self.text = torch.zeros(len(found), dtype=torch.uint8, device=self.text.device)
+            self.text = torch.zeros(len(saved), dtype=torch.uint8, device=self.text.device)
         self._booster = None
 
     @property
@@ -131,8 +133,8 @@ class BoostedTrees(ClickModel):
         return self._booster
 
     def raw_logits(self, batch: Impressions) -> Float[Tensor, "B"]:
-        found = self.booster.predict(self.columns(batch), raw_score=True, num_threads=torch.get_num_threads())
-        return torch.from_numpy(np.asarray(found, np.float64)).to(batch.categorical.device)
+        logits = self.booster.predict(self.columns(batch), raw_score=True, num_threads=torch.get_num_threads())
+        return torch.from_numpy(np.asarray(logits, np.float64)).to(batch.categorical.device)
 
 
 def lightgbm_package() -> Any:

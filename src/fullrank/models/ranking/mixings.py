@@ -1,25 +1,26 @@
 """Token mixings of RankMixer and RankElastor: information crosses from token to token.
 
-The contract: a `MixingSpec` whose ``build(tokens, width)`` gives a `Mixing`. Its FLOPs are counted as the ranker's
-`mixing_0`, `mixing_1`, ...; nothing has to be written.
+The contract: a `MixingSpec` whose ``build(tokens, width)`` gives a `Mixing`. Its FLOPs are counted
+as the ranker's `mixing_0`, `mixing_1`, ...; nothing has to be written.
 
-Block transpose (RankMixer, arXiv:2507.15551, Sec. 3.3): token i's j-th part changes place with token j's i-th. Claim:
-tokens exchange information without a parameter. X in R^{T x D} is a T x T grid of blocks of width D / T; with the
-transpose of that grid, Y_ij = X_ji,
+Block transpose (RankMixer, arXiv:2507.15551, Sec. 3.3): token i's j-th part changes place with
+token j's i-th. Claim: tokens exchange information without a parameter. X in R^{T x D} is a T x T
+grid of blocks of width D / T; with the transpose of that grid, Y_ij = X_ji,
 
     M = LN(X + Y)                                                               (RankElastor, Eq. 2 and Theorem 2.1)
 
 LN is over the width of each token. As many parts as tokens: the width must divide by their number.
 
-Parameterized full mixing (RankElastor, Sec. 3.1, Eq. 3): every coordinate of every token mixes with every other. Claim:
-with a learned matrix in place of RankMixer's permutation, mixing raises the effective rank more (Theorem 3.1).
+Parameterized full mixing (RankElastor, Sec. 3.1, Eq. 3): every coordinate of every token mixes with
+every other. Claim: with a learned matrix in place of RankMixer's permutation, mixing raises the
+effective rank more (Theorem 3.1).
 
     pre (the authors' code, which the trained results come from):  M = RMSNorm_D(X + W RMSNorm_TD(vec X) + b)
     post (the paper):                                              M = LN_D((W + I) vec X)
 
-vec is row by row and W in R^{TD x TD}. `factor` = k > 1 takes W = W' (x) I_k with W' in R^{TD/k x TD/k} and no bias,
-the cheap variant of the code. Differs: the paper does not say over what its LN goes; ours is over the width of each
-token, as in RankMixer.
+vec is row by row and W in R^{TD x TD}. `factor` = k > 1 takes W = W' (x) I_k with W' in R^{TD/k x
+TD/k} and no bias, the cheap variant of the code. Differs: the paper does not say over what its LN
+goes; ours is over the width of each token, as in RankMixer.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def transposed(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
 
 
 def transposed_reference(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-    """The same, block by block."""
+    """`transposed`, block by block."""
     tokens, part, out = x.shape[1], x.shape[2] // x.shape[1], x.clone()
     for i in range(tokens):
         for j in range(tokens):

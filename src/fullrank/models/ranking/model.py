@@ -22,7 +22,7 @@ from fullrank.data.batch import Impressions
 from fullrank.models import Flops
 from fullrank.models.ranking import ClickModel, Fields, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.dcnv2 import DCNv2
-from fullrank.models.ranking.embedding import Embedding
+from fullrank.models.ranking.embedding import Embedding, FieldEmbedding
 from fullrank.models.ranking.sequences import SequenceSpec
 from fullrank.models.ranking.sequences.pooled import Pooled
 
@@ -30,7 +30,8 @@ from fullrank.models.ranking.sequences.pooled import Pooled
 class RankingModel(Spec):
     """A ranking model trained by gradient descent on impressions."""
 
-    kind: Literal["click"] = "click"  # what spec.json has always called it; the problem is `ranking`
+    # what spec.json has always called it; the problem is `ranking`
+    kind: Literal["click"] = "click"
     embedding: Embedding = Embedding()
     """Fields -> vectors."""
     ranker: Annotated[RankerSpec, Room("rankers")] = DCNv2()
@@ -55,30 +56,32 @@ class RankingModel(Spec):
 class Size:
     """Parameters and FLOPs of a ranking model, counted on shapes before it runs.
 
-    Parameters are those of the look-ups (tables, vectors of numbers, first-order weights) and the dense ones, which
-    every impression passes through. FLOPs are those of one impression's forward pass: two for each multiplication with
-    its addition in a matrix product. Biases, norms, activations, sums, element-wise products and look-ups are not
-    counted, so that lr and fm have none; training takes about three times as many. Torch counts them
-    (`ops/model_cost.py`); all experts of a mixture are computed and counted.
+    Parameters are those of the look-ups (tables, vectors of numbers, first-order weights) and the
+    dense ones, which every impression passes through. FLOPs are those of one impression's forward
+    pass: two for each multiplication with its addition in a matrix product. Biases, norms,
+    activations, sums, element-wise products and look-ups are not counted, so that lr and fm have
+    none; training takes about three times as many. Torch counts them (`ops/model_cost.py`); all
+    experts of a mixture are computed and counted.
 
-    Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the machine.
+    Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the
+    machine.
     """
 
     embedding: int
     """Parameters that are looked up."""
     dense: int
-    """All others."""
+    """All other parameters."""
     flops: Mapping[str, int | None]
-    """Of one impression, forward, by component."""
+    """FLOPs of one impression's forward pass by component."""
 
     @property
     def total_flops(self) -> int | None:
-        """Their sum; None where a component does not say."""
+        """The sum over components; None where a component does not say."""
         parts = [part for part in self.flops.values() if part is not None]
         return sum(parts) if len(parts) == len(self.flops) else None
 
     def dump(self) -> dict[str, Any]:
-        """As it stands in a run's manifest and in the rows of a sweep."""
+        """The entries of a run's manifest and of the rows of a sweep."""
         total = {"flops": self.total_flops, "flops_by_component": dict(self.flops)}
         return {"embedding_parameters": self.embedding, "dense_parameters": self.dense, **total}
 
@@ -94,9 +97,9 @@ class RankingModule(ClickModel):
                 code="too-few-fields",
             )
         ranker = spec.ranker
-        self.embedding = spec.embedding.build(
-            fields, ranker.reads, ranker.contexts, spec.sequences, ranker.reads_events
-        )  # fmt: skip
+        self.embedding = FieldEmbedding(
+            fields, spec.embedding, ranker.reads, ranker.contexts, spec.sequences, ranker.reads_events
+        )
         self.ranker = ranker.build(fields, spec.embedding.dim)
         self.l2 = spec.embedding.l2
         self.penalties = frozenset({"l2", "routing"})
@@ -155,9 +158,9 @@ def checked_labels(labels: Tensor | None) -> Float[Tensor, "B"]:
         )
     wrong = (labels != 0) & (labels != 1)
     if bool(wrong.any()):
-        given = float(labels[wrong][0])
         raise UserError(
-            f"a label is {given:g}, allowed are 0 and 1: set label_threshold where you prepare the store",
+            f"a label is {float(labels[wrong][0]):g}, allowed are 0 and 1: set label_threshold where you prepare the "
+            "store",
             code="invalid-label",
         )
     return labels

@@ -3,7 +3,8 @@
     X^k_h = sum_{i,j} W^{k,h}_{ij} (X^{k-1}_i * X^0_j)          compressed interaction network (CIN, Eq. 6)
     logit = linear + w . [sum_d X^1; X^2; ...] + MLP([v_1; ...; v_F])
 
-Differs: the CIN's layers are linear and none is split in halves, as in FuxiCTR (the paper found the identity best).
+Differs: the CIN's layers are linear and none is split in halves, as in FuxiCTR (the paper found the
+identity best).
 """
 
 from __future__ import annotations
@@ -16,14 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.constraints import MOST_PARTS, Width
-from fullrank.models.ranking import (
-    Fields,
-    FieldTokens,
-    Ranker,
-    RankerOutput,
-    RankerSpec,
-    require_fields_to_cross,
-)
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
 from fullrank.models.ranking.dnn import Deep, xavier
 
 
@@ -72,16 +66,14 @@ class XDeepFMRanker(Ranker):
         return RankerOutput(logits, outputs)
 
 
-class CINLayer(nn.Linear):
+class CINLayer(nn.Module):
     """Eq. 6, a layer: each feature map is a linear map of all products of a field's vector and a map before it."""
 
     def __init__(self, products: int, maps: int):
-        super().__init__(products, maps, bias=False)
-        xavier(self)
+        super().__init__()
+        self.weight = xavier(nn.Linear(products, maps, bias=False)).weight
 
-    def forward(  # type: ignore[override]
-        self, first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"]
-    ) -> Float[Tensor, "B G E"]:
+    def forward(self, first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"]) -> Float[Tensor, "B G E"]:
         return interact(first, maps, self.weight)
 
 
@@ -96,7 +88,7 @@ def interact(
 def interact_reference(
     first: Float[Tensor, "B F E"], maps: Float[Tensor, "B H E"], weight: Float[Tensor, "G FH"]
 ) -> Float[Tensor, "B G E"]:
-    """The same, pair by pair."""
+    """`interact`, pair by pair."""
     out = first.new_zeros(len(first), len(weight), first.shape[-1])
     for g in range(len(weight)):
         for f in range(first.shape[1]):

@@ -1,8 +1,9 @@
 """Items -> vectors of what is known of them, before any training: the space that code learners divide up.
 
-The room's contract: a `VectorsSpec` whose ``read(catalog, cache, tell)`` gives `Vectors`, a row for every item in
-the catalogue's order. An item of which nothing is known has no vector: `known` is false there, and nothing is made up
-before somebody says what to put in its place. Reading runs no code of a stranger and no pickle.
+The room's contract: a `VectorsSpec` whose ``read(catalog, cache, tell)`` gives `Vectors`, a row for
+every item in the catalogue's order. An item of which nothing is known has no vector: `known` is
+false there, and nothing is made up before somebody says what to put in its place. Reading runs no
+code of a stranger and no pickle.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import numpy as np
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -23,7 +25,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 
 CACHE = Path(".cache") / "vectors"
-"""Where vectors that take long to make are kept, below the working folder."""
+"""Cache folder of vectors that take long to make, below the working folder."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,10 @@ class Vectors:
     """float32; zeros where nothing is known."""
     known: Bool[Tensor, "V"]
     facts: JsonObject
-    """Where they came from, for the manifest: kind, width, counts, fingerprint."""
+    """Origin of the vectors, for the manifest: kind, width, counts, fingerprint."""
 
 
-def require_known(known: Any, whose: str, remedy: str, *, code: str = "items-without-vectors") -> None:
+def require_known(known: Tensor | np.ndarray, whose: str, remedy: str, *, code: str = "items-without-vectors") -> None:
     """Raise `UserError` where none of some items is `known` by a vector (a mask); `whose` names them."""
     if not known.any():
         raise UserError(f"none of {whose} has a vector; {remedy}", code=code)

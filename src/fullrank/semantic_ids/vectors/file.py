@@ -26,15 +26,15 @@ from fullrank.semantic_ids.vectors.text import TextVectors
 class FileVectors(VectorsSpec):
     """Vectors of your own, from a table with a row for each item: any model, any modality.
 
-    The numbers stand in one column of lists, or in a column each. Rows of items that the catalogue has not are counted
-    and left out; items without a row (or with a null in it) have no vector.
+    The numbers stand in one column of lists, or in a column each. Rows of items that the catalogue
+    has not are counted and left out; items without a row (or with a null in it) have no vector.
     """
 
     kind: Literal["file"] = "file"
     path: str
     """A Parquet (or CSV, JSONL) file."""
     item: str = "item_id"
-    """Its column of item ids."""
+    """The file's column of item ids."""
     columns: tuple[str, ...] = ()
     """One column of lists of numbers, or several of numbers; empty: the only column of lists, else all of numbers."""
 
@@ -48,18 +48,21 @@ class FileVectors(VectorsSpec):
         ids = source.ids(frame, self.item, text=catalog.ids.dtype == pl.String)
         refuse(ids.is_duplicated(), ids, source.name, "repeated ids", code="item-ids-not-unique")
         numbers = _matrix(frame.drop(self.item), self.columns, source.name)
-        place = catalog.lookup(ids)
-        here = (place >= 0) & np.isfinite(numbers).all(1)
+        rows = catalog.lookup(ids)
+        here = (rows >= 0) & np.isfinite(numbers).all(1)
         require_known(here, f"the {catalog.size:,} items", f"{source.name} has {len(ids):,} rows")
         matrix, known = np.zeros((catalog.size, numbers.shape[1]), np.float32), np.zeros(catalog.size, bool)
-        matrix[place[here]], known[place[here]] = numbers[here], True
+        matrix[rows[here]], known[rows[here]] = numbers[here], True
         tell("vectors")(int(here.sum()), catalog.size)
         path = Path(self.path)
         fingerprint = sha256_file(path) if path.is_file() else "folder"
         facts = {
-            "kind": "file", "file": path.name, "width": numbers.shape[1], "fingerprint": fingerprint,
-            "rows_of_other_items": int((place < 0).sum()),
-        }  # fmt: skip
+            "kind": "file",
+            "file": path.name,
+            "width": numbers.shape[1],
+            "fingerprint": fingerprint,
+            "rows_of_other_items": int((rows < 0).sum()),
+        }
         return Vectors(torch.from_numpy(matrix), torch.from_numpy(known), facts)
 
 
@@ -68,12 +71,13 @@ def _matrix(frame: pl.DataFrame, chosen: tuple[str, ...], name: str) -> np.ndarr
     names = list(chosen) or frame.columns
     lists = [n for n in names if isinstance(frame[n].dtype, (pl.List, pl.Array))]
     plain = [n for n in names if frame[n].dtype.is_numeric()]
-    if len(lists) == 1 and (not chosen or len(chosen) == 1):
+    if len(lists) == 1 and len(chosen) <= 1:
         return _rows(frame[lists[0]], name)
-    if lists or not plain or (chosen and len(plain) < len(chosen)):
-        said = ", ".join(f"{n} ({frame[n].dtype})" for n in names) or "none"
+    if lists or not plain or len(plain) < len(chosen):
+        columns = ", ".join(f"{n} ({frame[n].dtype})" for n in names) or "none"
         raise UserError(
-            f"{name}: name one column of lists of numbers, or columns of numbers, with vectors.columns (found: {said})",
+            f"{name}: name one column of lists of numbers, or columns of numbers, with vectors.columns "
+            f"(found: {columns})",
             code="no-vector-columns",
         )
     return frame.select(pl.col(plain).cast(pl.Float32).fill_null(float("nan"))).to_numpy()
@@ -99,9 +103,9 @@ Part = Annotated[TextVectors | FileVectors, Field(discriminator="kind")]
 class JoinedVectors(VectorsSpec):
     """Vectors of several sources side by side, such as text and what a recommender learned, for any learner of codes.
 
-    Each part is scaled to length one before it is joined (times its weight), so that none rules by its scale; an item's
-    vector depends on itself alone, and a new item's is made as the old ones were. A part that is not known of an item
-    is zeros.
+    Each part is scaled to length one before it is joined (times its weight), so that none rules by
+    its scale; an item's vector depends on itself alone, and a new item's is made as the old ones
+    were. A part that is not known of an item is zeros.
     """
 
     kind: Literal["joined"] = "joined"
@@ -117,14 +121,16 @@ class JoinedVectors(VectorsSpec):
                 f"joined has {len(self.parts)} parts and {len(self.weights)} weights; give each part a weight, or none",
                 code="weights-not-of-parts",
             )
-        found = [part.read(catalog, cache, tell) for part in self.parts]
-        weights = self.weights or (1.0,) * len(found)
-        matrix = torch.cat([w * F.normalize(one.matrix, dim=1) for one, w in zip(found, weights, strict=True)], 1)
-        known = torch.stack([one.known for one in found]).any(0)
-        marks = [[one.facts.get("fingerprint"), weight] for one, weight in zip(found, weights, strict=True)]
+        parts = [part.read(catalog, cache, tell) for part in self.parts]
+        weights = self.weights or (1.0,) * len(parts)
+        matrix = torch.cat([w * F.normalize(part.matrix, dim=1) for part, w in zip(parts, weights, strict=True)], 1)
+        known = torch.stack([part.known for part in parts]).any(0)
+        marks = [[part.facts.get("fingerprint"), weight] for part, weight in zip(parts, weights, strict=True)]
         facts = {
-            "kind": "joined", "width": matrix.shape[1], "parts": [one.facts for one in found],
+            "kind": "joined",
+            "width": matrix.shape[1],
+            "parts": [part.facts for part in parts],
             "fingerprint": hashlib.sha256(repr(marks).encode()).hexdigest(),
-            "rows_of_other_items": sum(one.facts.get("rows_of_other_items", 0) for one in found),
-        }  # fmt: skip
+            "rows_of_other_items": sum(part.facts.get("rows_of_other_items", 0) for part in parts),
+        }
         return Vectors(matrix, known, facts)

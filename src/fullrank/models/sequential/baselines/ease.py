@@ -1,15 +1,17 @@
 """EASE: links from item to item by a ridge regression in closed form (Steck, WWW 2019, arXiv:1905.03375).
 
-X is users x items, 1 where a user has trained on an item. B minimises |X - X B|^2 + l2 |B|^2 with B_jj = 0: with
-P = (X'X + l2 I)^-1
+X is users x items, 1 where a user has trained on an item. B minimises |X - X B|^2 + l2 |B|^2 with
+B_jj = 0: with P = (X'X + l2 I)^-1
 
     B_ij = -P_ij / P_jj       score of j = sum_i B_ij over the different items i of a history
 
-Weights may be negative: two items that say the same count once. Each item i keeps its `neighbours` largest |B_ij|.
+Weights may be negative: two items that say the same count once. Each item i keeps its `neighbours`
+largest |B_ij|.
 
-From `dense` items on, P is of each item j and its `local` most alike items alone, by the cosine of their users (the
-approximation of Steck, NeurIPS 2019, "Markov random fields for collaborative filtering", Sec. 3.2, for each item by
-itself): the regression of j on those, of the items that share a user with it.
+From `dense` items on, P is of each item j and its `local` most alike items alone, by the cosine of
+their users (the approximation of Steck, NeurIPS 2019, "Markov random fields for collaborative
+filtering", Sec. 3.2, for each item by itself): the regression of j on those, of the items that
+share a user with it.
 
 Differs: an event may count less than the one after it (`decay`; 1 is the paper's).
 """
@@ -29,9 +31,8 @@ from fullrank.core.constraints import Count, Length, ListLength, PositiveFactor,
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models.sequential.baselines import BaselineSpec
+from fullrank.models.sequential.baselines import BaselineSpec, counted_once, seen_items
 from fullrank.models.sequential.baselines.item_links import ItemLinks, Sparse, best_of_rows
-from fullrank.models.sequential.baselines.sets import comes_again, seen_items
 
 SMALL = 1e-6
 """Score of the most popular item where no weight leads to it: below every weight that matters."""
@@ -57,7 +58,7 @@ class EASE(BaselineSpec):
     """Items from which on each is regressed on its most alike ones: the whole inverse takes 16 bytes for each pair of
     items and the time of their third power (12,000 items: 2.3 GB and a minute of a core)."""
     local: ListLength = 50
-    """How many those are."""
+    """Number of those most alike items."""
 
     def build(self, catalog: Catalog) -> EASEModel:
         return EASEModel(catalog.size, self)
@@ -85,7 +86,7 @@ class EASEModel(ItemLinks):
 
     def answer(self, batch: Batch) -> SignedSparse:
         rest = SMALL * self.counts / self.counts.max().clamp_min(1)
-        return SignedSparse(*self.links_of(batch, batch.valid & ~comes_again(batch)), rest)
+        return SignedSparse(*self.links_of(batch, counted_once(batch)), rest)
 
 
 Weights = tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"], Float[np.ndarray, "p"]]
@@ -93,46 +94,48 @@ Weights = tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"], Float[np.ndarray, "p
 
 
 def whole(seen: sparse.csr_matrix, spec: EASE) -> Weights:
-    """Of each item on all others."""
+    """Regression weights of each item on all others, the largest of each item."""
     gram = torch.from_numpy((seen.T @ seen).toarray())
     gram.diagonal().add_(spec.l2)
     weights = torch.cholesky_inverse(torch.linalg.cholesky(gram))
     weights.div_(weights.diagonal().neg().clone()).fill_diagonal_(0)
     parts = []
-    many = min(spec.neighbours, len(weights))
+    count = min(spec.neighbours, len(weights))
     for low in range(0, len(weights), CHUNK):
         rows = weights[low : low + CHUNK]
-        ids = rows.abs().topk(many, dim=1).indices
+        ids = rows.abs().topk(count, dim=1).indices
         left = torch.arange(low, low + len(rows))[:, None].expand_as(ids)
         parts.append((left.flatten(), ids.flatten(), rows.gather(1, ids).flatten()))
-    found = [torch.cat(some).numpy() for some in zip(*parts, strict=True)]
-    return found[0], found[1], found[2]
+    columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
+    return columns[0], columns[1], columns[2]
 
 
 def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
-    """Of each item on its most alike ones: a system of `local` + 1 unknowns for each."""
+    """Regression weights of each item on its most alike ones: a system of `local` + 1 unknowns for each."""
     gram = (seen.T @ seen).tocoo()
     counts = np.asarray(seen.sum(0)).ravel()
     other = gram.row != gram.col
     left, right, together = gram.row[other].astype(np.int64), gram.col[other].astype(np.int64), gram.data[other]
     size = seen.shape[1]
     most = max(min(spec.local, size - 1), 1)
-    best, place = best_of_rows(left, together / np.sqrt(counts[left] * counts[right]), most, right)
+    best, rank = best_of_rows(left, together / np.sqrt(counts[left] * counts[right]), most, right)
     nearest = np.full((size, most), -1)
-    nearest[left[best], place] = right[best]
+    nearest[left[best], rank] = right[best]
+    # entries of the Gram matrix by one sorted number for each pair of items; the last is behind all that occur
     order = np.argsort(left * size + right)
-    pairs = np.append((left * size + right)[order], size * size)  # and one behind all that can be asked for
+    pairs = np.append((left * size + right)[order], size * size)
     met = np.append(together[order], 0.0)
     parts = []
     chunk = max(ENTRIES // (most + 1) ** 2, 1)
     diagonal = np.arange(most + 1)
     for low in range(0, size, chunk):
         items = np.arange(low, min(low + chunk, size))
-        group = np.concatenate([items[:, None], nearest[items]], 1)  # j first, then those it is regressed on
+        # each item j first, then those it is regressed on
+        group = np.concatenate([items[:, None], nearest[items]], 1)
         there = group >= 0
-        asked = group[:, :, None] * size + group[:, None, :]
-        at = np.searchsorted(pairs, asked)
-        system = np.where(there[:, :, None] & there[:, None, :] & (pairs[at] == asked), met[at], 0.0)
+        wanted = group[:, :, None] * size + group[:, None, :]
+        at = np.searchsorted(pairs, wanted)
+        system = np.where(there[:, :, None] & there[:, None, :] & (pairs[at] == wanted), met[at], 0.0)
         system[:, diagonal, diagonal] = np.where(there, counts[group], 0.0) + spec.l2
         first = np.zeros((*group.shape, 1))
         first[:, 0] = 1.0
@@ -140,5 +143,5 @@ def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
         there[:, 0] = False
         of_items = np.broadcast_to(items[:, None], group.shape)
         parts.append((group[there], of_items[there], (-inverse / inverse[:, :1])[there]))
-    found = [np.concatenate(some) for some in zip(*parts, strict=True)]
-    return found[0], found[1], found[2]
+    left, right, value = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return left, right, value

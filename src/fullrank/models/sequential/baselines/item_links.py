@@ -1,7 +1,8 @@
 """Links from item to item: each item's best other items, read off for the last events of a history.
 
-A history scores an item by the sum of its links to the last events, later ones more: s(b) = sum_g decay^g link(a_g, b),
-with a_0 the last event. Items that no link leads to come after all others, by popularity.
+A history scores an item by the sum of its links to the last events, later ones more: s(b) = sum_g
+decay^g link(a_g, b), with a_0 the last event. Items that no link leads to come after all others, by
+popularity.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from fullrank.data.batch import Batch
-from fullrank.models.sequential.baselines import Baseline
+from fullrank.models.sequential.baselines import BufferBaseline
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Sparse:
         return torch.where(out > 0, out, self.rest[low:high])
 
 
-class ItemLinks(Baseline):
-    """What scores by links; `fit` of a baseline fills them with `keep`."""
+class ItemLinks(BufferBaseline):
+    """A recommender by links between items, which `fit` stores with `keep`."""
 
     spec: Any
     """Settings with `history`, `decay` and `neighbours`."""
@@ -50,11 +51,11 @@ class ItemLinks(Baseline):
     """[V] training events of each item."""
 
     def __init__(self, num_items: int, spec: Any):
-        super().__init__()
-        self.spec, self.num_items, self.max_length = spec, num_items, spec.history
-        self.register_buffer("ids", torch.zeros(num_items, spec.neighbours, dtype=torch.long))
-        self.register_buffer("likeness", torch.zeros(num_items, spec.neighbours))
-        self.register_buffer("counts", torch.zeros(num_items))
+        ids = torch.zeros(num_items, spec.neighbours, dtype=torch.long)
+        super().__init__(
+            num_items, spec.history, ids=ids, likeness=torch.zeros(ids.shape), counts=torch.zeros(num_items)
+        )
+        self.spec = spec
 
     def keep(
         self,
@@ -66,9 +67,9 @@ class ItemLinks(Baseline):
     ) -> None:
         """Keep the best links left -> right of each item: the largest in `by` (left out: their value), of equal ones
         the smaller id."""
-        best, place = best_of_rows(left, value if by is None else by, self.ids.shape[1], right)
+        best, rank = best_of_rows(left, value if by is None else by, self.ids.shape[1], right)
         ids, likeness = np.zeros(self.ids.shape, np.int64), np.zeros(self.ids.shape, np.float32)
-        ids[left[best], place], likeness[left[best], place] = right[best], value[best]
+        ids[left[best], rank], likeness[left[best], rank] = right[best], value[best]
         self.ids, self.likeness = torch.from_numpy(ids), torch.from_numpy(likeness)
         self.counts = torch.from_numpy(counts.astype(np.float32))
 
@@ -92,7 +93,7 @@ class ItemLinks(Baseline):
 def best_of_rows(
     rows: Int[np.ndarray, "p"], values: Shaped[np.ndarray, "p"], most: int, tie: Int[np.ndarray, "p"]
 ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
-    """Places of the largest values of each row, of equal ones the smaller `tie`, and the rank of each in its row."""
-    order = np.lexsort((tie, -values, rows))
+    """Indices of the largest values of each row, of equal ones the smaller `tie`, and the rank of each in its row."""
+    order = np.lexsort((tie, -values, rows))  # row after row, in each the largest first
     rank = np.arange(len(order)) - np.searchsorted(rows[order], rows[order])
     return order[rank < most], rank[rank < most]

@@ -1,8 +1,8 @@
 """Item-to-item by co-occurrence (Sarwar et al. 2001; the session form of Ludewig & Jannach, arXiv:1803.09587).
 
-Two items are alike by how often both occur within `window` events of one history, over the square root of the product
-of their counts (cosine). A history scores an item by the likeness to its last events, later ones more
-(`item_links.py`).
+Two items are alike by how often both occur within `window` events of one history, over the square
+root of the product of their counts (cosine). A history scores an item by the likeness to its last
+events, later ones more (`item_links.py`).
 """
 
 from __future__ import annotations
@@ -41,22 +41,21 @@ class ItemToItemModel(ItemLinks):
     spec: ItemToItem
 
     def fit(self, store: Store) -> None:
-        user, items, _ = store.trained()
-        left, right, together = self._pairs(items.astype(np.int64), user)
-        counts = np.bincount(items, minlength=self.num_items).astype(np.float64)
-        self.keep(left, right, together / np.sqrt(counts[left] * counts[right]), counts)
+        """Count the pairs of items within the window.
 
-    def _pairs(self, items: np.ndarray, user: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(left, right, count) of the items that occur within the window, both orders of every pair.
-
-        Needs about 24 bytes per event and place of the window (1 GB for 4 million events and a window of 10).
+        Needs about 24 bytes per event and place of the window (1 GB for 4 million events and a
+        window of 10).
         """
-        keys = [np.zeros(0, np.int64)]
+        user, items, _ = store.trained()
+        items = items.astype(np.int64)
+        keys = [np.zeros(0, np.int64)]  # one number for an unordered pair
         for gap in range(1, self.spec.window + 1):
             a, b = items[:-gap], items[gap:]
             together = (user[gap:] == user[:-gap]) & (a != b)
             a, b = a[together], b[together]
-            keys.append(np.minimum(a, b) * self.num_items + np.maximum(a, b))  # one number for an unordered pair
-        pairs, counts = np.unique(np.concatenate(keys), return_counts=True)
+            keys.append(np.minimum(a, b) * self.num_items + np.maximum(a, b))
+        pairs, times = np.unique(np.concatenate(keys), return_counts=True)
         low, high = np.divmod(pairs, self.num_items)
-        return np.concatenate([low, high]), np.concatenate([high, low]), np.concatenate([counts, counts])
+        left, right = np.concatenate([low, high]), np.concatenate([high, low])  # both orders of every pair
+        counts = np.bincount(items, minlength=self.num_items).astype(np.float64)
+        self.keep(left, right, np.tile(times, 2) / np.sqrt(counts[left] * counts[right]), counts)

@@ -1,9 +1,12 @@
 """Popularity: the same items for everybody, by their training events, counted alike or the recent ones more.
 
-`popularity` with `days` counts the events of the last days before the newest training event alone, whenever a list is
-asked for: no event that was held out is counted. Under leave-one-out others' training events may be newer than a test
-event (the store's manifest says how many); with a split by time they are not.
-`recency` counts each event half as much for every `half_life_days` between it and the last training event.
+`popularity` with `days` counts the events of the last days before the newest training event alone,
+whenever a list is asked for: no event that was held out is counted. Under leave-one-out others'
+training events may be newer than a test event (the store's manifest says how many); with a split by
+time they are not.
+
+`recency` counts each event half as much for every `half_life_days` between it and the last training
+event.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from pydantic import Field
+from torch import Tensor
 
 from fullrank.core.checks import known_times
 from fullrank.core.spec import later
@@ -21,7 +25,7 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models import DenseScorer
-from fullrank.models.sequential.baselines import Baseline, BaselineSpec
+from fullrank.models.sequential.baselines import BaselineSpec, BufferBaseline
 
 
 class Popularity(BaselineSpec):
@@ -35,25 +39,24 @@ class Popularity(BaselineSpec):
         return PopularityModel(catalog.size, self.days)
 
 
-class PopularityModel(Baseline):
+class PopularityModel(BufferBaseline):
+    counts: Tensor
+    """[V] training events."""
+
     def __init__(self, num_items: int, days: float | None = None):
-        super().__init__()
-        self.num_items, self.days = num_items, days
-        self.register_buffer("counts", torch.zeros(num_items))
+        super().__init__(num_items, counts=torch.zeros(num_items))
+        self.days = days
 
     def fit(self, store: Store) -> None:
-        counts = store.catalog.popularity if self.days is None else self._recent(store, self.days)
+        counts = store.catalog.popularity
+        if self.days is not None:  # of the events in (newest - days, newest]
+            items, times = _timed(store, "popularity of the last days", "leave days out")
+            recent = times.max() - times < self.days * 86_400
+            counts = np.bincount(items[recent], minlength=self.num_items)
         self.counts = torch.as_tensor(counts, dtype=torch.float32)
 
-    def _recent(self, store: Store, days: float) -> Int[np.ndarray, "V"]:
-        """Training events in (newest - days, newest]."""
-        items, times = _timed(store, "popularity of the last days", "leave days out")
-        recent = times.max() - times < days * 86_400
-        return np.bincount(items[recent], minlength=self.num_items)
-
     def answer(self, batch: Batch) -> DenseScorer:
-        one = torch.ones(len(batch.items), 1, device=self.counts.device)
-        return DenseScorer(one, self.counts[:, None])
+        return _same_for_all(self.counts, batch)
 
 
 class Recency(BaselineSpec):
@@ -67,11 +70,13 @@ class Recency(BaselineSpec):
         return RecencyModel(catalog.size, self)
 
 
-class RecencyModel(Baseline):
+class RecencyModel(BufferBaseline):
+    mass: Tensor
+    """[V] training events, each halved by every half-life of its age."""
+
     def __init__(self, num_items: int, spec: Recency):
-        super().__init__()
-        self.num_items, self.half_life = num_items, spec.half_life_days * 86_400
-        self.register_buffer("mass", torch.zeros(num_items))
+        super().__init__(num_items, mass=torch.zeros(num_items))
+        self.half_life = spec.half_life_days * 86_400
 
     def fit(self, store: Store) -> None:
         items, times = _timed(store, "recency", "take popularity")
@@ -80,8 +85,12 @@ class RecencyModel(Baseline):
         self.mass = torch.as_tensor(mass, dtype=torch.float32)
 
     def answer(self, batch: Batch) -> DenseScorer:
-        one = torch.ones(len(batch.items), 1, device=self.mass.device)
-        return DenseScorer(one, self.mass[:, None])
+        return _same_for_all(self.mass, batch)
+
+
+def _same_for_all(scores: Float[Tensor, "V"], batch: Batch) -> DenseScorer:
+    """These scores of items for every history."""
+    return DenseScorer(torch.ones(len(batch.items), 1, device=scores.device), scores[:, None])
 
 
 def _timed(store: Store, what: str, remedy: str) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:

@@ -1,1 +1,1 @@
-"""What a model is trained for: tasks (who predicts what), losses (scores -> number), weightings (how much of it)."""
+"""Training objectives: tasks (who predicts what), losses (scores -> number), weightings (how much of it)."""

@@ -1,7 +1,8 @@
 """Sampled negatives: a mixture of sources with the exact probability of each item under the mixture.
 
-Draws are a function of their place (seed, step, row, position), so shards and resumed runs draw the same ones.
-In-batch negatives are the targets of the queries at hand: under DDP those of this process alone.
+Draws are a function of their place (seed, step, row, position), so shards and resumed runs draw the
+same ones. In-batch negatives are the targets of the queries at hand: under DDP those of this
+process alone.
 """
 
 from __future__ import annotations
@@ -41,19 +42,20 @@ class Negatives(Spec):
 
 def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
     """Item ids: R is M, B or 1 as `share` says."""
-    place = _places(spec, q, batch)
-    u = uniform_draws(batch.seed, batch.step, place, 2 * spec.count)
-    source, value = u[:, : spec.count], u[:, spec.count :]  # which source of the mixture, and which item of it
-    weights = _weights(spec)  # uniform, popularity, in-batch: each source draws where `source` falls into its share
-    found = (value * q.table.size).long().clamp_max(q.table.size - 1)
+    keys = _row_keys(spec, q, batch)
+    u = uniform_draws(batch.seed, batch.step, keys, 2 * spec.count)
+    # `source` draws a source of the mixture, `value` an item of it
+    source, value = u[:, : spec.count], u[:, spec.count :]
+    # shares of uniform, popularity, in-batch: a source draws where `source` falls into its share
+    weights = _weights(spec)
+    ids = (value * q.table.size).long().clamp_max(q.table.size - 1)
     if weights[1] > 0:
-        drawn = torch.searchsorted(_cumulative(q.table, place.device), value.contiguous(), right=True)
-        drawn = drawn.clamp_max(q.table.size - 1)
-        found = torch.where(source >= weights[0], drawn, found)
+        popular = torch.searchsorted(_cumulative(q.table, keys.device), value.contiguous(), right=True)
+        ids = torch.where(source >= weights[0], popular.clamp_max(q.table.size - 1), ids)
     if weights[2] > 0 and len(q.targets):
-        drawn = q.targets[(value * len(q.targets)).long().clamp_max(len(q.targets) - 1)]
-        found = torch.where(source >= weights[0] + weights[1], drawn, found)
-    return found
+        targets = q.targets[(value * len(q.targets)).long().clamp_max(len(q.targets) - 1)]
+        ids = torch.where(source >= weights[0] + weights[1], targets, ids)
+    return ids
 
 
 def log_probability(spec: Negatives, q: Queries, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -82,11 +84,12 @@ def scores(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[Tens
 
 
 def added_scores(q: Queries, ids: Int[Tensor, "M n"]) -> Float[Tensor, "M n"] | None:
-    """What scores of these items have beside the inner product, where the table's items add something."""
+    """Score terms beside the inner product; None where the table's items add nothing."""
     return q.table.added(q.vectors, ids, q.times) if isinstance(q.table, ItemIndex) else None
 
 
 def _products(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[Tensor, "M N"]:
+    """Inner products of every query with its negatives."""
     if spec.share == "query":
         ids, index = distinct_and_places(drawn, q.table.size)
         return picked_dots(q.vectors, q.table.embed(ids), index)
@@ -131,11 +134,12 @@ def _weights(spec: Negatives) -> tuple[float, float, float]:
     return spec.uniform / total, spec.popularity / total, spec.in_batch / total
 
 
-def _places(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R"]:
+def _row_keys(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R"]:
+    """A number for each row of draws; draws are a function of it, the seed and the step."""
     # a number of the group's name, so that two groups of queries in one row draw different negatives
     group = sum(ord(letter) * 31**i for i, letter in enumerate(q.name)) % 1_000_003
     if spec.share == "batch":
         return torch.full((1,), group, device=q.targets.device)
-    # a row has fewer than 65,536 positions, and a group's number is below 1,000,003: no two places are one number
-    place = batch.row_ids if spec.share == "row" else batch.row_ids[q.rows] * 65_536 + q.positions
-    return place * 1_000_003 + group
+    # a row has fewer than 65,536 positions, and a group's number is below 1,000,003: no two keys are one number
+    keys = batch.row_ids if spec.share == "row" else batch.row_ids[q.rows] * 65_536 + q.positions
+    return keys * 1_000_003 + group

@@ -1,7 +1,7 @@
 """Penalties on a training step: terms that are added to the loss.
 
-The room's contract: a `PenaltySpec` whose ``build()`` gives a `Penalty`. A penalty that finds nothing to read raises;
-it never passes in silence.
+The room's contract: a `PenaltySpec` whose ``build()`` gives a `Penalty`. A penalty that finds
+nothing to read raises; it never passes in silence.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ ContrastTemperature = Annotated[float, Field(ge=0.03, le=MOST_FACTOR)]
 
 @dataclass(frozen=True)
 class Needs:
-    """What a penalty needs of every training step; ``a | b`` is what two of them need."""
+    """Needs of a penalty in every training step; ``a | b`` serves two penalties."""
 
     columns: bool = False
-    """How much attention each key received (`batch.ColumnSums`)."""
+    """Column sums of the attention weights: how much each key received (`batch.ColumnSums`)."""
     columns_after_dropout: bool = False
-    """The same of the weights after dropout."""
+    """Column sums of the weights after dropout."""
     second_view: bool = False
     """Every row read twice in one forward pass, under other dropout."""
     loss_of: Literal["all", "first_view", "both_views"] = "all"
-    """What the task's loss reads: every view that there is, without a wish (`all`) or of necessity (`both_views`, their
+    """Views that the task's loss reads: all that there are, without a wish (`all`) or of necessity (`both_views`, their
     mean), or the first alone."""
 
     def __or__(self, other: Needs) -> Needs:
@@ -65,8 +65,9 @@ class Needs:
 
     def captures(self) -> Captures | None:
         """Empty captures for one step; None where modules need not keep anything."""
-        wanted = self.columns or self.columns_after_dropout
-        return Captures(columns=[], after_dropout=self.columns_after_dropout) if wanted else None
+        if self.columns or self.columns_after_dropout:
+            return Captures(columns=[], after_dropout=self.columns_after_dropout)
+        return None
 
 
 ITEM_VECTORS = Requirement(
@@ -82,7 +83,7 @@ class Penalty(nn.Module, ABC):
     """A function of one training step; its buffers are saved with the weights. Gives a scalar, in fp32."""
 
     needs: Needs = Needs()
-    """What every training step must hold for it."""
+    """Needs that every training step must meet."""
     after_steps: int = 0
     """Optimizer step before which it needs no second view."""
     requires: tuple[Requirement, ...] = ()
@@ -110,8 +111,8 @@ class Penalty(nn.Module, ABC):
     def begin(self, model: nn.Module) -> None:
         """See the model once, when training begins or goes on, and read what inference does not need.
 
-        With `reads_start` its weights are then those that training started from. Raises `UserError` where what is
-        named cannot be read or belongs to another model.
+        With `reads_start` its weights are then those that training started from. Raises `UserError`
+        where what is named cannot be read or belongs to another model.
         """
 
     def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
@@ -152,7 +153,8 @@ class QueryPenalty(SpecPenalty[S]):
 def user_vectors(step: Step) -> Float[Tensor, "B D"]:
     """The vectors of each row's queries (first group), summed, over the longest history that the model reads.
 
-    SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding has no say.
+    SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding
+    has no say.
     """
     q = step.queries[0]
     vectors = q.vectors.float()  # a sum of many in bf16 would drop the small ones
@@ -168,7 +170,8 @@ def trained_states(states: States, inputs: Batch) -> Float[Tensor, "B D"]:
 def last_queries(q: Queries) -> Bool[Tensor, "M"]:
     """The last query of each row."""
     ends = torch.ones_like(q.rows, dtype=torch.bool)
-    ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
+    # queries stand in order of their rows, a row's in order of time
+    ends[:-1] = q.rows[1:] != q.rows[:-1]
     return ends
 
 
@@ -180,14 +183,14 @@ REASONER = Requirement(
 )
 
 
-def flat_states(found: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:
+def flat_states(reasoning: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:
     """All states of each row: n = S P, and h_0 before them on request."""
-    steps = found.steps.flatten(1, 2)
-    return torch.cat([found.start[:, None], steps], 1) if start else steps
+    steps = reasoning.steps.flatten(1, 2)
+    return torch.cat([reasoning.start[:, None], steps], 1) if start else steps
 
 
-def states_by_view(found: ReasoningStates, batch: Batch) -> tuple[Float[Tensor, "n B D"], Float[Tensor, "n B D"]]:
+def states_by_view(reasoning: ReasoningStates, batch: Batch) -> tuple[Float[Tensor, "n B D"], Float[Tensor, "n B D"]]:
     """The states of the first and of the second view, by step and stream."""
-    first, second = flat_states(found, start=False).float().chunk(2)
+    first, second = flat_states(reasoning, start=False).float().chunk(2)
     assert batch.views == 2 and len(first) == len(second)
     return first.transpose(0, 1), second.transpose(0, 1)

@@ -6,14 +6,16 @@ Of each history two views are made, each by one of three operators that is drawn
     mask       floor(mask n) events become one learned vector
     reorder    floor(reorder n) events from a random place on are shuffled
 
-With z the answers to the 2B views of a batch and s_ij = z_i . z_j / temperature, the term is the mean over all views of
--log softmax_j(s_ij) at the other view of i's history, j over the views but i itself.
+With z the answers to the 2B views of a batch and s_ij = z_i . z_j / temperature, the term is the
+mean over all views of -log softmax_j(s_ij) at the other view of i's history, j over the views but i
+itself.
 
-Differs: other histories of the same user are no negatives. What is contrasted is the vector that the model would search
-with, for any task and encoder. `normalise` takes cosines for the paper's inner products. The time of a masked event
-stays, shuffled events leave their times where they were. Operators and places are a function of seed, step and row.
-Negatives are those of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
-With one row the term is 0.
+Differs: other histories of the same user are no negatives. What is contrasted is the vector that
+the model would search with, for any task and encoder. `normalise` takes cosines for the paper's
+inner products. The time of a masked event stays, shuffled events leave their times where they were.
+Operators and places are a function of seed, step and row. Negatives are those of this process's
+micro-batch: nothing is gathered, so shards give the mean of their own terms. With one row the term
+is 0.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class CL4SRec(PenaltySpec):
 
 
 class CL4SRecPenalty(SpecPenalty[CL4SRec]):
-    """It runs the encoder once more, on both views together, inside the model's own forward pass."""
+    """Runs the encoder once more, on both views together, inside the model's own forward pass."""
 
     featureless = "it masks and shuffles items, whose features would stay where they were"
 
@@ -78,8 +80,8 @@ class CL4SRecPenalty(SpecPenalty[CL4SRec]):
         views = augmented(histories, self.spec)
         x, inputs = step.model.task.inference_inputs(Masked(step.model.items, self.masked), views)
         z = step.model.task.readout(step.model.encoder(x, inputs), inputs).flatten(1).float()
-        value = contrast(unit(z) if self.spec.normalise else z, histories.users, self.spec.temperature)
-        return self.spec.weight * value
+        z = unit(z) if self.spec.normalise else z
+        return self.spec.weight * contrast(z, histories.users, self.spec.temperature)
 
 
 def known(batch: Batch) -> Batch:
@@ -94,8 +96,8 @@ def augmented(batch: Batch, spec: CL4SRec) -> Batch:
     """The first views of all rows, then the second ones. A masked event is item -1."""
     width, device = batch.items.shape[1], batch.items.device
     choice = torch.tensor([i for i, name in enumerate(OPERATORS) if getattr(spec, name)], device=device)
-    # of each view: which operator, where it begins, and a number for each place; views take turns, so that a row's own
-    # draws do not depend on how long the others are
+    # for each view: which operator, where it begins, and a number for each position; views take turns, so that a row's
+    # own draws do not depend on how long the others are
     draws = uniform_draws(batch.seed + APART, batch.step, batch.row_ids, 2 * (width + 2)).unflatten(1, (width + 2, 2))
     draws = draws.movedim(2, 0).flatten(0, 1)
     both = replace(batch.repeated(2), views=1)
@@ -106,29 +108,29 @@ def augmented(batch: Batch, spec: CL4SRec) -> Batch:
         count = (share * length).long().clamp_min(least)
         return (draws[:, 1] * (both.lengths - count + 1)).long(), count
 
-    start, kept = stretch(spec.crop, 1)
+    start, cropped_length = stretch(spec.crop, 1)
     cropped = (at + start[:, None]).clamp_max(width - 1)
     first, count = (n[:, None] for n in stretch(spec.reorder, 0))
     within = (at >= first) & (at < first + count)
-    # within the stretch the places are sorted by a draw, and stay between those around it
+    # sorted by their position, events inside the stretch by a draw that lies in it: they stay between those around it
     shuffled = torch.where(within, first + draws[:, 2:] * count, at.double()).argsort(dim=1, stable=True)
     valid = at < both.lengths[:, None]
-    place = draws[:, 2:].masked_fill(~valid, 2.0).argsort(1).argsort(1)
-    hidden = (place < (spec.mask * length).long()[:, None]) & (operator == 1)[:, None]
+    # rank of each event's draw in its row; padding comes last
+    rank = draws[:, 2:].masked_fill(~valid, 2.0).argsort(1).argsort(1)
+    hidden = (rank < (spec.mask * length).long()[:, None]) & (operator == 1)[:, None]
 
     source = torch.where((operator == 0)[:, None], cropped, torch.where((operator == 2)[:, None], shuffled, at))
     times = both.times
     if times is not None:
         times = torch.where((operator == 0)[:, None], times.gather(1, cropped), times)
     items = both.items.gather(1, source).masked_fill(hidden, -1)
-    return replace(both, items=items, times=times, lengths=torch.where(operator == 0, kept, both.lengths))
+    return replace(both, items=items, times=times, lengths=torch.where(operator == 0, cropped_length, both.lengths))
 
 
 def contrast(z: Float[Tensor, "n D"], users: Int[Tensor, "B"] | None, temperature: float) -> Float[Tensor, ""]:
     """Each of n = 2B views against all others, of which the one B rows away is its partner."""
     rows = len(z) // 2
-    own = torch.arange(len(z), device=z.device)
-    partner = (own + rows) % len(z)
+    partner = torch.arange(len(z), device=z.device).roll(rows)
     user = torch.arange(rows, device=z.device) if users is None else users
     left_out = (user.repeat(2)[:, None] == user.repeat(2)).scatter(1, partner[:, None], False)
     return F.cross_entropy((z @ z.T / temperature).masked_fill(left_out, float("-inf")), partner)

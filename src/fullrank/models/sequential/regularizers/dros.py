@@ -1,13 +1,15 @@
 """DROS: distributionally robust optimisation for shifting item distributions (Yang et al., SIGIR 2023).
 
-For e one of the squared errors (1 - sigma(s+))^2 of the targets and sigma(s-)^2 of the negatives, the term adds
-weight beta log(sum w exp(e / beta) / sum w) with w = (training share of the item)^power: the worst errors count most.
+For e one of the squared errors (1 - sigma(s+))^2 of the targets and sigma(s-)^2 of the negatives,
+the term adds weight beta log(sum w exp(e / beta) / sum w) with w = (training share of the
+item)^power: the worst errors count most.
 
-Differs: the form that SPRINT's authors ran. Errors are of probabilities and of sampled negatives, because the
-original's squares of raw scores over all items explode; each side has its own sum and a factor beta. Negatives that the
-loss does not count are left out, an item without training events counts as one, groups of queries add up. A loss
-without sampled negatives (exact softmax) cannot be served and is refused. The sums run over this process's micro-batch:
-nothing is gathered, so shards give the mean of their own terms.
+Differs: the form that SPRINT's authors ran. Errors are of probabilities and of sampled negatives,
+because the original's squares of raw scores over all items explode; each side has its own sum and a
+factor beta. Negatives that the loss does not count are left out, an item without training events
+counts as one, groups of queries add up. A loss without sampled negatives (exact softmax) cannot be
+served and is refused. The sums run over this process's micro-batch: nothing is gathered, so shards
+give the mean of their own terms.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class DROSPenalty(SpecPenalty[DROS]):
 
     def _parts(self, q: Queries, record: Record) -> tuple[Tensor, Tensor]:
         positive, negative, ids = record.positive, record.negative, record.negative_ids
-        if positive is None or negative is None or ids is None:  # of a loss that says it is sampled, and is not
+        # a loss that says it is sampled, and is not
+        if positive is None or negative is None or ids is None:
             raise UserError(NEGATIVES.sentence, code=NEGATIVES.code)
         counted = torch.ones_like(ids, dtype=torch.bool) if record.kept is None else record.kept
         missed = self._worst((-positive).sigmoid().square(), q.table.log_q(q.targets))

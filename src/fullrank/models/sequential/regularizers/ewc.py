@@ -1,12 +1,13 @@
 """Elastic weight consolidation: weights that mattered stay where they were (Kirkpatrick et al., PNAS 2017).
 
-weight * sum_k F_k (theta_k - theta*_k)^2 over all parameters that are trained (Eq. 3, without its factor 1/2, as SRT's
-authors fine-tune: SIGIR 2024, Sec. 4.5, weight 100). `fullrank fisher RUN` writes theta*, the weights of a run, and F,
-the mean over its training batches of the squared gradient. Without such a file all F are 1 and theta* is where training
-started: L2-SP (Li et al., ICML 2018, Eq. 4), which asks for a smaller weight.
+weight * sum_k F_k (theta_k - theta*_k)^2 over all parameters that are trained (Eq. 3, without its
+factor 1/2, as SRT's authors fine-tune: SIGIR 2024, Sec. 4.5, weight 100). `fullrank fisher RUN`
+writes theta*, the weights of a run, and F, the mean over its training batches of the squared
+gradient. Without such a file all F are 1 and theta* is where training started: L2-SP (Li et al.,
+ICML 2018, Eq. 4), which asks for a smaller weight.
 
-Differs: F is the squared gradient of a batch's mean loss, as in SRT's code, not the mean of squared gradients of
-examples.
+Differs: F is the squared gradient of a batch's mean loss, as in SRT's code, not the mean of squared
+gradients of examples.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fullrank.models import Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 
 FISHER, START = "fisher.", "weights."
-"""What the names of a file's tensors begin with: F and theta* of each parameter."""
+"""Prefixes of the names of a file's tensors: F and theta* of each parameter."""
 
 
 class EWC(PenaltySpec):
@@ -43,7 +44,7 @@ class EWC(PenaltySpec):
 
 
 class EWCPenalty(Penalty):
-    """`begin` reads what it holds: a run that only answers needs no file."""
+    """Reads theta* and F in `begin`: a run that only answers needs no file."""
 
     def __init__(self, spec: EWC):
         super().__init__()
@@ -54,14 +55,14 @@ class EWCPenalty(Penalty):
         self._fisher: dict[str, Tensor] = {}
 
     def begin(self, model: nn.Module) -> None:
-        own = dict(model.named_parameters())
+        parameters = dict(model.named_parameters())
         if self.path is None:
-            self._start, self._fisher = {name: p.detach().clone() for name, p in own.items()}, {}
+            self._start, self._fisher = {name: p.detach().clone() for name, p in parameters.items()}, {}
             return
         path = Path(self.path)
-        held = read_tensors(path)
-        self._start = _of_model(held, START, own, path)
-        self._fisher = _of_model(held, FISHER, own, path)
+        tensors = read_tensors(path)
+        self._start = _of_model(tensors, START, parameters, path)
+        self._fisher = _of_model(tensors, FISHER, parameters, path)
         if any(bool((values < 0).any()) for values in self._fisher.values()):
             raise damaged_file(path, "it holds squares below 0", "make it anew with `fullrank fisher`")
 
@@ -71,25 +72,29 @@ class EWCPenalty(Penalty):
         assert self._start is not None
         total = next(step.model.parameters()).new_zeros((), dtype=torch.float32)
         for name, parameter in step.model.named_parameters():
-            if not parameter.requires_grad:
-                continue  # it stays where it is
-            for held in (self._start, self._fisher):
-                if name in held and held[name].device != parameter.device:
-                    held[name] = held[name].to(parameter.device)
+            if not parameter.requires_grad:  # it stays where it is
+                continue
+            for tensors in (self._start, self._fisher):
+                if name in tensors:
+                    tensors[name] = tensors[name].to(parameter.device)
             moved = (parameter.float() - self._start[name]).square()
             total = total + (moved * self._fisher[name] if self._fisher else moved).sum()
         return self.weight * total
 
 
-def _of_model(held: dict[str, Tensor], kind: str, own: dict[str, nn.Parameter], path: Path) -> dict[str, Tensor]:
+def _of_model(
+    tensors: dict[str, Tensor], prefix: str, parameters: dict[str, nn.Parameter], path: Path
+) -> dict[str, Tensor]:
     """The file's tensors of one kind, by parameter. Raises `UserError` where they are another model's."""
-    found = {name: held.get(kind + name) for name in own}
-    for name, tensor in found.items():
-        if tensor is None or tensor.shape != own[name].shape or not bool(tensor.isfinite().all()):
-            given = "no numbers" if tensor is None else f"numbers of shape {tuple(tensor.shape)}, or not finite ones,"
+    numbers: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        tensor = tensors.get(prefix + name)
+        if tensor is None or tensor.shape != parameter.shape or not bool(tensor.isfinite().all()):
+            holds = "no numbers" if tensor is None else f"numbers of shape {tuple(tensor.shape)}, or not finite ones,"
             raise UserError(
-                f"{path} has {given} for the parameter {name!r} of shape {tuple(own[name].shape)}: it has to be made "
+                f"{path} has {holds} for the parameter {name!r} of shape {tuple(parameter.shape)}: it has to be made "
                 "by `fullrank fisher` of a run with the same model and, unless they are made of text, the same items",
                 code="fisher-of-other-model",
             )
-    return {name: tensor.float() for name, tensor in found.items() if tensor is not None}
+        numbers[name] = tensor.float()
+    return numbers

@@ -1,14 +1,15 @@
 """KL diversity: a reasoner's steps and streams predict different items (PLR, Eq. 7; ReaRec's ERL, arXiv:2503.22675).
 
-With p_i = softmax over items of state i's scores, KL = mean over ordered pairs i != j of KL(p_i || p_j) among a row's
-S P states, and over the rows; the term is weight sign KL.
+With p_i = softmax over items of state i's scores, KL = mean over ordered pairs i != j of KL(p_i ||
+p_j) among a row's S P states, and over the rows; the term is weight sign KL.
 
-Differs: sign is -1, so that the term is least where states differ most. PLR's Eq. 11 adds +weight KL, which pulls
-states together against its own text (Sec. 3.2.1: to keep them from collapsing); ReaRec, of the same authors, subtracts.
-p_j carries no gradient (`reference`), as in ReaRec. A row's mean counts up to `maximum`, because the norms of items
-could drive it up without end; a row above it gives no gradient, and a line says so where nearly all are. The softmax is
-over items drawn anew in every step, the same for all rows and shards.
-The mean is over the rows of this process's micro-batch: nothing is gathered, so shards give the mean of their terms.
+Differs: sign is -1, so that the term is least where states differ most. PLR's Eq. 11 adds +weight
+KL, which pulls states together against its own text (Sec. 3.2.1: to keep them from collapsing);
+ReaRec, of the same authors, subtracts. p_j carries no gradient (`reference`), as in ReaRec. A row's
+mean counts up to `maximum`, because the norms of items could drive it up without end; a row above
+it gives no gradient, and a line says so where nearly all are. The softmax is over items drawn anew
+in every step, the same for all rows and shards. The mean is over the rows of this process's
+micro-batch: nothing is gathered, so shards give the mean of their terms.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class KLDiversityPenalty(SpecPenalty[KLDiversity]):
 
     def __init__(self, spec: KLDiversity):
         super().__init__(spec)
-        self._said = False
+        self._warned = False
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, q = self.spec, step.queries[0]
@@ -76,22 +77,21 @@ class KLDiversityPenalty(SpecPenalty[KLDiversity]):
         if step.model.cosine:
             states = unit(states)
         table = q.table.all() if spec.items is None else q.table.embed(self._drawn(step, q.table.size))
-        value = pairwise_kl(
-            states / (spec.temperature or q.temperature), table.float(),
-            maximum=spec.maximum, attached=spec.reference == "attached",
-        )  # fmt: skip
-        if self.training and not self._said and step.batch.step % STEPS_BETWEEN == STEPS_BETWEEN - 1:
-            self._said = float(value) > NEARLY_ALL * spec.maximum
-            if self._said:
+        states = states / (spec.temperature or q.temperature)
+        attached = spec.reference == "attached"
+        divergence = pairwise_kl(states, table.float(), maximum=spec.maximum, attached=attached)
+        if self.training and not self._warned and step.batch.step % STEPS_BETWEEN == STEPS_BETWEEN - 1:
+            self._warned = float(divergence) > NEARLY_ALL * spec.maximum
+            if self._warned:
                 log.warning(
                     "kl_diversity gives no gradient: the divergence of nearly every row is above "
                     f"maximum={spec.maximum:g} nats; raise it, or leave the penalty out"
                 )
-        return spec.sign * spec.weight * value
+        return spec.sign * spec.weight * divergence
 
     def _drawn(self, step: Step, size: int) -> Tensor:
         """Item ids, a function of seed and step alone."""
         assert self.spec.items is not None
-        place = torch.full((1,), PLACE, device=step.batch.items.device)
-        draws = uniform_draws(step.batch.seed, step.batch.step, place, size)[0]
+        key = torch.full((1,), PLACE, device=step.batch.items.device)
+        draws = uniform_draws(step.batch.seed, step.batch.step, key, size)[0]
         return draws.topk(min(self.spec.items, size)).indices

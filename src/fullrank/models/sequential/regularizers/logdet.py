@@ -1,10 +1,12 @@
 """LogDet: keeps the Gram matrix of item vectors from losing rank (Zhang et al., NeurIPS 2023).
 
-weight (tr C - log det C) with C = Z^T Z + ridge I and Z the item table as it is scored: neither centred nor divided by
-its size. The term is least where every eigenvalue of C is 1. `user_weight` adds the same of the batch's users.
+weight (tr C - log det C) with C = Z^T Z + ridge I and Z the item table as it is scored: neither
+centred nor divided by its size. The term is least where every eigenvalue of C is 1. `user_weight`
+adds the same of the batch's users.
 
-Differs: there is no user table, so a user is the sum of its queries' vectors over the longest history (`user_vectors`).
-The users' term is that of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
+Differs: there is no user table, so a user is the sum of its queries' vectors over the longest
+history (`user_vectors`). The users' term is that of this process's micro-batch: nothing is
+gathered, so shards give the mean of their own terms.
 """
 
 from __future__ import annotations
@@ -41,17 +43,18 @@ class LogDetPenalty(SpecPenalty[LogDet]):
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec = self.spec
-        value = spec.weight * divergence(step.queries[0].table.all(), spec.ridge)
+        term = spec.weight * divergence(step.queries[0].table.all(), spec.ridge)
         if spec.user_weight:
-            value = value + spec.user_weight * divergence(user_vectors(step), spec.ridge)
-        return value
+            term = term + spec.user_weight * divergence(user_vectors(step), spec.ridge)
+        return term
 
 
 def divergence(z: Float[Tensor, "n D"], ridge: float) -> Float[Tensor, ""]:
     """tr C - log det C, in fp32: bf16 products would drown the small eigenvalues.
 
-    Fewer vectors than dimensions leave eigenvalues that are the ridge alone. Those are counted instead of computed, by
-    det(Z^T Z + ridge I) = det(Z Z^T + ridge I) ridge^(D - n): the determinant of a singular matrix is rounding.
+    Fewer vectors than dimensions leave eigenvalues that are the ridge alone. Those are counted
+    instead of computed, by det(Z^T Z + ridge I) = det(Z Z^T + ridge I) ridge^(D - n): the
+    determinant of a singular matrix is rounding.
     """
     z, missing = z.float(), max(0, z.shape[1] - len(z))
     with torch.autocast(z.device.type, enabled=False):

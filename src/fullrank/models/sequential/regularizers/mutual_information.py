@@ -1,15 +1,15 @@
 """Mutual information: a history's states tell which target is theirs, among the batch (FAIR, Eq. 11; InfoNCE).
 
-With h the mean of a history's final states, x the vector of the item that follows it and s the cosine, the term is the
-mean over rows of -log softmax_j(s(x_i, h_j) / temperature) at j = i: log B minus it bounds their mutual information
-from below (Eq. 16).
+With h the mean of a history's final states, x the vector of the item that follows it and s the
+cosine, the term is the mean over rows of -log softmax_j(s(x_i, h_j) / temperature) at j = i: log B
+minus it bounds their mutual information from below (Eq. 16).
 
-Differs: Sec. 3.4 pools embeddings of the source sequence, which may be those that the encoder reads (`source=inputs`);
-the introduction reads final states, which is the default. Eq. 11's
-anchor is the target and its negatives are other sequences; `direction` has the other way, and both, summed. Histories
-with the same target are no negatives of each other. A row's target is that of its last query; rows without one are left
-out. Negatives are those of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
-With one row the term is 0.
+Differs: Sec. 3.4 pools embeddings of the source sequence, which may be those that the encoder reads
+(`source=inputs`); the introduction reads final states, which is the default. Eq. 11's anchor is the
+target and its negatives are other sequences; `direction` has the other way, and both, summed.
+Histories with the same target are no negatives of each other. A row's target is that of its last
+query; rows without one are left out. Negatives are those of this process's micro-batch: nothing is
+gathered, so shards give the mean of their own terms. With one row the term is 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MutualInformation(PenaltySpec):
     temperature: ContrastTemperature = 0.03
     """Divides the cosines."""
     direction: Literal["target_to_sequence", "sequence_to_target", "both"] = "target_to_sequence"
-    """Who looks for whom: the negatives are other sequences, other targets, or each in turn (the sum of the two)."""
+    """Direction of the search: negatives are other sequences, other targets, or each in turn (the sum of the two)."""
     source: Literal["mean", "last", "inputs"] = "mean"
     """A history's vector: the mean of its final states, the last of them, or the mean of its items' vectors."""
 
@@ -63,12 +63,15 @@ class MutualInformationPenalty(SpecPenalty[MutualInformation]):
         assert inputs is not None
         if self.spec.source == "last":
             return last(tokens, inputs)
-        before = replace(inputs, lengths=inputs.history, answer=0)  # what follows is made of the target
+        # tokens behind the history are made of the target
+        before = replace(inputs, lengths=inputs.history, answer=0)
         held = before.valid
-        if step.model.features is not None:  # events, not the user's token; that of `generate` has always been pooled
+        # events, not the user's token; that of `generate` has always been pooled
+        if step.model.features is not None:
             held = held & (before.positions(from_end=False) >= step.model.task.tokens_before)
         if self.spec.source == "inputs":
             tokens = step.model.items.read(inputs.items)
-            held = held if inputs.hidden is None else held & ~inputs.hidden  # a covered item is a target
+            # a covered item is a target
+            held = held if inputs.hidden is None else held & ~inputs.hidden
         total = tokens.masked_fill(~held[..., None], 0.0).sum(1)
         return total / held.sum(1).clamp_min(1)[:, None]

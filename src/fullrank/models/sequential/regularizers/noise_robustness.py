@@ -1,17 +1,20 @@
 """Noise robustness: a history with noise in it is read as the clean one is, and unlike other histories (FAIR, Eq. 9).
 
-Every digit of every item in the history is masked or replaced by another of its codebook with some chance (Eq. 8), and
-the history is read again. With h and h~ the last states of the clean and of the noisy pass and d one minus the cosine,
-the term is the mean over ordered pairs of rows of max(0, d(h_i, h~_i) - d(h_i, h_j) + margin).
+Every digit of every item in the history is masked or replaced by another of its codebook with some
+chance (Eq. 8), and the history is read again. With h and h~ the last states of the clean and of the
+noisy pass and d one minus the cosine, the term is the mean over ordered pairs of rows of max(0,
+d(h_i, h~_i) - d(h_i, h_j) + margin).
 
-A masked digit becomes a padding vector in its item's mean, which still divides by all K; an item without digits left
-keeps its place. `pad: learned` is RPG's and FAIR's: row 0 of their code table, [PAD], is a vector like every other, one
-for all levels, and learns from this term alone. `pad: zero` (default) takes the digit away, with no parameter.
+A masked digit becomes a padding vector in its item's mean, which still divides by all K; an item
+without digits left keeps its place. `pad: learned` is RPG's and FAIR's: row 0 of their code table,
+[PAD], is a vector like every other, one for all levels, and learns from this term alone. `pad:
+zero` (default) takes the digit away, with no parameter.
 
-Differs: items that are no codes are masked or replaced whole. Targets stay clean and the task's loss reads the
-clean pass alone; gradients flow through both (the paper says nothing of either). A row with the same target is a
-negative like any other. With a reasoner h is its trained answer; of two views the first is read. Negatives are those of
-this process's micro-batch: nothing is gathered, so shards give the mean of their own terms. With one row the term is 0.
+Differs: items that are no codes are masked or replaced whole. Targets stay clean and the task's
+loss reads the clean pass alone; gradients flow through both (the paper says nothing of either). A
+row with the same target is a negative like any other. With a reasoner h is its trained answer; of
+two views the first is read. Negatives are those of this process's micro-batch: nothing is gathered,
+so shards give the mean of their own terms. With one row the term is 0.
 """
 
 from __future__ import annotations
@@ -41,13 +44,13 @@ class NoiseRobustness(PenaltySpec):
     weight: PositiveFactor = 1.0
     """Factor of the term (alpha)."""
     margin: Factor = 0.2
-    """By how much the noisy history must be nearer than another's, in cosine distance."""
+    """Margin by which the noisy history must be nearer than another's, in cosine distance."""
     mask: Share = 0.1
     """Chance that a digit (of items without codes: an item) is masked."""
     substitute: Share = 0.1
     """Chance that it is replaced by another."""
     pad: Annotated[Literal["zero", "learned"], only_with("mask")] = later("zero")
-    """What stands for a masked digit: zeros, or one learned vector."""
+    """The vector of a masked digit: zeros, or one that is learned."""
 
     @model_validator(mode="after")
     def _some_noise(self) -> NoiseRobustness:
@@ -64,7 +67,7 @@ class NoiseRobustness(PenaltySpec):
 
 
 class NoiseRobustnessPenalty(SpecPenalty[NoiseRobustness]):
-    """It runs the encoder once more, inside the model's own forward pass."""
+    """Reads the histories again with noise, inside the model's own forward pass."""
 
     def __init__(self, spec: NoiseRobustness):
         super().__init__(spec)

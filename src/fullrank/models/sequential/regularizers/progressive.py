@@ -1,15 +1,17 @@
 """Progressive reasoning: each step predicts on its own, the earlier the flatter (ReaRec's PRL, arXiv:2503.22675).
 
-Two parts. The model's loss also asks, for t = 0 .. S-1, with the state after t steps at the scoring's temperature times
-sharpening^(S-t); their mean is added to the loss on the last state, each under its own name (`step_0`, ...). And every
-row is read twice, the second time with N(0, noise^2) on what enters each step: a noisy state has to find its own clean
-one among the batch's, -log softmax_j(noisy_i . clean_j / temperature) at j = i, in the mean over rows and steps. The
+Two parts. The model's loss also asks, for t = 0 .. S-1, with the state after t steps at the
+scoring's temperature times sharpening^(S-t); their mean is added to the loss on the last state,
+each under its own name (`step_0`, ...). And every row is read twice, the second time with N(0,
+noise^2) on what enters each step: a noisy state has to find its own clean one among the batch's,
+-log softmax_j(noisy_i . clean_j / temperature) at j = i, in the mean over rows and steps. The
 authors have one temperature for the scores and this contrast, and so has the default.
 
-Differs: the state after t steps of a reasoner with several streams is their gated sum. Other rows of the same user are
-no negatives. The authors start the noise after two epochs: `after_steps` counts optimizer steps, and before them no row
-is read twice. The task's loss reads the clean view. Negatives are those of this process's micro-batch: nothing is
-gathered, so shards give the mean of their own terms.
+Differs: the state after t steps of a reasoner with several streams is their gated sum. Other rows
+of the same user are no negatives. The authors start the noise after two epochs: `after_steps`
+counts optimizer steps, and before them no row is read twice. The task's loss reads the clean view.
+Negatives are those of this process's micro-batch: nothing is gathered, so shards give the mean of
+their own terms.
 """
 
 from __future__ import annotations
@@ -74,16 +76,21 @@ class ProgressivePenalty(SpecPenalty[Progressive]):
         reasoning, spec = states.reasoning, self.spec
         if not spec.step_weight or reasoning is None:
             return ()
-        found, count = [], reasoning.steps.shape[1]
+        count = reasoning.steps.shape[1]
         gated = (reasoning.gate[:, None, :, None] * reasoning.steps).sum(2)
-        for t, state in enumerate((reasoning.start, *gated.unbind(1)[:-1])):
-            flatter = spec.sharpening ** (count - t)
-            found += [
-                replace(q, name=f"{q.name}_step_{t}", vectors=state[q.rows], temperature=q.temperature * flatter,
-                        weight=spec.step_weight / count, counted_as=q.name)
-                for q in queries
-            ]  # fmt: skip
-        return tuple(found)
+        states_before_last = enumerate((reasoning.start, *gated.unbind(1)[:-1]))
+        return tuple(
+            replace(
+                q,
+                name=f"{q.name}_step_{t}",
+                vectors=state[q.rows],
+                temperature=q.temperature * spec.sharpening ** (count - t),
+                weight=spec.step_weight / count,
+                counted_as=q.name,
+            )
+            for t, state in states_before_last
+            for q in queries
+        )
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         if not self.spec.contrast_weight or step.batch.views < 2:
@@ -91,5 +98,5 @@ class ProgressivePenalty(SpecPenalty[Progressive]):
         clean, noisy = states_by_view(step.reasoning, step.batch)
         users = step.batch.first_view().users
         temperature = self.spec.temperature or step.queries[0].temperature
-        value = in_batch_contrast(noisy, clean, users, temperature=temperature, both=False)
-        return self.spec.contrast_weight * value
+        contrast = in_batch_contrast(noisy, clean, users, temperature=temperature, both=False)
+        return self.spec.contrast_weight * contrast

@@ -1,17 +1,19 @@
 """Alignment of reasoning: trajectories to one target agree, and so do the steps of one trajectory (LARES, Sec. SPT).
 
-Two InfoNCE terms on cosines, each the mean of both directions. `trajectory`: every row is read and reasoned about twice
-(other dropout, another T_0), and a row's final state has to find, among the second views of the batch, that of another
-row with the same target; of a row whose target nobody shares, its own. `step`: a row's final state has to find its own
-state after one step that is drawn for the whole batch, among those of the other rows, and the other way round. With one
-step alone the second term is 0.
+Two InfoNCE terms on cosines, each the mean of both directions. `trajectory`: every row is read and
+reasoned about twice (other dropout, another T_0), and a row's final state has to find, among the
+second views of the batch, that of another row with the same target; of a row whose target nobody
+shares, its own. `step`: a row's final state has to find its own state after one step that is drawn
+for the whole batch, among those of the other rows, and the other way round. With one step alone the
+second term is 0.
 
 Works on any reasoner; that of the paper is `lares` (arXiv:2505.16865).
 
-Differs: the authors take the partner from all of training, here it is drawn from the batch. They read a history three
-times, with a depth of its own for the loss on the targets; here twice, and that loss reads the first view. Rows with
-the same target are no negatives of each other, which they are in the authors' code. Negatives are those of this
-process's micro-batch: nothing is gathered, so shards give the mean of their own terms. With one row the terms are 0.
+Differs: the authors take the partner from all of training, here it is drawn from the batch. They
+read a history three times, with a depth of its own for the loss on the targets; here twice, and
+that loss reads the first view. Rows with the same target are no negatives of each other, which they
+are in the authors' code. Negatives are those of this process's micro-batch: nothing is gathered, so
+shards give the mean of their own terms. With one row the terms are 0.
 """
 
 from __future__ import annotations
@@ -58,10 +60,10 @@ class ReasoningAlignmentPenalty(SpecPenalty[ReasoningAlignment]):
         self.needs = Needs(second_view=True, loss_of="first_view") if spec.trajectory_weight else Needs()
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        found, spec = step.reasoning, self.spec
-        steps = unit((found.gate[:, None, :, None] * found.steps).sum(2).float())
-        targets, views = _targets(step), step.batch.views
-        rows = len(steps) // views
+        reasoning, spec = step.reasoning, self.spec
+        steps = unit((reasoning.gate[:, None, :, None] * reasoning.steps).sum(2).float())
+        rows = len(steps) // step.batch.views
+        targets = step.queries[0].sought[:rows]  # of each row's one query
         first, final = steps[:rows], steps[:rows, -1]
         total = torch.zeros((), device=steps.device)
         if spec.trajectory_weight:
@@ -76,13 +78,9 @@ class ReasoningAlignmentPenalty(SpecPenalty[ReasoningAlignment]):
         return in_batch_contrast(a[None], b[None], targets, temperature=self.spec.temperature, both=True) / 2
 
 
-def _targets(step: Step) -> Int[Tensor, "B"]:
-    """The target of each row's one query, of one view."""
-    return step.queries[0].sought[: len(step.batch.items) // step.batch.views]
-
-
 def same_target(targets: Int[Tensor, "B"], batch: Batch) -> Int[Tensor, "B"]:
     """For each row another one with the same target, drawn; the row itself where there is none."""
+    # rows with one target form a run in the sorted order; a row takes another place of its run, modulo the run's size
     order = targets.sort(stable=True).indices
     sorted_targets = targets[order]
     low = torch.searchsorted(sorted_targets, sorted_targets)
@@ -90,9 +88,9 @@ def same_target(targets: Int[Tensor, "B"], batch: Batch) -> Int[Tensor, "B"]:
     at = torch.arange(len(order), device=targets.device) - low
     shift = 1 + (_draws(batch, batch.row_ids[: len(targets)])[order] * (size - 1)).long()
     mate = torch.where(size > 1, (at + shift) % size, at)
-    found = torch.empty_like(order)
-    found[order] = order[low + mate]
-    return found
+    partner = torch.empty_like(order)
+    partner[order] = order[low + mate]
+    return partner
 
 
 def _draws(batch: Batch, rows: Int[Tensor, "n"]) -> Float[Tensor, "n"]:

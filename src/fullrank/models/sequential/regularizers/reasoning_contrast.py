@@ -1,12 +1,14 @@
 """Reasoning contrast: a row's states under two dropout masks know each other among the batch (PLR, Eq. 8).
 
-Every row is read and reasoned about twice in one pass. For each step and stream, with s_ij the cosine of row i's
-state in one view and row j's in the other, the loss is -log softmax_j(s_ij / temperature) at j = i, in both directions
-(summed, no half), in the mean over rows, steps and streams.
+Every row is read and reasoned about twice in one pass. For each step and stream, with s_ij the
+cosine of row i's state in one view and row j's in the other, the loss is -log softmax_j(s_ij /
+temperature) at j = i, in both directions (summed, no half), in the mean over rows, steps and
+streams.
 
-Differs: other rows of the same user are no negatives. The task's loss and `kl_diversity` are the mean of both views,
-where the paper does not say; `loss_views=first` takes one. Negatives are those of this process's micro-batch: nothing
-is gathered, so shards give the mean of their own terms. With one row in it the term is 0.
+Differs: other rows of the same user are no negatives. The task's loss and `kl_diversity` are the
+mean of both views, where the paper does not say; `loss_views=first` takes one. Negatives are those
+of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms. With
+one row in it the term is 0.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class ReasoningContrast(PenaltySpec):
     temperature: ContrastTemperature = 1.0
     """Divides the cosines."""
     loss_views: Literal["both", "first"] = "both"
-    """Which views the task's loss and `kl_diversity` read."""
+    """Views that the task's loss and `kl_diversity` read."""
 
     def build(self) -> ReasoningContrastPenalty:
         return ReasoningContrastPenalty(self)

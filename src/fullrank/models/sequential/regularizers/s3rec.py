@@ -1,23 +1,25 @@
 """S3-Rec's pre-training beside a cloze: attributes of items, and segments (Zhou et al., CIKM 2020, arXiv:2008.07873).
 
-Four objectives of mutual information. The second, prediction of masked items, is the task `cloze` with its loss; this
-penalty adds the others. With h the states of a history with covered places, a the vectors of all attributes and
-s(x, y) = x . W y:
+Four objectives of mutual information. The second, prediction of masked items, is the task `cloze`
+with its loss; this penalty adds the others. With h the states of a history with covered places, a
+the vectors of all attributes and s(x, y) = x . W y:
 
     AAP  attributes of the items that are seen:      -sum_a log sigmoid(+-s(h_t, a)), + where item t has a
     MAP  attributes of the items that are covered:   the same at the covered places, with a W of its own
     SP   segments:  -log sigmoid(s(c, g) - s(c, g-)), c the last state of a history whose segment is covered,
          g that of the segment with all other events covered, g- that of another history's segment
 
-An attribute is a value of one of the columns `attributes`; an item without any has none of them. A segment is of 1 to
-n // 2 events, its length and place drawn at random. Afterwards a causal model starts from the run (``--from``).
+An attribute is a value of one of the columns `attributes`; an item without any has none of them. A
+segment is of 1 to n // 2 events, its length and place drawn at random. Afterwards a causal model
+starts from the run (``--from``).
 
-Weights are those of the authors' code, .2, 1 and .5 beside 1 for the masked items. It adds all four up over places and
-rows; here all are divided by the number of covered places, as the loss of the task is a mean over these.
+Weights are those of the authors' code, .2, 1 and .5 beside 1 for the masked items. It adds all four
+up over places and rows; here all are divided by the number of covered places, as the loss of the
+task is a mean over these.
 
-Differs: g- is the segment of the next row of the batch, not one drawn from all histories, so with one row SP is 0.
-The authors put a sigmoid around each score of SP before the difference; here the difference is of the scores. Places
-and lengths are a function of seed, step and row.
+Differs: g- is the segment of the next row of the batch, not one drawn from all histories, so with
+one row SP is 0. The authors put a sigmoid around each score of SP before the difference; here the
+difference is of the scores. Places and lengths are a function of seed, step and row.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class S3Rec(PenaltySpec):
 
 
 class S3RecPenalty(SpecPenalty[S3Rec]):
-    """For segments it runs the encoder once more, on both halves together, inside the model's own forward pass."""
+    """Runs the encoder once more for segments, on both halves together, inside the model's own forward pass."""
 
     codes: Tensor
     requires = (
@@ -90,12 +92,12 @@ class S3RecPenalty(SpecPenalty[S3Rec]):
     def read_items(self, catalog: Catalog) -> None:
         if not (self.spec.associated or self.spec.masked):
             return
-        found = []
+        columns = []
         for name in self.spec.attributes:
             column = coded_column(catalog, name)
             codes = torch.as_tensor(column.codes).view(catalog.size, -1)
-            # of a column 0 and -1 are no value; the others of all columns are counted on
-            found.append(torch.where(codes > 0, codes - 1 + self.count, -1))
+            # 0 and -1 are no value; the values of all columns are numbered one after the other
+            columns.append(torch.where(codes > 0, codes - 1 + self.count, -1))
             self.count += len(column.values)
         if not self.count:
             raise UserError(
@@ -103,7 +105,7 @@ class S3RecPenalty(SpecPenalty[S3Rec]):
                 code="no-feature-columns",
             )
         # of the catalogue, so no part of the weights
-        self.register_buffer("codes", torch.cat(found, 1), persistent=False)
+        self.register_buffer("codes", torch.cat(columns, 1), persistent=False)
 
     def attach(self, model: Any) -> None:
         spec, dim = self.spec, model.dim
@@ -129,10 +131,10 @@ class S3RecPenalty(SpecPenalty[S3Rec]):
     def _attributes(self, states: Float[Tensor, "n D"], items: Int[Tensor, "n"]) -> Float[Tensor, ""]:
         """The binary cross-entropies of all attributes, summed over places."""
         assert isinstance(self.table, Tensor)
-        scores, own = (states @ self.table.T).float(), self.codes[items]
+        scores, attributes = (states @ self.table.T).float(), self.codes[items]
         # -log sigmoid(-s) of every attribute, less s of those that the item has
-        had = (scores.gather(1, own.clamp_min(0)) * (own >= 0)).sum(1)
-        return (F.softplus(scores).sum(1) - had).sum()
+        present = (scores.gather(1, attributes.clamp_min(0)) * (attributes >= 0)).sum(1)
+        return (F.softplus(scores).sum(1) - present).sum()
 
     def _segments(self, step: Step, side: nn.Module) -> Float[Tensor, ""]:
         batch = step.batch.first_view()

@@ -1,13 +1,14 @@
 """Sequence-sequence contrast: a history finds its own augmented copy among the batch (UniSRec, Eq. 8; InfoNCE).
 
-The copy lacks each item but the first with the chance `drop` (item drop). In a share `words` of the steps it has all
-items and reads each with that chance by the text vector with words dropped (word drop, `model.items.augmented`). With
-s_ij the cosine of the state of history i and of copy j, the term is the mean over rows of -log softmax_j(s_ij /
-temperature) at j = i. The encoder runs once more.
+The copy lacks each item but the first with the chance `drop` (item drop). In a share `words` of the
+steps it has all items and reads each with that chance by the text vector with words dropped (word
+drop, `model.items.augmented`). With s_ij the cosine of the state of history i and of copy j, the
+term is the mean over rows of -log softmax_j(s_ij / temperature) at j = i. The encoder runs once
+more.
 
-Differs: rows with the same target are left out of the softmax, where the authors' code gives them the score 0. Rows
-without a query are left out. Negatives are those of this process's micro-batch: nothing is gathered, so shards give the
-mean of their own terms. With one row the term is 0.
+Differs: rows with the same target are left out of the softmax, where the authors' code gives them
+the score 0. Rows without a query are left out. Negatives are those of this process's micro-batch:
+nothing is gathered, so shards give the mean of their own terms. With one row the term is 0.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SequenceContrast(PenaltySpec):
 
 
 class SequenceContrastPenalty(SpecPenalty[SequenceContrast]):
-    """It runs the encoder once more, inside the model's own forward pass."""
+    """Runs the encoder once more, on the copies, inside the model's own forward pass."""
 
     featureless = "it drops events, and what asks for one that is dropped would ask at another place"
 
@@ -92,7 +93,8 @@ class SequenceContrastPenalty(SpecPenalty[SequenceContrast]):
 
     def _copied(self, model: Any, batch: Batch) -> tuple[States, Batch]:
         """The states of the copies, and what the encoder was given of them."""
-        if self._of_words(batch):
+        draw = uniform_draws(batch.seed + APART + 1, batch.step, torch.zeros(1, dtype=torch.long), 1)
+        if float(draw) < self.spec.words:
             x, inputs = model.task.training_inputs(_Augmented(model.items, batch, self.spec.drop), batch)
         else:
             x, inputs = model.task.training_inputs(model.items.for_one_step(), batch)
@@ -101,13 +103,9 @@ class SequenceContrastPenalty(SpecPenalty[SequenceContrast]):
             x, inputs = dropped(x, inputs, changed)
         return model.encoder(x, inputs), inputs
 
-    def _of_words(self, batch: Batch) -> bool:
-        place = torch.zeros(1, dtype=torch.long)
-        return bool(uniform_draws(batch.seed + APART + 1, batch.step, place, 1)[0, 0] < self.spec.words)
-
 
 def changed_places(batch: Batch, width: int, chance: float) -> Bool[Tensor, "B T"]:
-    """Which events of a batch are dropped or changed: a function of seed, step, row and place."""
+    """Whether each event is dropped or changed: a function of seed, step, row and place."""
     return uniform_draws(batch.seed + APART, batch.step, batch.row_ids, width) < chance
 
 
@@ -115,14 +113,12 @@ def dropped(
     x: Float[Tensor, "B T D"], inputs: Batch, changed: Bool[Tensor, "B T"]
 ) -> tuple[Float[Tensor, "B t D"], Batch]:
     """The rows without these events; the others close up."""
-    kept = inputs.valid & ~changed
-    lengths = kept.sum(1)
-    order = (~kept).to(torch.int8).sort(dim=1, stable=True).indices[:, : max(1, int(lengths.max()))]
-    moved = {
-        name: value.gather(1, order)
-        for name in ("items", "times", "hidden")
-        if (value := getattr(inputs, name)) is not None
-    }
+    stays = inputs.valid & ~changed
+    lengths = stays.sum(1)
+    # a stable sort puts the events that stay first, in their order
+    order = (~stays).to(torch.int8).sort(dim=1, stable=True).indices[:, : max(1, int(lengths.max()))]
+    columns = {name: getattr(inputs, name) for name in ("items", "times", "hidden")}
+    moved = {name: column.gather(1, order) for name, column in columns.items() if column is not None}
     closer = x.gather(1, order[..., None].expand(-1, -1, x.shape[2]))
     return closer, replace(inputs, lengths=lengths, captures=None, **moved)
 

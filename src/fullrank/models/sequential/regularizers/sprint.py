@@ -1,32 +1,37 @@
 """SPRINT: bounds what every block may amplify, so that depth stops feeding popularity (SPRINT, Sec. 4, A.3, Eq. 4.5).
 
-A factor C bounds how much a block may amplify its input; with a residual around it the block multiplies a signal by at
-most 1 + C (A.45, A.57). The penalty is the sum of three terms, each a function f of such factors:
-- attention, per layer: f(sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)), with n_h the smoothed largest column sum of head
-  h, n_h = (1/t) log sum_{b,j} exp(t c_hbj) over all valid keys j of the batch (Eqs. 4.2-4.3, A.56);
+A factor C bounds how much a block may amplify its input; with a residual around it the block
+multiplies a signal by at most 1 + C (A.45, A.57). The penalty is the sum of three terms, each a
+function f of such factors:
+- attention, per layer: f(sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)), with n_h the smoothed largest
+  column sum of head h, n_h = (1/t) log sum_{b,j} exp(t c_hbj) over all valid keys j of the batch
+  (Eqs. 4.2-4.3, A.56);
 - feed-forward, per layer: f(sigma(W_up) sigma(W_down)) (Eq. 4.4);
-- embedding: f(sigma(E)) of the table that the queries search: of items, or of the codes of all levels, one below the
-  other, where a task predicts codes.
+- embedding: f(sigma(E)) of the table that the queries search: of items, or of the codes of all
+  levels, one below the other, where a task predicts codes.
 
-`outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code, which takes the mean
-over layers: a factor that is small already is hardly pulled. log is what Eq. 4.5 prints, for blocks without residual:
-its pull on a matrix does not fall as that shrinks, so with it the objective has no lower bound and attention that is
-not defended by the loss is switched off. hinge is ours: max(0, log(C / bound)), since a bound asks no more than C <=
-bound.
+`outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code,
+which takes the mean over layers: a factor that is small already is hardly pulled. log is what Eq.
+4.5 prints, for blocks without residual: its pull on a matrix does not fall as that shrinks, so with
+it the objective has no lower bound and attention that is not defended by the loss is switched off.
+hinge is ours: max(0, log(C / bound)), since a bound asks no more than C <= bound.
 
-Which weight holds the projections is read in three ways (`projections`): A.56's formula has both in the attention
-term; its text puts W_O under the feed-forward's weight; Eq. 4.4 puts both there.
+Which weight holds the projections is read in three ways (`projections`): A.56's formula has both in
+the attention term; its text puts W_O under the feed-forward's weight; Eq. 4.4 puts both there.
 
-Differs: A.56 prints sigma(W_V,h) without the square that its derivation needs (`value_norms`); the columns are those
-of the weights before dropout, whose rows sum to one as the bound assumes (`dropped_weights`). The log-sum-exp runs over
-the batch at hand: it is not gathered over processes or micro-batches, of which each counts its own. Around a reasoner
-the columns are those of the histories: its latent tokens are queries behind them and note nothing. Of an encoder with a
-decoder both are penalised, each attention a layer; what the decoder looks at the history with is not, since no key
-there can receive more than one for each token of an answer (`between` adds it; docs/decisions/0016-seq2seq.md).
+Differs: A.56 prints sigma(W_V,h) without the square that its derivation needs (`value_norms`); the
+columns are those of the weights before dropout, whose rows sum to one as the bound assumes
+(`dropped_weights`). The log-sum-exp runs over the batch at hand: it is not gathered over processes
+or micro-batches, of which each counts its own. Around a reasoner the columns are those of the
+histories: its latent tokens are queries behind them and note nothing. Of an encoder with a decoder
+both are penalised, each attention a layer; what the decoder looks at the history with is not, since
+no key there can receive more than one for each token of an answer (`between` adds it;
+docs/decisions/0016-seq2seq.md).
 
-Ours: `column_mean`, since among causal weights whose rows sum to one the identity alone has columns that sum to one,
-and it is where the column term is least; `final_gain`, since a model with a final norm is the same function when E, W_O
-and W_down are divided by a number that the norm's gain is multiplied with, and only the penalty would fall.
+Ours: `column_mean`, since among causal weights whose rows sum to one the identity alone has columns
+that sum to one, and it is where the column term is least; `final_gain`, since a model with a final
+norm is the same function when E, W_O and W_down are divided by a number that the norm's gain is
+multiplied with, and only the penalty would fall.
 """
 
 from __future__ import annotations
@@ -67,11 +72,11 @@ class Sprint(PenaltySpec):
     """Function of every factor: log1p for blocks with a residual (A.57, the authors' code), log as Eq. 4.5 prints it
     (without a lower bound), or hinge, max(0, log(factor / bound)) (ours)."""
     bound: Annotated[Temperature, only_with("outer", "hinge")] = later(1.0)
-    """Of `outer=hinge`: a layer's factor is not penalised below it."""
+    """Bound below which a layer's factor is not penalised (of `outer=hinge`)."""
     table_bound: Annotated[Temperature | None, only_with("outer", "hinge")] = later(None)
-    """Of `outer=hinge`: the same for sigma(E), which is of another size; null is `bound`."""
+    """Bound of sigma(E), which is of another size (of `outer=hinge`); null is `bound`."""
     layer_reduction: Literal["mean", "sum"] = "mean"
-    """Over layers: the authors' code has the mean, Eq. 4.5 the sum."""
+    """Mean over layers, as in the authors' code, or their sum, as in Eq. 4.5."""
     head_reduction: Annotated[Literal["joint", "separate"], only_with("attention")] = "joint"
     """One logarithm for a layer (A.56), or the mean of one per head."""
     value_norms: Annotated[Literal["squared", "printed", "none"], only_with("attention")] = "squared"
@@ -117,6 +122,10 @@ class Sprint(PenaltySpec):
         return SprintPenalty(self)
 
 
+Norms = tuple[Tensor, Tensor]
+"""Spectral norms of a layer's two matrices."""
+
+
 class SprintPenalty(SpecPenalty[Sprint]):
     """Buffers: a right vector for each matrix (each head of a value projection)."""
 
@@ -136,8 +145,15 @@ class SprintPenalty(SpecPenalty[Sprint]):
             lacks = f"on {type(model.encoder).__name__}, which has no attention between sequences"
             raise no_effect("sprint: between", lacks, "leave it out, or set model.encoder.kind=seq2seq")
         feeds = tuple(m for m in readable if not isinstance(m, Attention)) if self.spec.feed_forward else ()
-        for module in mixers:
-            self._check_columns(module)
+        for name, module in ((type(m).__name__, m) for m in mixers):
+            if self.needs.columns_after_dropout and not module.captures_after_dropout:
+                raise UserError(
+                    f"sprint: {name} does not note its columns after dropout; set dropped_weights=false or choose "
+                    "another attention",
+                    code="columns-not-captured",
+                )
+            if self.spec.exact_bound and module.rows_sum_to_one:
+                raise no_effect("sprint: exact_bound", f"on {name}, whose rows sum to one")
         norm = getattr(model.encoder, "norm_output", None)
         apart, no_gain = self.spec.projections != "attention", getattr(norm, "weight", None) is None
         for missing, part, remedy in (
@@ -165,30 +181,25 @@ class SprintPenalty(SpecPenalty[Sprint]):
                 table = model.items.table if model.task.generates else model.items.embed(every)
                 self.sigmas["table"] = PowerIteration(table, self.spec.warmup)
 
-    def _check_columns(self, module: Attention) -> None:
-        name = type(module).__name__
-        if self.needs.columns_after_dropout and not module.captures_after_dropout:
-            raise UserError(
-                f"sprint: {name} does not note its columns after dropout; set dropped_weights=false or choose another "
-                "attention",
-                code="columns-not-captured",
-            )
-        if self.spec.exact_bound and module.rows_sum_to_one:
-            raise no_effect("sprint: exact_bound", f"on {name}, whose rows sum to one")
-
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, (mixers, feeds) = self.spec, self._blocks
         total: Tensor | float = 0.0
-        values, outputs = self._projections(mixers)
+        norms: list[Norms | None] = [None] * len(mixers)
+        if spec.value_norms != "none":
+            norms = [self._norms("mixer", i, m) for i, m in enumerate(mixers)]
         if mixers:
             noted = (step.captures.columns if step.captures else None) or []
             terms = [
-                self._attention(m, [c for c in noted if c.module is m], *norms)
-                for m, *norms in zip(mixers, values, outputs, strict=True)
+                self._attention(m, [c for c in noted if c.module is m], of_layer)
+                for m, of_layer in zip(mixers, norms, strict=True)
             ]
             total = total + spec.attention * self._over_layers(terms)
         if feeds:
-            terms = [self._feed_forward(i, m, values, outputs) for i, m in enumerate(feeds)]
+            beside = norms if spec.projections != "attention" else [None] * len(feeds)
+            terms = [
+                self._feed_forward(self._norms("feed", i, m), of_layer)
+                for (i, m), of_layer in zip(enumerate(feeds), beside, strict=True)
+            ]
             total = total + spec.feed_forward * self._over_layers(terms)
         if spec.item_table:
             sigma = self._gained(self.sigmas["table"](_searched(step)))
@@ -197,17 +208,8 @@ class SprintPenalty(SpecPenalty[Sprint]):
         assert isinstance(total, Tensor)
         return total
 
-    def _projections(self, mixers: tuple[Any, ...]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        """sigma(W_V,h) and sigma(W_O) of every attention; None where no term has them."""
-        if self.spec.value_norms == "none":
-            return [None] * len(mixers), [None] * len(mixers)
-        found = [self._norms("mixer", i, m) for i, m in enumerate(mixers)]
-        return [value for value, _ in found], [self._gained(output) for _, output in found]
-
-    def _attention(
-        self, module: Any, noted: list[ColumnSums], value: Tensor | None, output: Tensor | None
-    ) -> Float[Tensor, ""]:
-        """The term of one layer, made of its columns and of those norms that belong to it."""
+    def _attention(self, module: Any, noted: list[ColumnSums], norms: Norms | None) -> Float[Tensor, ""]:
+        """The term of one layer, made of its columns and of those of its projections' norms that belong to it."""
         spec = self.spec
         if not any(c.valid.any() for c in noted):
             return torch.zeros((), device=device_of(module))
@@ -215,27 +217,26 @@ class SprintPenalty(SpecPenalty[Sprint]):
         if spec.exact_bound:
             mass = mass * largest_sum([c.rows for c in noted if c.rows is not None], noted, spec.temperature)
         joint = spec.head_reduction == "joint"
-        if value is None:
+        if norms is None:
             return self._outer(mass.sum() if joint else mass).mean()
+        value, output = norms
         if spec.projections != "feed_forward":
             mass = mass * (value**2 if spec.value_norms == "squared" else value)
         factor = _floored(mass.sum() if joint else mass).sqrt()
-        if spec.projections == "attention" and output is not None:
+        if spec.projections == "attention":
             factor = factor * _floored(output)
         return self._outer(factor).mean()
 
-    def _feed_forward(
-        self, index: int, module: Any, values: list[Tensor | None], outputs: list[Tensor | None]
-    ) -> Float[Tensor, ""]:
-        """The term of one layer, with the norms of the projections that the spec puts there."""
-        up, down = self._norms("feed", index, module)
-        factors = [up, self._gained(down)]
-        if self.spec.projections != "attention" and (output := outputs[index]) is not None:
+    def _feed_forward(self, norms: Norms, projections: Norms | None) -> Float[Tensor, ""]:
+        """The term of one layer, with the norms of the attention's projections where the spec puts them there."""
+        factors = [*norms]
+        if projections is not None:
+            value, output = projections
             factors.append(output)
-            value = values[index]
-            if self.spec.projections == "feed_forward" and value is not None:
+            if self.spec.projections == "feed_forward":
                 factors.append(value.norm())  # at least sigma of all heads' W_V together
-        if self.spec.outer == "log":  # a product of many small norms would leave the floor's precision
+        # a product of many small norms would leave the floor's precision
+        if self.spec.outer == "log":
             return _floored(torch.stack(factors)).log().sum()
         return self._outer(torch.stack(factors).prod())
 
@@ -250,9 +251,11 @@ class SprintPenalty(SpecPenalty[Sprint]):
         """The norm of a matrix that writes to the residual stream, with the gain that reads the stream."""
         return sigma * self._final[0].weight.float().abs().max() if self._final else sigma
 
-    def _norms(self, name: str, index: int, module: Any) -> tuple[Tensor, Tensor]:
+    def _norms(self, name: str, index: int, module: Any) -> Norms:
+        """sigma of a layer's matrix that reads the stream (of each head's W_V), and of the one that writes to it."""
         first, second = module.matrices()
-        return self.sigmas[f"{name}_{index}_first"](first), self.sigmas[f"{name}_{index}_second"](second)
+        sigma = self.sigmas[f"{name}_{index}_first"](first), self.sigmas[f"{name}_{index}_second"](second)
+        return sigma[0], self._gained(sigma[1])
 
     def _over_layers(self, terms: list[Tensor]) -> Tensor:
         return torch.stack(terms).mean() if self.spec.layer_reduction == "mean" else torch.stack(terms).sum()
@@ -261,12 +264,13 @@ class SprintPenalty(SpecPenalty[Sprint]):
 def _searched(step: Step) -> Float[Tensor, "n D"]:
     """The vectors that the task's queries search: of all items, or of the codes of all levels."""
     tables = [q.table for q in step.queries]
-    levels = {table.number: table for table in tables if isinstance(table, CodeLevel)}  # of more queries once
+    # a level that several groups of queries search counts once
+    levels = {table.number: table for table in tables if isinstance(table, CodeLevel)}
     return torch.cat([level.all() for level in levels.values()]) if levels else tables[0].all()
 
 
 def _floored(norm: Tensor) -> Tensor:
-    """A matrix of zeros has no logarithm; below the floor nothing pulls any more."""
+    """The norm, or 1e-12 below that: zeros have no logarithm, and below the floor nothing pulls any more."""
     return norm.clamp_min(1e-12)
 
 

@@ -1,12 +1,14 @@
 """Stream loss: each of a reasoner's streams predicts the target on its own. Ours, in no paper.
 
-weight * (1/P) sum_m loss(z_m), with z_m the mean of stream m's steps (PLR, Eq. 6) and `loss` the model's own. It is
-added to the loss of the gated sum (PLR, Eq. 9), under the names `last_stream_0`, `last_stream_1`, ...
+weight * (1/P) sum_m loss(z_m), with z_m the mean of stream m's steps (PLR, Eq. 6) and `loss` the
+model's own. It is added to the loss of the gated sum (PLR, Eq. 9), under the names `last_stream_0`,
+`last_stream_1`, ...
 
-Why: the derivative of that loss by g_m is z_m times its slope at z_rea. Streams that are alike get the same, of which a
-softmax makes nothing: the gate does not learn, and nothing asks a stream to be of use alone. Here each one has to rank
-the target by itself, and where one does that better than the others for some histories, the gate has something to
-choose. It costs as many more softmaxes over the catalogue as there are streams.
+Why: the derivative of that loss by g_m is z_m times its slope at z_rea. Streams that are alike get
+the same, of which a softmax makes nothing: the gate does not learn, and nothing asks a stream to be
+of use alone. Here each one has to rank the target by itself, and where one does that better than
+the others for some histories, the gate has something to choose. It costs as many more softmaxes
+over the catalogue as there are streams.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ class StreamLossPenalty(QueryPenalty[StreamLoss]):
         if not self.spec.weight or states.reasoning is None:
             return ()
         streams = states.reasoning.steps.mean(1).unbind(1)
+        weight = self.spec.weight / len(streams)
         return tuple(
-            replace(q, name=f"{q.name}_stream_{m}", vectors=z[q.rows], weight=self.spec.weight / len(streams),
-                    counted_as=q.name)
-            for m, z in enumerate(streams) for q in queries
-        )  # fmt: skip
+            replace(q, name=f"{q.name}_stream_{m}", vectors=z[q.rows], weight=weight, counted_as=q.name)
+            for m, z in enumerate(streams)
+            for q in queries
+        )

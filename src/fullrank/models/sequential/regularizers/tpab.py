@@ -1,11 +1,13 @@
 """TPAB's bootstrapping: the loss once more, with the popularity of other items (Yoo et al., KDD 2025).
 
-Every query is asked a second time, and its target and negatives get the popularity of another query's target and
-negatives, by a permutation of the batch. What popularity explained is then wrong, and the intrinsic vectors have to
-find the target alone. The term is weight times that loss. For items of the kind `tpab`.
+Every query is asked a second time, and its target and negatives get the popularity of another
+query's target and negatives, by a permutation of the batch. What popularity explained is then
+wrong, and the intrinsic vectors have to find the target alone. The term is weight times that loss.
+For items of the kind `tpab`.
 
-Differs: the second loss draws negatives of its own. The permutation is of this process's micro-batch: nothing is
-gathered, so shards give the mean of their own terms. The code of SPRINT's authors has the weight and no such term.
+Differs: the second loss draws negatives of its own. The permutation is of this process's
+micro-batch: nothing is gathered, so shards give the mean of their own terms. The code of SPRINT's
+authors has the weight and no such term.
 """
 
 from __future__ import annotations
@@ -44,14 +46,11 @@ class TPABBootstrapPenalty(QueryPenalty[TPABBootstrap]):
     )
 
     def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
-        return tuple(
-            replace(q, name=f"{q.name}_bootstrapped", table=exchanged(q), weight=self.spec.weight * q.weight,
-                    counted_as=q.name)
-            for q in queries
-        )  # fmt: skip
+        return tuple(self._bootstrapped(q) for q in queries)
 
-
-def exchanged(q: Queries) -> ItemIndex:
-    """The table of some queries, with the popularity of others of them."""
-    assert isinstance(q.table, ItemIndex)
-    return q.table.exchanging(torch.randperm(len(q.targets), device=q.targets.device))
+    def _bootstrapped(self, q: Queries) -> Queries:
+        """The queries again, each with the popularity of another one's items."""
+        assert isinstance(q.table, ItemIndex)
+        table = q.table.exchanging(torch.randperm(len(q.targets), device=q.targets.device))
+        weight = self.spec.weight * q.weight
+        return replace(q, name=f"{q.name}_bootstrapped", table=table, weight=weight, counted_as=q.name)

@@ -1,6 +1,7 @@
-"""Scores -> one number per query.
+"""Losses: scores -> one number per query.
 
-The room's contract: a `LossSpec` whose ``build()`` gives a `Loss`, which never makes the full [M, V] scores.
+The room's contract: a `LossSpec` whose ``build()`` gives a `Loss`, which never makes the full [M,
+V] scores.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Who predicts what.
+"""Training tasks: which states predict which items.
 
-The room's contract: a `TaskSpec` whose ``build(dim, max_length, items)`` gives a `Task`. A task says which stretches of
-which histories make the rows of an epoch, what the model may see of them, and which states predict which items.
+The room's contract: a `TaskSpec` whose ``build(dim, max_length, items)`` gives a `Task`. A task
+says which stretches of which histories make the rows of an epoch, what the model may see of them,
+and which states predict which items.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Task(nn.Module, ABC):
     tokens_before = 0
     """Positions of the encoder before the first event."""
     reads_users = False
-    """It needs `Batch.user_keys` to know who a row is of."""
+    """Whether it needs `Batch.user_keys` to know whose row it is."""
     featureless = "it does not say that it reads them"
     """Why features may not stand beside its items (`sequential/features.py`); empty where they may."""
     adds_groups = False
@@ -116,15 +117,15 @@ class Task(nn.Module, ABC):
 
     @abstractmethod
     def training_inputs(self, items: Items, batch: Batch) -> Inputs:
-        """What the encoder reads of a batch of rows in training."""
+        """Encoder inputs in training, for the rows of a batch."""
 
     @abstractmethod
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
-        """What the loss compares with the catalogue, in named groups; the vectors are not normalised yet."""
+        """Named groups of vectors for the loss to compare with the catalogue, not normalised yet."""
 
     @abstractmethod
     def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
-        """What the encoder reads of whole histories at inference."""
+        """Encoder inputs at inference, for whole histories."""
 
     @abstractmethod
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
@@ -152,7 +153,7 @@ class HistoryTask(Task):
         return self.beside(items.read(batch.items), batch)
 
     def beside(self, x: Float[Tensor, "B _ D"], batch: Batch) -> Inputs:
-        """What the encoder reads at inference, of the vectors of the items: a place more for a token of the user."""
+        """Encoder inputs at inference, made of item vectors: one position more where users have a token."""
         if self.features is None:
             return x, batch
         known = (batch.features or BatchFeatures()).before_answers(batch.times, batch.lengths, batch.items.shape[1])

@@ -1,9 +1,10 @@
 """Cover random positions and recover them from both sides (BERT4Rec, arXiv:1904.06690, Sec. 3.6).
 
-At inference one covered position is put behind the history. A reasoner goes on behind a row's last position, as it does
-at inference: with `covers_end` that one is always covered, and its query is the reasoner's output (PLR, Table 2).
-Differs: which positions are covered is a function of (seed, step, row), so that resumed and sharded runs cover the same
-ones; the time of a covered event is covered with it.
+At inference one covered position is put behind the history. A reasoner goes on behind a row's last
+position, as it does at inference: with `covers_end` that one is always covered, and its query is
+the reasoner's output (PLR, Table 2). Differs: which positions are covered is a function of (seed,
+step, row), so that resumed and sharded runs cover the same ones; the time of a covered event is
+covered with it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ClozeTask(Task):
         return users, np.maximum(lengths[users] - self.max_length, 0), lengths[users]
 
     def covered(self, batch: Batch) -> Bool[Tensor, "B T"]:
-        """Which positions a training view hides."""
+        """Whether each position is covered in a training view."""
         t = batch.items.shape[1]
         draw = uniform_draws(batch.seed, batch.step, batch.row_ids, t + 1)
         end = torch.arange(t, device=draw.device) == batch.lengths[:, None] - 1
@@ -73,7 +74,7 @@ class ClozeTask(Task):
         return self.covered_inputs(items, batch, self.covered(batch))
 
     def covered_inputs(self, items: Items, batch: Batch, hidden: Bool[Tensor, "B T"]) -> Inputs:
-        """What the encoder reads of rows with these positions covered."""
+        """Encoder inputs for rows with these positions covered."""
         times = None if batch.times is None else known_times(batch.times, hidden)
         inputs = replace(batch, hidden=hidden, times=times)
         return self._view(items, inputs), inputs
@@ -114,8 +115,10 @@ class ClozeTask(Task):
 def known_times(times: Int[Tensor, "B T"], hidden: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
     """Each covered event at the time of the last one before it that is not covered (before the first of those: at its).
 
-    What follows a history has no time yet, so a model may not learn from the times of covered events either.
+    What follows a history has no time yet, so a model may not learn from the times of covered
+    events either.
     """
+    # the running maximum of positions that are not covered is the last one known so far
     at = torch.arange(times.shape[1], device=times.device).expand_as(times)
     last = torch.where(hidden, -1, at).cummax(1).values
     first = hidden.long().argmin(1, keepdim=True)

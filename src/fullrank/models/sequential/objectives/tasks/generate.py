@@ -1,24 +1,28 @@
 """Every code is predicted from the history and the codes before it: generative retrieval (TIGER, arXiv:2305.05065).
 
-An event is K tokens, the codes of its item, and a history is one row of them, read by a causal encoder in one pass:
+An event is K tokens, the codes of its item, and a history is one row of them, read by a causal
+encoder in one pass:
 
     x_{tK + k} = e_{k, c_k(t)} + l_k        the vector of item t's code of level k, and that of the level
     p(c_k | history, c_1 .. c_{k-1}) = softmax over level k of s(h, e_{k,c}) / temperature
 
-where h is the state of the token before. All items of a history but the first are targets at once (teacher forcing), so
-a row of T events trains (T - 1) K predictions. An encoder and a decoder (TIGER's T5, `encoder: seq2seq`) read a history
-anew for each target: `targets: last` makes every prefix of a history a row, of which the last item is the target.
+where h is the state of the token before. All items of a history but the first are targets at once
+(teacher forcing), so a row of T events trains (T - 1) K predictions. An encoder and a decoder
+(TIGER's T5, `encoder: seq2seq`) read a history anew for each target: `targets: last` makes every
+prefix of a history a row, of which the last item is the target.
 
-The loss is that of any recommender, level by level (`code_1` ..): `label_smoothing` is the loss's own, and the
-temperature of `scoring` is LETTER's of the ranking-guided loss (arXiv:2405.07314, Eq. 7).
+The loss is that of any recommender, level by level (`code_1` ..): `label_smoothing` is the loss's
+own, and the temperature of `scoring` is LETTER's of the ranking-guided loss (arXiv:2405.07314, Eq.
+7).
 
-`user_tokens` puts one token more before the history, the user's: row (key modulo rows) of a table, where the key is a
-hash of the id (TIGER has 2,000 rows). Who was not trained on reads what the users of that row have taught it; a user
-without an id reads zeros.
+`user_tokens` puts one token more before the history, the user's: row (key modulo rows) of a table,
+where the key is a hash of the id (TIGER has 2,000 rows). Who was not trained on reads what the
+users of that row have taught it; a user without an id reads zeros.
 
-To answer, the history is read once: its keys are kept and those of each beam as it grows, so that a further code costs
-one token a beam (`Encoder.step`). `GeneratedScorer.block` scores items by the log-probability of all their codes, one
-by one: exact, and what a beam is held to; a search scores only what it reaches (`inference/trie_beam.py`).
+To answer, the history is read once: its keys are kept and those of each beam as it grows, so that a
+further code costs one token a beam (`Encoder.step`). `GeneratedScorer.block` scores items by the
+log-probability of all their codes, one by one: exact, and what a beam is held to; a search scores
+only what it reaches (`inference/trie_beam.py`).
 
 Differs: the codes that are searched have the vectors of those that are read.
 """
@@ -51,15 +55,15 @@ class Generate(TaskSpec):
 
     kind: Literal["generate"] = "generate"
     reduction: Literal["mean", "sum"] = "mean"
-    """Of the levels' losses."""
+    """Mean or sum over the levels' losses."""
     targets: Literal["all", "last"] = later("all")
     """Items of a row that are predicted: all but the first, in one pass of a causal encoder, or the last."""
     per_user: Annotated[Length | None, only_with("targets", "last")] = later(None)
-    """Of `targets=last`: prefixes per user and epoch, drawn without replacement; null takes all of them."""
+    """Prefixes per user and epoch, drawn without replacement (of `targets=last`); null takes all."""
     user_tokens: CountFromZero = later(0)
     """Rows of the table of users, which are told apart by a hash of their ids (TIGER: 2,000); 0 reads no users."""
     window: Annotated[Literal["last", "random"], only_with("targets", "all")] = "last"
-    """Of `targets=all`: which stretch of a history longer than max_length an epoch reads."""
+    """Stretch of a history longer than max_length that an epoch reads (of `targets=all`)."""
 
     def positions(self, max_length: int, items: Items) -> int:
         return (self.user_tokens > 0) + (max_length + 1) * len(code_items(items, self.kind).sizes)
@@ -112,33 +116,36 @@ class GenerateTask(Task):
             return x, inputs
         before = torch.zeros_like(repeated[:, :1])
         inputs = replace(inputs, items=torch.cat([before, repeated], 1), lengths=inputs.lengths + 1)
-        return torch.cat([self._user(batch, self.users)[:, None].to(x.dtype), x], 1), inputs
-
-    def _user(self, batch: Batch, table: Float[Tensor, "n D"]) -> Float[Tensor, "B D"]:
-        if batch.user_keys is None:
-            return table.new_zeros(len(batch.items), table.shape[1])
-        return table[batch.user_keys % len(table)] * (batch.user_keys >= 0)[:, None]
+        keys = batch.user_keys
+        if keys is None:
+            user = self.users.new_zeros(len(batch.items), self.users.shape[1])
+        else:
+            user = self.users[keys % len(self.users)] * (keys >= 0)[:, None]
+        return torch.cat([user[:, None].to(x.dtype), x], 1), inputs
 
     def token(self, items: SemanticItems, codes: Int[Tensor, "*n"], level: int) -> Float[Tensor, "*n D"]:
-        """What the encoder reads of codes of one level."""
+        """Encoder inputs for codes of one level."""
         return items.table[codes + items.offsets[level]] + self.level_vectors[level]
 
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         assert isinstance(table, ItemIndex)
-        asked = batch.valid[:, 1:]
+        predicted = batch.valid[:, 1:]
         if not self.all_items:
-            asked = asked & (torch.arange(1, batch.items.shape[1], device=asked.device) == batch.lengths[:, None] - 1)
-            assert bool(asked.any(1).all()), "a row of one item has no history"  # `counts` has every row
-        rows, before = asked.nonzero(as_tuple=True)
+            ends = batch.lengths[:, None] - 1
+            predicted = predicted & (torch.arange(1, batch.items.shape[1], device=ends.device) == ends)
+            # `counts` has every row
+            assert bool(predicted.any(1).all()), "a row of one item has no history"
+        rows, before = predicted.nonzero(as_tuple=True)
         items = batch.items[rows, before + 1]
         codes: Int[Tensor, "M K"] = code_items(table.items, "generate").codes[items]
-        found = []
+        groups = []
         for k, level in enumerate(levels_of(table)):
+            # code k of the event after `before` is predicted by the token in front of it
             at = self.tokens_before + (before + 1) * self.levels + k - 1
             vectors = states.tokens[rows, at]
             name = f"code_{k + 1}"
-            found.append(Queries(name, vectors, codes[:, k], level, rows, at, weight=self.share, items=items))
-        return tuple(found)
+            groups.append(Queries(name, vectors, codes[:, k], level, rows, at, weight=self.share, items=items))
+        return tuple(groups)
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         """The state that the first code is predicted from."""

@@ -39,18 +39,20 @@ class LastItemTask(HistoryTask):
         self.max_length, self.per_user = max_length, spec.per_user
 
     def segments(self, lengths: np.ndarray, draw: np.random.Generator, wanted: Jagged | None = None) -> Segments:
+        # one row for each prefix of two events or more: a user of n events has ends 2, 3, .. n
         prefixes = np.maximum(lengths - 1, 0)
         users = np.repeat(np.arange(len(lengths)), prefixes)
         first = np.cumsum(prefixes) - prefixes
         ends = np.arange(len(users)) - np.repeat(first, prefixes) + 2
         if wanted is not None:
-            kept = wanted.values[wanted.starts[users] + ends - 1]
-            users, ends = users[kept], ends[kept]
+            is_target = wanted.values[wanted.starts[users] + ends - 1]
+            users, ends = users[is_target], ends[is_target]
         if self.per_user is not None:
+            # each user's prefixes in a random order, of which the first `per_user` stay
             order = np.lexsort((draw.random(len(users)), users))
             rank = np.arange(len(users)) - np.searchsorted(users, users)
-            kept = np.sort(order[rank < self.per_user])
-            users, ends = users[kept], ends[kept]
+            drawn = np.sort(order[rank < self.per_user])
+            users, ends = users[drawn], ends[drawn]
         return users, np.maximum(ends - (self.max_length + 1), 0), ends
 
     def counts(self, batch: Batch) -> dict[str, int]:

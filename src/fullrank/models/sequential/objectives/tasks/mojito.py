@@ -1,16 +1,18 @@
 """Short-term intent and long-term preference, trained and scored side by side (MOJITO, SIGIR 2023, arXiv:2304.08158).
 
-The state h_t of a position is the short-term part; the item x_t with what the history makes of it is the long-term one,
+The state h_t of a position is the short-term part; the item x_t with what the history makes of it
+is the long-term one,
 
     g_t = (1 - b) x_t + b x_t * sum_(j <= t) softmax_j(x_t / |x_t| . x_j) x_j      (* element by element)
 
-an item similarity with attention (FISM). Both predict the next item with a loss of their own, L(h) + weight L(g), and
-an item's score is (h + weight g) . e. x are the vectors that enter the encoder.
+an item similarity with attention (FISM). Both predict the next item with a loss of their own, L(h)
++ weight L(g), and an item's score is (h + weight g) . e. x are the vectors that enter the encoder.
 
-Differs: the form that SPRINT's authors ran, with the last item where MOJITO has the candidate, so that a score is an
-inner product and the catalogue is searched exactly; they answer with h alone. The attention reads all events up to t
-and none behind it, where both codes draw 20 of the whole history, in which the target stands too; there is no vector
-for each user. Under cosine scores h + weight g is normalised as one.
+Differs: the form that SPRINT's authors ran, with the last item where MOJITO has the candidate, so
+that a score is an inner product and the catalogue is searched exactly; they answer with h alone.
+The attention reads all events up to t and none behind it, where both codes draw 20 of the whole
+history, in which the target stands too; there is no vector for each user. Under cosine scores h +
+weight g is normalised as one.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class MojitoNextItem(TaskSpec):
     blend: Share = 0.5
     """Share of the long-term part that the history has in it (b); 0 is the last item alone."""
     window: Literal["last", "random"] = "last"
-    """Which stretch of a history longer than max_length an epoch reads."""
+    """Stretch of a history longer than max_length that an epoch reads."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> MojitoTask:
         return MojitoTask(dim, max_length, self)
@@ -76,6 +78,6 @@ class MojitoTask(HistoryTask):
     def long_term(self, states: States) -> Float[Tensor, "B T D"]:
         """g of every position; those behind a row's end are unspecified."""
         x = states.layers[0]
-        one = x[:, None]
-        history = F.scaled_dot_product_attention(unit(one), one, one, is_causal=True, scale=1.0)
+        one_head = x[:, None]
+        history = F.scaled_dot_product_attention(unit(one_head), one_head, one_head, is_causal=True, scale=1.0)
         return x * (1 - self.blend + self.blend * history[:, 0])

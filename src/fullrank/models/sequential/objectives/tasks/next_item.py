@@ -22,9 +22,9 @@ class NextItem(TaskSpec):
 
     kind: Literal["next_item"] = "next_item"
     horizons: Parts = 1
-    """How many items ahead each position predicts; one head and one named loss for each."""
+    """Number of items ahead that each position predicts; one head and one named loss for each."""
     window: Literal["last", "random"] = "last"
-    """Which stretch of a history longer than max_length an epoch reads."""
+    """Stretch of a history longer than max_length that an epoch reads."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> NextItemTask:
         return NextItemTask(dim, max_length, self)
@@ -46,16 +46,16 @@ class NextItemTask(HistoryTask):
         starts = draw.integers(0, surplus + 1) if self.window == "random" else surplus
         ends = np.minimum(starts + self.max_length + 1, lengths[users])
         if wanted is not None:  # a stretch that is drawn may hold no target
-            before, first = offsets_of(wanted.values), wanted.starts[users]
-            kept = before[first + ends] > before[first + starts + 1]
-            users, starts, ends = users[kept], starts[kept], ends[kept]
+            targets_before, first = offsets_of(wanted.values), wanted.starts[users]
+            holds_target = targets_before[first + ends] > targets_before[first + starts + 1]
+            users, starts, ends = users[holds_target], starts[holds_target], ends[holds_target]
         return users, starts, ends
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {f"ahead_{h}": int(_targets(batch, h).sum()) for h in range(1, self.horizons + 1)}
 
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
-        found = []
+        groups = []
         for h in range(1, self.horizons + 1):
             rows, positions = _targets(batch, h).nonzero(as_tuple=True)
             at = positions + self.tokens_before
@@ -64,13 +64,13 @@ class NextItemTask(HistoryTask):
                 vectors = self.heads[h - 2](vectors)
             targets = batch.items[rows, positions + h]
             times = None if batch.times is None else batch.times[rows, positions + h]
-            found.append(Queries(f"ahead_{h}", vectors, targets, table, rows, at, times=times))
-        return tuple(found)
+            groups.append(Queries(f"ahead_{h}", vectors, targets, table, rows, at, times=times))
+        return tuple(groups)
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return last(states.tokens, inputs)
 
 
 def _targets(batch: Batch, ahead: int) -> Bool[Tensor, "B n"]:
-    """Which events, from place `ahead` on, are to be predicted."""
+    """Whether each event is to be predicted, from position `ahead` on."""
     return (batch.valid if batch.wanted is None else batch.wanted)[:, ahead:]

@@ -4,12 +4,14 @@
     p(c_k | h) = softmax over level k of cos(head_k(h), e_{k,c}) / temperature
     loss: the mean over k of the cross-entropies (FAIR writes the sum)
 
-The heads are one batched product. Each level is a group of queries (`code_1` ..) that searches its own codes, so every
-loss serves them and each is logged. At inference all codes are scored and an item is the mean of its codes' log p: the
-levels are independent given the history, so this is exact and finds existing items alone (RPG's code validates so).
+The heads are one batched product. Each level is a group of queries (`code_1` ..) that searches its
+own codes, so every loss serves them and each is logged. At inference all codes are scored and an
+item is the mean of its codes' log p: the levels are independent given the history, so this is exact
+and finds existing items alone (RPG's code validates so).
 
-Differs: the codes of one level are scored with the table that embeds histories, as in RPG; `scoring` of the recommender
-says cosine and its temperature. RPG's windows: the last `max_length` + 1 events of a history.
+Differs: the codes of one level are scored with the table that embeds histories, as in RPG;
+`scoring` of the recommender says cosine and its temperature. RPG's windows: the last `max_length` +
+1 events of a history.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ class SemanticTokens(TaskSpec):
 
     kind: Literal["semantic_tokens"] = "semantic_tokens"
     reduction: Literal["mean", "sum"] = "mean"
-    """Of the levels' losses."""
+    """Mean or sum over the levels' losses."""
     window: Literal["last", "random"] = "last"
-    """Which stretch of a history longer than max_length an epoch reads."""
+    """Stretch of a history longer than max_length that an epoch reads."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> SemanticTokensTask:
         return SemanticTokensTask(dim, max_length, len(code_items(items, self.kind).sizes), self)
@@ -56,14 +58,14 @@ class SemanticTokensTask(NextItemTask):
         self.bias = nn.Parameter(torch.zeros(levels, dim))
 
     def heads_of(self, states: Float[Tensor, "M D"]) -> Float[Tensor, "M K D"]:
-        """What each level's head makes of the states, by one product."""
+        """The output of every level's head for each state, as one batched product."""
         moved = F.linear(states, self.weight.flatten(0, 1), self.bias.flatten())
         return states[:, None] + F.silu(moved.unflatten(-1, (self.levels, -1)))
 
     def heads_of_reference(self, states: Float[Tensor, "M D"]) -> Float[Tensor, "M K D"]:
-        """The reference: head by head."""
-        each = zip(self.weight, self.bias, strict=True)
-        return torch.stack([states + F.silu(states @ weight.T + bias) for weight, bias in each], 1)
+        """`heads_of`, head by head."""
+        heads = zip(self.weight, self.bias, strict=True)
+        return torch.stack([states + F.silu(states @ weight.T + bias) for weight, bias in heads], 1)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         known = int((batch.lengths - 1).clamp_min(0).sum())

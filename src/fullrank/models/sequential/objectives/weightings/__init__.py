@@ -1,7 +1,7 @@
-"""How much each query counts.
+"""Query weights: how much each query counts in the loss.
 
-The room's contract: a `WeightingSpec` whose ``build()`` gives a `Weighting`. A loss is the weighted sum over the query
-count.
+The room's contract: a `WeightingSpec` whose ``build()`` gives a `Weighting`. A loss is the weighted
+sum over the query count.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Inverse propensity: the rarer a query's target in training, the more the query counts (and uniform, to compare).
 
-`inverse_popularity` (Schnabel et al., arXiv:1602.05352, Eq. 3), tempered by a power: w_i = n_i^-power over its mean
-under the training distribution. The weights have mean one without looking at the batch, so shards and accumulation do
-not change them.
+`inverse_popularity` (Schnabel et al., arXiv:1602.05352, Eq. 3), tempered by a power: w_i =
+n_i^-power over its mean under the training distribution. The weights have mean one without looking
+at the batch, so shards and accumulation do not change them.
 
-`d2lr` (Lu et al., SIGIR 2025), here the weights of its propensity part: w = max(training share of the target,
-floor)^-power, divided by its mean over the batch. A reconstruction (low confidence): the paper is about language models
-and no code of its authors was found. SPRINT's authors, who compare with it, ran this with power 0.1 and without a
-floor. Their paper searches a second setting beta from 0.05 to 0.4 without explaining it: `floor` is our reading, off by
-default, and no item of a usual catalogue has such a share. Without a floor it is `inverse_popularity` with another
-divisor. The mean runs over this process's micro-batch: nothing is gathered, so shards divide by their own.
+`d2lr` (Lu et al., SIGIR 2025), here the weights of its propensity part: w = max(training share of
+the target, floor)^-power, divided by its mean over the batch. A reconstruction (low confidence):
+the paper is about language models and no code of its authors was found. SPRINT's authors, who
+compare with it, ran this with power 0.1 and without a floor. Their paper searches a second setting
+beta from 0.05 to 0.4 without explaining it: `floor` is our reading, off by default, and no item of
+a usual catalogue has such a share. Without a floor it is `inverse_popularity` with another divisor.
+The mean runs over this process's micro-batch: nothing is gathered, so shards divide by their own.
 """
 
 from __future__ import annotations
@@ -86,17 +87,14 @@ class D2LRWeighting(Weighting):
     def __call__(self, queries: Queries, step: Step) -> Float[Tensor, "M"]:
         log_q = queries.table.log_q(queries.targets)
         if self.floor:
-            log_q = self._clipped(log_q, queries)
+            every = torch.arange(queries.table.size, device=log_q.device)
+            most = float(queries.table.log_q(every).max().exp())
+            if most <= self.floor:
+                raise UserError(
+                    f"the weighting d2lr with floor={self.floor:g} would weigh every item alike: the most popular one "
+                    f"has {most:.3g} of the training events; give a smaller floor",
+                    code="floor-above-every-share",
+                )
+            log_q = log_q.clamp_min(math.log(self.floor))
         raw = (-self.power * log_q).exp()
         return raw / raw.mean()
-
-    def _clipped(self, log_q: Float[Tensor, "M"], queries: Queries) -> Float[Tensor, "M"]:
-        every = torch.arange(queries.table.size, device=log_q.device)
-        most = float(queries.table.log_q(every).max().exp())
-        if most <= self.floor:
-            raise UserError(
-                f"the weighting d2lr with floor={self.floor:g} would weigh every item alike: the most popular one has "
-                f"{most:.3g} of the training events; give a smaller floor",
-                code="floor-above-every-share",
-            )
-        return log_q.clamp_min(math.log(self.floor))

@@ -1,14 +1,15 @@
 """R2Rec: tail items' queries count more (Li et al., WWW 2025), here the reweighting alone.
 
-gamma = softmax over the batch's M queries of eta / temperature, with eta 1 where the target is a tail item and 0 where
-it is not. A query weighs M gamma, so that the mean of the weighted losses is sum gamma loss: a tail query counts
-e^(1/temperature) times as much as a head query.
+gamma = softmax over the batch's M queries of eta / temperature, with eta 1 where the target is a
+tail item and 0 where it is not. A query weighs M gamma, so that the mean of the weighted losses is
+sum gamma loss: a tail query counts e^(1/temperature) times as much as a head query.
 
-A reconstruction (low confidence): no code of the paper's authors was found. SPRINT's authors, who compare with it, ran
-these constant eta but divided by M once more, which only shrinks the loss. The tail is the least popular share of the
-catalogue by training events; items with as many events as its most popular one belong to it, and an item without events
-counts as one. Left out: the Gaussian re-embedding of tail items, which redraws item vectors between epochs and is no
-weighting (SPRINT's authors left it out too). The softmax runs over this process's micro-batch: nothing is gathered, so
+A reconstruction (low confidence): no code of the paper's authors was found. SPRINT's authors, who
+compare with it, ran these constant eta but divided by M once more, which only shrinks the loss. The
+tail is the least popular share of the catalogue by training events; items with as many events as
+its most popular one belong to it, and an item without events counts as one. Left out: the Gaussian
+re-embedding of tail items, which redraws item vectors between epochs and is no weighting (SPRINT's
+authors left it out too). The softmax runs over this process's micro-batch: nothing is gathered, so
 shards give the mean, by number of queries, of their own sums.
 """
 
