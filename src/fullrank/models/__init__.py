@@ -19,8 +19,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Captures
 
 Flops = dict[str, int | None]
-"""FLOPs of one forward pass by component, in the order of computing; None for one that does not
-say."""
+"""FLOPs of one forward pass by component, in the order of computing; None where uncounted."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,7 @@ class Queries:
     """The items that are sought, where the targets are parts of them (codes); None where the
     targets are the items."""
     times: Int[Tensor, "M"] | None = None
-    """When the event happened that each query is to find, where the batch has times; of training
-    alone."""
+    """When the event that each query seeks happened: in training alone, where the batch has times."""
 
     @property
     def sought(self) -> Int[Tensor, "M"]:

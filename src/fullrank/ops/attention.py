@@ -38,6 +38,8 @@ def fused_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=allowed is None, dropout_p=dropout)
 
 
+Mask = Bool[Tensor, "#B 1 #T S"]
+"""True where a query may look."""
 Sums = tuple[Tensor, Tensor]
 """How much each key received and each query gave."""
 BLOCK = 128
@@ -66,9 +68,7 @@ def in_blocks(
     return y, (torch.stack(columns).sum(0), torch.cat(rows, 2))
 
 
-def seen_keys(
-    allowed: Bool[Tensor, "#B 1 #T S"] | None, low: int, high: int, device: torch.device
-) -> Bool[Tensor, "#B 1 #m n"]:
+def seen_keys(allowed: Mask | None, low: int, high: int, device: torch.device) -> Bool[Tensor, "#B 1 #m n"]:
     """Which keys the queries low .. high - 1 may see: without `allowed`, of 0 .. high - 1 those up to their own."""
     if allowed is not None:
         return query_rows(allowed, low, high)

@@ -29,12 +29,10 @@ BLOCK = 128
 BLOCK_ELEMENTS = 1_000_000
 """Weights alive at once on a CPU (4 MB in fp32: they stay in its cache)."""
 GPU_ELEMENTS = 64_000_000
-"""Weights alive at once on an accelerator (256 MB), where a launch costs more than memory. Not
-measured."""
+"""Weights alive at once on an accelerator (256 MB), where launches are dear. Not measured."""
 LOG2_E = math.log2(math.e)
 Attended = tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]
-"""Output, column sums over valid queries (fp32), and each query's log-sum-exp (fp32, without
-gradient)."""
+"""Output, column sums over valid queries, and each query's log-sum-exp without gradient; sums in fp32."""
 
 
 def column_attention(
@@ -202,8 +200,7 @@ def _differentiate(
 ) -> None:
     """Write a part's rows of d q and add its share to d k and d v.
 
-    d A = d_out v^T + g for valid queries; d S = A (d A - sum_j A d A), and that sum is d_out . out
-    + A g.
+    d A = d_out v^T + g for valid queries; d S = A (d A - sum_j A d A), that sum is d_out . out + A g.
     """
     (q, k, v, out, lse), (dq, dk, dv) = saved, gradients
     n, rows, keys = part.heads, part.rows, slice(0, part.end)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fullrank.ops.attention import BLOCK, Sums, fused_attention, in_blocks, seen_keys
+from fullrank.ops.attention import BLOCK, Mask, Sums, fused_attention, in_blocks, seen_keys
 from fullrank.ops.column_attention import column_attention
 
 RowNorm = Literal["l1", "rms", "softmax", "relu_l1"] | None
@@ -33,7 +33,7 @@ def focused_attention(
     k: Float[Tensor, "B H S w"],
     v: Float[Tensor, "B H S f"],
     factors: tuple[float, float],
-    allowed: Bool[Tensor, "#B 1 #T S"] | None = None,
+    allowed: Mask | None = None,
     *,
     norm: RowNorm = None,
     dropout: float = 0.0,
@@ -83,7 +83,7 @@ def focused_weights(
     q: Float[Tensor, "B H T w"],
     k: Float[Tensor, "B H S w"],
     factors: tuple[float, float],
-    allowed: Bool[Tensor, "#B 1 #T S"],
+    allowed: Mask,
     norm: RowNorm = None,
 ) -> Float[Tensor, "B H T S"]:
     """A in full, zero where the mask hides: the reference of the fused path.
@@ -97,7 +97,7 @@ def counted_weights(
     q: Float[Tensor, "B H T w"],
     k: Float[Tensor, "B H S w"],
     factors: tuple[float, float],
-    allowed: Bool[Tensor, "#B 1 #T S"],
+    allowed: Mask,
     norm: RowNorm = None,
 ) -> Float[Tensor, "B H T S"]:
     """The weights that the sums add up, in full: |A| where its rows are normalised, else its bound l1 A1 + l2 A2."""
@@ -109,7 +109,7 @@ def subtracted(
     first: Float[Tensor, "B H T S"],
     second: Float[Tensor, "B H T S"],
     factors: tuple[float, float],
-    allowed: Bool[Tensor, "#B 1 #T S"],
+    allowed: Mask,
     norm: RowNorm,
 ) -> Float[Tensor, "B H T S"]:
     """A from its two maps.
@@ -180,9 +180,7 @@ def _maps(q: Tensor, k: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def softmax_map(
-    products: Float[Tensor, "B H T S"], width: int, allowed: Bool[Tensor, "#B 1 #T S"]
-) -> Float[Tensor, "B H T S"]:
+def softmax_map(products: Float[Tensor, "B H T S"], width: int, allowed: Mask) -> Float[Tensor, "B H T S"]:
     """softmax(q . k / sqrt(width)) over the keys that may be seen, in fp32, or in fp64 where the products are."""
     products = products.to(torch.promote_types(products.dtype, torch.float32))
     return (products / width**0.5).masked_fill(~allowed, float("-inf")).softmax(-1)

@@ -24,8 +24,7 @@ from fullrank.core.log import logger
 log = logger(__name__)
 
 NAMES = ("triton_log_sum_exp", "triton_column_attention", "triton_silu_attention")
-"""Triton kernels: each a function of the module of its name, with its trial ``NAME_errors`` beside
-it."""
+"""Triton kernels: each a function of the module of its name, beside its trial ``NAME_errors``."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Largest distance from the reference, as a share of the reference's largest entry."""

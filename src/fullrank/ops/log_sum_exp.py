@@ -25,8 +25,7 @@ from fullrank.ops.attention_log_sum_exp import attends, attention_log_sum_exp
 from fullrank.ops.kernels import chosen, kernel, product_dtype
 
 CHUNK_ELEMENTS = 1_500_000
-"""Scores alive at once (6 MB in fp32): measured best between 1 and 3 million on CPUs with a few MB
-of cache."""
+"""Scores alive at once (6 MB in fp32): best between 1 and 3 million on CPUs with a few MB of cache."""
 MOST_WIDTH = 256
 """Widest vectors that the kernel takes: a block of them with its sum has to fit the registers."""
 LOG2_E = math.log2(math.e)

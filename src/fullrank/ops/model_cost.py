@@ -154,7 +154,8 @@ def build_to_train(
     model that `build` makes by looking at values cannot be counted in advance: its weights alone
     are watched while they are made.
     """
-    free = _free(torch.device(device))
+    device = torch.device(device)
+    free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available_bytes()
     if free is None:
         return build()
     try:
@@ -166,7 +167,9 @@ def build_to_train(
         return build_within(build, free // TRAINED)
     if isinstance(shapes, nn.Module):
         rows = {id(p) for p in (by_row(shapes) if by_row is not None else [])}
-        needed = sum(_bytes(p) * _copies(p, rows) for p in shapes.parameters()) + sum(map(_bytes, shapes.buffers()))
+        needed = sum(map(_bytes, shapes.buffers()))
+        for p in shapes.parameters():
+            needed += _bytes(p) * (TRAINED - (id(p) in rows) if p.requires_grad else 1)
         if needed > free:
             count = sum(p.numel() for p in shapes.parameters())
             raise UserError(
@@ -202,14 +205,6 @@ class _Within(TorchFunctionMode):
                     code=CODE,
                 )
         return func(*args, **kwargs)
-
-
-def _copies(parameter: nn.Parameter, rows: set[int]) -> int:
-    return (TRAINED - (id(parameter) in rows)) if parameter.requires_grad else 1
-
-
-def _free(device: torch.device) -> int | None:
-    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available_bytes()
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fullrank.ops.attention import BLOCK, Sums, in_blocks, query_rows, seen_keys
+from fullrank.ops.attention import BLOCK, Mask, Sums, in_blocks, query_rows, seen_keys
 from fullrank.ops.kernels import chosen_for_heads, kernel, product_dtype
 
 Bias = Callable[[slice, int], Tensor]
@@ -31,7 +31,7 @@ def silu_attention(
     k: Float[Tensor, "B H S e"],
     v: Float[Tensor, "B H S f"],
     divisor: Float[Tensor, "#B 1 #T 1"],
-    allowed: Bool[Tensor, "#B 1 #T S"] | None = None,
+    allowed: Mask | None = None,
     *,
     bias: Bias | None = None,
     counted: Bool[Tensor, "B T"] | None = None,
@@ -69,7 +69,7 @@ def silu_attention_reference(
     k: Float[Tensor, "B H S e"],
     v: Float[Tensor, "B H S f"],
     divisor: Float[Tensor, "#B 1 #T 1"],
-    allowed: Bool[Tensor, "#B 1 #T S"],
+    allowed: Mask,
     *,
     bias: Tensor | None = None,
     counted: Bool[Tensor, "B T"],
@@ -84,7 +84,7 @@ def silu_weights(
     q: Float[Tensor, "B H T e"],
     k: Float[Tensor, "B H S e"],
     divisor: Float[Tensor, "#B 1 #T 1"],
-    allowed: Bool[Tensor, "#B 1 #T S"],
+    allowed: Mask,
     bias: Tensor | None = None,
 ) -> Float[Tensor, "B H T S"]:
     """The weights A in full, zero where the mask hides."""

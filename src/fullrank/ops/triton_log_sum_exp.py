@@ -26,8 +26,7 @@ from fullrank.ops.triton_blocks import LOG2_E, put_rows, rows_of
 
 BITS = LOG2_E.value
 PROGRAMS = 512
-"""Programs that keep a large GPU busy; fewer blocks than this are cut along what each of them sums
-over."""
+"""Programs that keep a large GPU busy; fewer blocks than this are cut along their sums."""
 
 
 @triton.jit

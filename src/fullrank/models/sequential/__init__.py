@@ -91,11 +91,9 @@ class Requirement:
     """A condition on the assembled model, and the sentence for a model that does not meet it."""
 
     holds: Callable[[Any], bool]
-    """Whether a `RecommenderModel` meets it, whose parts are built and whose penalties are not
-    attached yet."""
+    """Whether a `RecommenderModel` meets it; its parts are built, its penalties not attached yet."""
     sentence: str
-    """With `{part}` for the kind of the part that requires it, and `{spec}` for the settings of the
-    model."""
+    """With `{part}` for the kind of the part that requires it, and `{spec}` for the model's settings."""
     code: str
 
 

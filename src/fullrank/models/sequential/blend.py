@@ -73,8 +73,7 @@ class Member:
     name: str
     model: Any
     how: Mapping[str, Any]
-    """Keywords of `inference.recommend.rank` that its lists are made with, such as the budget of
-    its reasoner."""
+    """Keywords of `inference.recommend.rank` for its lists, such as its reasoner's budget."""
 
 
 @dataclass(frozen=True)

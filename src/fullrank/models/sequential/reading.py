@@ -117,8 +117,7 @@ def event_places(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
 def note_attentions(model: Model, inputs: list[AttentionInput]) -> list[RemovableHandle]:
     """Hooks that append the input of each attention to `inputs` from now on; call `remove()` of each when done.
 
-    Only what runs in the thread that called this is noted: others may be answering from the same
-    model.
+    Only the thread that called this is followed: others may be answering from the same model.
     """
     owner = threading.get_ident()
 

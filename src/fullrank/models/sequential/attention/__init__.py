@@ -27,13 +27,12 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models import Flops
 from fullrank.models.sequential import start_small
+from fullrank.ops.attention import Mask as Mask
 from fullrank.ops.model_cost import forward_flops
 
 Memory = tuple[Tensor, Tensor]
 """Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S,
 e]."""
-Mask = Bool[Tensor, "#B 1 #T S"]
-"""True where a query may look."""
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values by head, [B, H, T, e] each."""
 WithColumns = tuple[Float[Tensor, "B T D"], ColumnSums]

@@ -63,12 +63,11 @@ class FDSAEncoder(Encoder):
         start_small(self)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
-        ids, features = self.ids(x[..., : self.cut], batch), self.features(x[..., self.cut :], batch)
+        ids, features = (encoder(x[..., part], batch) for encoder, part in self.streams())
         return self._joined(x, ids, features)
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
-        ids, first = self.ids.start(x[..., : self.cut], batch)
-        features, second = self.features.start(x[..., self.cut :], batch)
+        (ids, first), (features, second) = (encoder.start(x[..., part], batch) for encoder, part in self.streams())
         return self._joined(x, ids, features), Cache((*first.layers, *second.layers), batch)
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
@@ -83,7 +82,7 @@ class FDSAEncoder(Encoder):
         return replace(cache, layers=layers)
 
     def streams(self) -> tuple[tuple[Encoder, slice], ...]:
-        """Each encoder with the places of a vector that it reads."""
+        """Each encoder with the part of a vector that it reads."""
         return (self.ids, slice(self.cut)), (self.features, slice(self.cut, None))
 
     def _joined(self, x: Tensor, ids: States, features: States) -> States:

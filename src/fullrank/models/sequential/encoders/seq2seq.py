@@ -141,7 +141,7 @@ class Seq2SeqEncoder(Encoder):
         # the last token of the history, whose place is the first token's, and those of the answer
         at = (batch.history - 1).clamp_min(0)[:, None] + torch.arange(batch.answer + 1, device=x.device)
         places = at.clamp_max(x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[2])
-        decoded = self._decoded(x.gather(1, places)[:, 1:], source.tokens, batch, batch.captures)
+        decoded = self._decoded(x.gather(1, places)[:, 1:], source.tokens, batch)
         return replace(source, tokens=source.tokens.scatter(1, places, decoded.to(source.tokens.dtype)))
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
@@ -159,16 +159,16 @@ class Seq2SeqEncoder(Encoder):
         return self.norm_output(x), cache.grown(tuple(layers))
 
     def _decoded(
-        self, answer: Float[Tensor, "B S D"], history: Float[Tensor, "B T D"], batch: Batch, captures: Captures | None
+        self, answer: Float[Tensor, "B S D"], history: Float[Tensor, "B T D"], batch: Batch
     ) -> Float[Tensor, "B n D"]:
         """The decoder's states of its first token and of those of the answer."""
         x = self.drop(torch.cat([self.first.expand(len(answer), 1, -1), answer], 1))
-        inputs = replace(_decoder_batch(len(x), x.shape[1], batch), captures=captures)
+        inputs = replace(_decoder_batch(len(x), x.shape[1], batch), captures=batch.captures)
         valid = torch.arange(history.shape[1], device=x.device) < batch.history[:, None]
         for block in self._blocks():
             seen = block.cross.remember(history)
-            if captures is not None and captures.memory is not None:
-                captures.memory[block.cross] = seen
+            if batch.captures is not None and batch.captures.memory is not None:
+                batch.captures.memory[block.cross] = seen
             x = block.decode(x, inputs, seen, valid)
         return self.norm_output(x)
 

@@ -37,8 +37,7 @@ class CodeScorer:
     """Satisfies `models.Scorer`, for existing items alone. A block takes users x items of memory, whatever K is."""
 
     levels: Float[Tensor, "N B"]
-    """Scores of every code of every level, one level below the other; users side by side. Larger is
-    better."""
+    """Scores of every code of every level, one level below the other, users side by side."""
     sizes: tuple[int, ...]
     """Codes of each level; their sum is N."""
     rows: Int[Tensor, "V K"]

@@ -256,19 +256,19 @@ class Text(ItemsSpec):
 
     def _has_tokens(self, catalog: Catalog) -> bool:
         """Whether these are the items of a run with such items."""
-        return self._columns <= set(catalog.frame.columns) and catalog.frame[TOKENISER].dtype == pl.Binary
+        return set(self._columns) <= set(catalog.frame.columns) and catalog.frame[TOKENISER].dtype == pl.Binary
 
     @property
-    def _columns(self) -> set[str]:
+    def _columns(self) -> tuple[str, ...]:
         """Columns of the item table that a run with such items has."""
-        return {TOKENISER, TOKENISER_SIZE, *(field.tokens_column for field in self.fields)}
+        return TOKENISER, TOKENISER_SIZE, *(field.tokens_column for field in self.fields)
 
     def _texts(self, catalog: Catalog) -> dict[TextField, pl.Series]:
         """Words of each field of each item.
 
         Raises `UserError` for names that are taken, and where there is no text.
         """
-        catalog.require_free(TOKENISER, TOKENISER_SIZE, *(field.tokens_column for field in self.fields))
+        catalog.require_free(*self._columns)
         if not self._present(catalog):  # else the text would be what stands for none, of all items
             _strings(self.fields[0], catalog)
         return {field: text_of(field, catalog) for field in self.fields}

@@ -190,7 +190,7 @@ class Reasoner(nn.Module, ABC):
         No step is h_0 alone; a step beyond those trained gets the last one's position vector.
         Raises `UserError` for more streams than were trained.
         """
-        history, reasoning = self._begun(x, batch, budget)
+        history, reasoning = self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))
         drawn = self.training and budget is None
         for _ in range(self.steps_in_training(batch) if drawn else (budget or AS_TRAINED).steps_of(self)):
             reasoning = self.advance(reasoning)
@@ -202,7 +202,7 @@ class Reasoner(nn.Module, ABC):
 
     def begin(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> ReasoningCache:
         """Read the history, once."""
-        return self._begun(x, batch, budget)[1]
+        return self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))[1]
 
     def select(self, reasoning: ReasoningCache, rows: Int[Tensor, "b"]) -> ReasoningCache:
         """Some of the rows."""
@@ -213,9 +213,6 @@ class Reasoner(nn.Module, ABC):
     def answered(self, reasoning: ReasoningCache) -> Float[Tensor, "B D"]:
         """The vector that items are searched with if reasoning stops now."""
         return self.answer(reasoning.states) if reasoning.taken else reasoning.states.start
-
-    def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, ReasoningCache]:
-        return self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))
 
     def _outputs(self, states: ReasoningStates) -> Outputs:
         steps = states.steps.shape[1]
