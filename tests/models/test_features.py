@@ -170,7 +170,7 @@ def test_values_have_their_own_vectors() -> None:
     reader = model.features
     assert reader is not None and batch.features is not None and batch.features.event is not None
     part, fields = reader.vectors["event"], batch.features.event
-    vectors = part(fields, reader._made(part, batch, batch.features, False), *batch.items.shape)
+    vectors = part(fields, reader._time_ids(part, batch, batch.features, of_answer=False), *batch.items.shape)
     assert vectors.shape == (*batch.items.shape, 5, 8)
     table, (slope, zero, none), starts = part.table, part.numbers, part.starts
     assert batch.times is not None

@@ -9,8 +9,8 @@ from fullrank.ops import focused_attention as room
 from fullrank.ops.focused_attention import (
     RowNorm,
     focused_attention,
-    focused_attention_noting,
     focused_attention_reference,
+    focused_attention_with_sums,
     focused_weights,
 )  # fmt: skip
 from tests.ops.alike import assert_alike, attention_case, kept_floats
@@ -53,7 +53,7 @@ def test_parity(sizes: tuple, norm: RowNorm, causal: bool, block: int) -> None:
         return counted(y), *sums
 
     def noting(*qkv: Tensor) -> tuple:
-        y, sums = focused_attention_noting(*qkv, FACTORS, valid, causal=causal, **settings)
+        y, sums = focused_attention_with_sums(*qkv, FACTORS, valid, causal=causal, **settings)
         return counted(y), *sums
 
     assert_alike(noting, reference, *qkv, rtol=1e-4, atol=1e-4)
@@ -109,7 +109,7 @@ def test_the_fused_path_makes_no_weights(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(room, "_maps", refused)
     *qkv, valid = case(2, 2, 9, 3, 4)
     focused_attention(*qkv, FACTORS)
-    focused_attention_noting(*qkv, FACTORS, valid, causal=True)
+    focused_attention_with_sums(*qkv, FACTORS, valid, causal=True)
     for how in (*({"norm": norm} for norm in NORMS[1:]), {"dropout": 0.1}):
         with pytest.raises(AssertionError, match="made"):
             focused_attention(*qkv, FACTORS, **how)

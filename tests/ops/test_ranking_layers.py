@@ -15,8 +15,8 @@ from fullrank.ops.ranking_layers import (
     cross_reference,
     draws,
     dropout,
-    is_kept,
-    kept_share,
+    keep_mask,
+    keep_probability,
     norm_relu_dropout,
     norm_relu_dropout_reference,
 )
@@ -30,7 +30,7 @@ def test_it_keeps_its_share_and_the_sum(p: float) -> None:
     out = dropout(x, p)
     kept = out.detach() != 0
     assert abs(kept.float().mean() - (1 - p)) < 4 * (p * (1 - p) / x.numel()) ** 0.5
-    assert torch.equal(out.detach(), kept / torch.tensor(kept_share(p)))
+    assert torch.equal(out.detach(), kept / torch.tensor(keep_probability(p)))
     (gradient,) = torch.autograd.grad(out.sum(), x)
     assert torch.equal(gradient, out.detach())
 
@@ -39,8 +39,8 @@ def test_it_keeps_its_share_and_the_sum(p: float) -> None:
 def test_the_share_is_exactly_that_of_all_draws(p: float) -> None:
     """Over each of the 2^16 values that a draw may have; never all of them and never none."""
     every = torch.arange(-STEPS // 2, STEPS // 2, dtype=torch.int16)
-    share = is_kept(every, kept_share(p), torch.empty(STEPS)).mean().item()
-    assert share == kept_share(p) and 0 < share < 1 and abs(share - (1 - p)) <= 1 / STEPS
+    share = keep_mask(every, keep_probability(p), torch.empty(STEPS)).mean().item()
+    assert share == keep_probability(p) and 0 < share < 1 and abs(share - (1 - p)) <= 1 / STEPS
 
 
 def test_draws_are_even_and_know_nothing_of_each_other() -> None:

@@ -207,7 +207,7 @@ def sharded_top_k(scorer: ShardedScorer, k: int, *, filters: BatchFilter | None 
     between them is k scores and ids of a user, not the scores of a block. Raises `UserError` as `top_k` does.
     """
     shard = scorer.shard
-    found = top_k(scorer.own, k, filters=filters, block=block, first=shard.low)
+    found = top_k(scorer.local, k, filters=filters, block=block, first=shard.low)
     whole = []
     for part in found:
         parts = [torch.empty_like(part) for _ in range(shard.world)]

@@ -1,7 +1,7 @@
 """Models, plain PyTorch: sequential recommenders (histories to items), ranking models (impressions to clicks).
 
-Here stand their contracts: what an encoder returns, what a training step holds, what a recommender owes its callers.
-Letters of shapes stand in `data/batch.py`, which has the batch.
+Here stand their contracts: what an encoder returns, what a training step holds, what a recommender
+owes its callers. Letters of shapes stand in `data/batch.py`, which has the batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Captures
 
 Flops = dict[str, int | None]
-"""FLOPs of one forward pass by component, in the order of computing; None for one that does not say."""
+"""FLOPs of one forward pass by component, in the order of computing; None where uncounted."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ReasoningStates:
 
 @dataclass(frozen=True)
 class States:
-    """What an encoder returns."""
+    """The states that an encoder returns."""
 
     tokens: Float[Tensor, "B T D"]
     layers: tuple[Float[Tensor, "B T D"], ...] = ()
@@ -44,17 +44,15 @@ class States:
     blocks: tuple[torch.nn.Module, ...] = ()
     """The blocks passed through, in order."""
     outputs: Mapping[str, Float[Tensor, "B D"]] = field(default_factory=dict)
-    """Named answers of a reasoner; empty for a plain encoder.
-
-    `trained` is what the loss reads, `answer` what is searched with, and `step_0` .. `step_S` what would be answered
-    after that many steps (`step_0` is h_0, `step_S` equals `answer`).
-    """
+    """Named answers of a reasoner; empty for a plain encoder.  `trained` is what the loss reads,
+    `answer` what items are searched with, and `step_0` .. `step_S` are the answers after that many
+    steps (`step_0` is h_0, `step_S` equals `answer`)."""
     reasoning: ReasoningStates | None = None
     """The states of a reasoner's steps; None for a plain encoder."""
 
 
 def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
-    """The state of each row's last valid event, before any answer (of an empty row: its first place)."""
+    """The state of each row's last valid event, before any answer (of an empty row: its first position)."""
     at = (batch.history - 1).clamp_min(0)[:, None, None].expand(-1, 1, tokens.shape[-1])
     return tokens.gather(1, at)[:, 0]
 
@@ -88,9 +86,10 @@ class Queries:
     counted_as: str | None = None
     """The task's group that has as many queries, where this one is not the task's own."""
     items: Int[Tensor, "M"] | None = None
-    """The items that are sought, where the targets are parts of them (codes); None where the targets are the items."""
+    """The items that are sought, where the targets are parts of them (codes); None where the
+    targets are the items."""
     times: Int[Tensor, "M"] | None = None
-    """When the event happened that each query is to find, where the batch has times; of training alone."""
+    """When the event that each query seeks happened: in training alone, where the batch has times."""
 
     @property
     def sought(self) -> Int[Tensor, "M"]:
@@ -98,9 +97,9 @@ class Queries:
         return self.targets if self.items is None else self.items
 
     def first(self, rows: int) -> Queries:
-        """Those of the first rows; queries stand in order of their rows."""
+        """The queries of the first rows; queries stand in order of their rows."""
         count = int((self.rows < rows).sum())
-        shorter: dict[str, Any] = {name: of[:count] for name, of in vars(self).items() if isinstance(of, Tensor)}
+        shorter: dict[str, Any] = {name: x[:count] for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **shorter)
 
 
@@ -131,9 +130,9 @@ class Step:
     queries: QueryGroups
     records: Mapping[str, Record] = field(default_factory=dict)
     captures: Captures | None = None
-    """What the modules kept of this step, where a penalty needs it."""
+    """Tensors that the modules captured in this step, where a penalty needs them."""
     inputs: Batch | None = None
-    """What the encoder was given of the batch: lengths and positions of `states.tokens`."""
+    """The batch as the encoder read it: lengths and positions of `states.tokens`."""
     first_view_only: bool = False
     """Whether the loss reads the first view of the rows alone."""
 
@@ -181,16 +180,16 @@ class Model(ABC):
     allows_empty: bool = False
     """Whether it recommends to a user without any event."""
     reads_times: bool = False
-    """Whether it needs `Batch.times`: it is then given them everywhere, and never otherwise."""
+    """Whether it needs `Batch.times`: every caller then provides them, and none otherwise."""
     reads_users: bool = False
     """Whether it reads `Batch.user_keys`."""
     reads_features: Mapping[str, tuple[str, ...]] | None = None
-    """Names of the features that it reads in `Batch.features`, those made of times too, by role (event, request, user);
-    None where it reads none."""
+    """Names of the features that it reads in `Batch.features`, those made of times too, by role
+    (event, request, user); None where it reads none."""
 
     @property
     def reasoner(self) -> Any | None:
-        """What takes latent steps before the answer (`reasoning.Reasoner`); None where nothing does."""
+        """The part that takes latent steps before the answer (`reasoning.Reasoner`); None without one."""
         return None
 
     def row_parameters(self) -> list[torch.nn.Parameter]:
@@ -203,14 +202,20 @@ class Model(ABC):
 
     @abstractmethod
     def answer(self, batch: Batch) -> Scorer:
-        """The scores of all items for each history. A model that has an item index takes `index` and `budget` too."""
+        """The scores of all items for each history.
+
+        A model that has an item index takes `index` and `budget` too.
+        """
 
     def index_items(self) -> Any | None:
-        """Item vectors, made once for many answers and given to `answer` as `index`; None for a model without them."""
+        """Item vectors, made once for many answers and passed to `answer` as `index`; None for a model without them."""
         return None
 
     def similar(self, items: Int[Tensor, "B"], index: Any | None = None) -> Scorer:
-        """How alike every item is to each of these. Raises `UserError` for a model that cannot say."""
+        """How alike every item is to each of these.
+
+        Raises `UserError` for a model that cannot say.
+        """
         raise UserError(
             "this model has no vectors of items, so none are similar: take one that reads histories",
             code="no-item-similarity",

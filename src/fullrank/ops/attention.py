@@ -1,13 +1,15 @@
 """Steps that several attentions share: PyTorch's fused one, blocks of queries, and streams behind one prefix.
 
-Fused attention is in fp32 under autocast on a CPU too: its blocks in bf16 take up to eight times as long.
+Fused attention is in fp32 under autocast on a CPU too: its blocks in bf16 take up to eight times as
+long.
 
 One block of queries at a time: what a block makes is computed again in the backward pass, not kept.
 
-P isolated streams of queries against one shared prefix and each stream's own few tokens, without copying the prefix.
-The streams of a row are P queries on the same prefix keys [B, H, T, e]; the S keys of each stream are apart. Only the
-scores are joined, [B, H, P, T + S]. Heads are taken one at a time: a head's keys are a strided view of the projection,
-which a batched product reads in place, while one product over rows and heads would first make them contiguous.
+P isolated streams of queries against one shared prefix and each stream's own few tokens, without
+copying the prefix. The streams of a row are P queries on the same prefix keys [B, H, T, e]; the S
+keys of each stream are apart. Only the scores are joined, [B, H, P, T + S]. Heads are taken one at
+a time: a head's keys are a strided view of the projection, which a batched product reads in place,
+while one product over rows and heads would first make them contiguous.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ def fused_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=allowed is None, dropout_p=dropout)
 
 
+Mask = Bool[Tensor, "#B 1 #T S"]
+"""True where a query may look."""
 Sums = tuple[Tensor, Tensor]
 """How much each key received and each query gave."""
 BLOCK = 128
@@ -45,32 +49,26 @@ BLOCK = 128
 def in_blocks(
     part: Callable[[int, int], tuple[Tensor, Sums | None]], queries: int, block: int
 ) -> tuple[Tensor, Sums | None]:
-    """What `part(low, high)` makes of queries low .. high - 1, of all blocks together: outputs, and sums if wanted.
+    """Join `part(low, high)`, an attention of queries low .. high - 1, over all blocks: outputs, and sums if wanted.
 
-    Of one block everything is kept; of several, no matrix of queries x keys outlives its block.
+    A single block keeps everything for the backward pass; of several, no matrix of queries x keys
+    outlives its own.
     """
     if torch.compiler.is_exporting():  # the number of queries is a symbol then, which cannot be cut
         return part(0, queries)
     edges = range(0, queries, block)
-    again = len(edges) > 1 and torch.is_grad_enabled()
-    outputs: list[Tensor] = []
-    sums: list[Sums] = []
-    for low in edges:
-        at = low, min(low + block, queries)
-        y, noted = checkpoint(part, *at, use_reentrant=False) if again else part(*at)
-        outputs.append(y)
-        if noted is not None:
-            sums.append(noted)
-    whole = torch.cat(outputs, 2)
-    if not sums:
-        return whole, None
+    recompute = len(edges) > 1 and torch.is_grad_enabled()
+    bounds = [(low, min(low + block, queries)) for low in edges]
+    blocks = [checkpoint(part, *at, use_reentrant=False) if recompute else part(*at) for at in bounds]
+    outputs, sums = zip(*blocks, strict=True)
+    y = torch.cat(outputs, 2)
+    if sums[0] is None:
+        return y, None
     columns, rows = zip(*sums, strict=True)
-    return whole, (torch.stack(columns).sum(0), torch.cat(rows, 2))
+    return y, (torch.stack(columns).sum(0), torch.cat(rows, 2))
 
 
-def seen_keys(
-    allowed: Bool[Tensor, "#B 1 #T S"] | None, low: int, high: int, device: torch.device
-) -> Bool[Tensor, "#B 1 #m n"]:
+def seen_keys(allowed: Mask | None, low: int, high: int, device: torch.device) -> Bool[Tensor, "#B 1 #m n"]:
     """Which keys the queries low .. high - 1 may see: without `allowed`, of 0 .. high - 1 those up to their own."""
     if allowed is not None:
         return query_rows(allowed, low, high)
@@ -78,38 +76,38 @@ def seen_keys(
 
 
 def query_rows(x: Tensor, low: int, high: int) -> Tensor:
-    """Its rows low .. high - 1, where it does not say the same of every row."""
+    """Rows low .. high - 1 of a tensor by query, [B, H, T, n]; one row that stands for all queries stays as it is."""
     return x if x.shape[2] == 1 else x[:, :, low:high]
 
 
 def stream_scores(
-    q: Float[Tensor, "B H P e"], k: Float[Tensor, "B H T e"], own: Float[Tensor, "B H P S e"]
+    q: Float[Tensor, "B H P e"], k: Float[Tensor, "B H T e"], stream: Float[Tensor, "B H P S e"]
 ) -> Float[Tensor, "B H P n"]:
     """q . k for every key that a stream may see: n = T + S, the prefix first."""
     prefix = torch.stack([torch.bmm(x, y.mT) for x, y in zip(q.unbind(1), k.unbind(1), strict=True)], 1)
-    return torch.cat([prefix, (q[:, :, :, None] * own).sum(-1)], -1)
+    return torch.cat([prefix, (q[:, :, :, None] * stream).sum(-1)], -1)
 
 
 def stream_mix(
-    weights: Float[Tensor, "B H P n"], v: Float[Tensor, "B H T f"], own: Float[Tensor, "B H P S f"]
+    weights: Float[Tensor, "B H P n"], v: Float[Tensor, "B H T f"], stream: Float[Tensor, "B H P S f"]
 ) -> Float[Tensor, "B H P f"]:
     """The values of the prefix and of each stream's own tokens, mixed by these weights."""
-    prefix, latent = weights.split([v.shape[2], own.shape[3]], -1)
+    prefix, latent = weights.split([v.shape[2], stream.shape[3]], -1)
     mixed = torch.stack([torch.bmm(x, y) for x, y in zip(prefix.unbind(1), v.unbind(1), strict=True)], 1)
-    return mixed + (latent[..., None] * own).sum(3)
+    return mixed + (latent[..., None] * stream).sum(3)
 
 
 def stream_scores_reference(
-    q: Float[Tensor, "B H P e"], k: Float[Tensor, "B H T e"], own: Float[Tensor, "B H P S e"]
+    q: Float[Tensor, "B H P e"], k: Float[Tensor, "B H T e"], stream: Float[Tensor, "B H P S e"]
 ) -> Float[Tensor, "B H P n"]:
-    """The reference, which copies the prefix for every stream."""
-    keys = torch.cat([k[:, :, None].expand(-1, -1, q.shape[2], -1, -1), own], 3)
+    """Compute `stream_scores` with a copy of the prefix for every stream: the reference."""
+    keys = torch.cat([k[:, :, None].expand(-1, -1, q.shape[2], -1, -1), stream], 3)
     return torch.einsum("bhpe,bhpne->bhpn", q, keys)
 
 
 def stream_mix_reference(
-    weights: Float[Tensor, "B H P n"], v: Float[Tensor, "B H T f"], own: Float[Tensor, "B H P S f"]
+    weights: Float[Tensor, "B H P n"], v: Float[Tensor, "B H T f"], stream: Float[Tensor, "B H P S f"]
 ) -> Float[Tensor, "B H P f"]:
-    """The reference, which copies the prefix for every stream."""
-    values = torch.cat([v[:, :, None].expand(-1, -1, weights.shape[2], -1, -1), own], 3)
+    """Compute `stream_mix` with a copy of the prefix for every stream: the reference."""
+    values = torch.cat([v[:, :, None].expand(-1, -1, weights.shape[2], -1, -1), stream], 3)
     return torch.einsum("bhpn,bhpnf->bhpf", weights, values)

@@ -1,13 +1,15 @@
 """`log_sum_exp` in bf16 on a CPU, as two runs of PyTorch's fused attention: scores never leave its blocks.
 
-Attention of the queries x over the items w, with the items as values too, gives in one walk the log-sum-exp of each row
-and its gradient, out_m = sum_v p_mv w_v. The gradient of the items is the attention of w over x with the scores
-lowered by each query's log-sum-exp, so that a weight is p_mv = exp(x_m . w_v - lse_m):
+Attention of the queries x over the items w, with the items as values too, gives in one walk the
+log-sum-exp of each row and its gradient, out_m = sum_v p_mv w_v. The gradient of the items is the
+attention of w over x with the scores lowered by each query's log-sum-exp, so that a weight is p_mv
+= exp(x_m . w_v - lse_m):
 
     dw_v = sum_m p_mv g_m x_m = exp(lse'_v) * attention(w, x, values=g x)_v,    lse'_v = log sum_m p_mv
 
-Products read bf16, which AMX tiles multiply and add in fp32; scores, exponentials and sums are fp32. Four products and
-two exponentials in a cache take less time than three and one through memory (benchmarks.train_sequence).
+Products read bf16, which AMX tiles multiply and add in fp32; scores, exponentials and sums are
+fp32. Four products and two exponentials in a cache take less time than three and one through memory
+(benchmarks.train_sequence).
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from torch.autograd.function import once_differentiable
 from fullrank.ops.kernels import errors_of, multiplies_bf16, trusted
 
 _attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""What `F.scaled_dot_product_attention` calls on a CPU; the public function gives no log-sum-exp."""
+"""Called by `F.scaled_dot_product_attention` on a CPU; the public function gives no log-sum-exp."""
 
 
 def attends(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this way is taken: bf16 on a CPU that multiplies it, where it has met the reference."""
+    """Whether to compute by attention: bf16 on a CPU that multiplies it, where the trial met the reference."""
     return (
         device.type == "cpu"
         and dtype == torch.bfloat16
@@ -39,15 +41,17 @@ def attends(device: torch.device, dtype: torch.dtype) -> bool:
 
 def attention_log_sum_exp(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Float[Tensor, "M"]:
     """log sum_v exp(x @ w.T) for every row, in fp32, from products in bf16."""
-    out: Tensor = _AttentionLogSumExp.apply(x, w)
-    return out
+    return _AttentionLogSumExp.apply(x, w)
 
 
 def log_sum_exp_errors(
-    function: Callable[[Tensor, Tensor], Tensor], device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...],
+    function: Callable[[Tensor, Tensor], Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
+    blocks: tuple[int, ...],
     sizes: tuple[int, int] = (67, 141),
-) -> dict[str, float]:  # fmt: skip
-    """How far values and gradients are from the reference, at odd sizes (rows, items) and a width in the block."""
+) -> dict[str, float]:
+    """Distances of values and gradients from the reference, at odd sizes (rows, items) and a width in the block."""
     generator = torch.Generator().manual_seed(sum(sizes))
     width = blocks[0] - 3
     x, w = (torch.randn(n, width, generator=generator).to(device, dtype) / width**0.25 for n in sizes)
@@ -64,8 +68,7 @@ class _AttentionLogSumExp(torch.autograd.Function):
         queries, items = (t.to(torch.bfloat16)[None, None] for t in (x, w))
         mean, lse = _attention(queries, items, items, scale=1.0)
         ctx.save_for_backward(queries, items, mean, lse)
-        whole: Tensor = lse[0, 0]
-        return whole
+        return lse[0, 0]
 
     @staticmethod
     @once_differentiable

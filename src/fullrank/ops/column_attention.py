@@ -1,11 +1,13 @@
 """Softmax attention that also says how much every key received, without the [T, T] weights ever existing at once.
 
-Column j of the weights A, summed over the valid queries, is c_j. A term f(c) has the derivative g_j = df/dc_j by every
-A_ij, whatever the query i, so its gradient enters attention's own backward pass as d A_ij += g_j: SPRINT's Eq. 4.3
-needs no more than that, and leaves it as future work. Queries are taken in blocks, and the backward pass makes the
-weights of a block again from the log-sum-exp: memory is O(T) per head.
+Column j of the weights A, summed over the valid queries, is c_j. A term f(c) has the derivative g_j
+= df/dc_j by every A_ij, whatever the query i, so its gradient enters attention's own backward pass
+as d A_ij += g_j: SPRINT's Eq. 4.3 needs no more than that, and leaves it as future work. Queries
+are taken in blocks, and the backward pass makes the weights of a block again from the log-sum-exp:
+memory is O(T) per head.
 
-On a CUDA device, without dropout, a Triton kernel takes its place (`ops/triton_column_attention.py`).
+On a CUDA device, without dropout, a Triton kernel takes its place
+(`ops/triton_column_attention.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ BLOCK = 128
 BLOCK_ELEMENTS = 1_000_000
 """Weights alive at once on a CPU (4 MB in fp32: they stay in its cache)."""
 GPU_ELEMENTS = 64_000_000
-"""The same on an accelerator (256 MB), where a launch costs more than memory. Not measured."""
+"""Weights alive at once on an accelerator (256 MB), where launches are dear. Not measured."""
 LOG2_E = math.log2(math.e)
+Attended = tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]
+"""Output, column sums over valid queries, and each query's log-sum-exp without gradient; sums in fp32."""
 
 
 def column_attention(
@@ -40,11 +44,11 @@ def column_attention(
     causal: bool,
     dropout: float = 0.0,
     dropped_columns: bool = False,
-) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
-    """Output, column sums over valid queries (fp32), and each query's log-sum-exp (fp32, without gradient).
+) -> Attended:
+    """Attend, and add up what each key received.
 
-    Rows are right-padded; what a padded query gets is unspecified. `dropout` is on the weights that make the output;
-    the sums are of the weights before it, or with `dropped_columns` after it.
+    Rows are right-padded; the output of a padded query is unspecified. `dropout` is on the weights
+    of the output; the sums are of the weights before it, or with `dropped_columns` after it.
     """
     if dropout == 0 and chosen_for_heads("triton_column_attention", q, v):
         return kernel("triton_column_attention")(q, k, v, valid, causal, product_dtype(q))
@@ -59,8 +63,8 @@ def blocked_column_attention(
     causal: bool,
     dropout: float = 0.0,
     dropped_columns: bool = False,
-) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
-    """The same, always in blocks of queries."""
+) -> Attended:
+    """Compute `column_attention` in blocks of queries, on any device and without a kernel."""
     seed = int(torch.randint(2**62, ())) if dropout > 0 else 0
     return _ColumnAttention.apply(q, k, v, valid, causal, dropout, seed, dropped_columns)
 
@@ -72,7 +76,7 @@ def column_attention_reference(
     valid: Bool[Tensor, "B T"],
     *,
     causal: bool,
-) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
+) -> Attended:
     """The reference: the definition as it reads, without dropout."""
     at = torch.arange(q.shape[2], device=q.device)
     # the first key is open to all, so that no query is left without
@@ -85,7 +89,7 @@ def column_attention_reference(
 
 @dataclass(frozen=True)
 class _Part:
-    """Some heads (of some users) and the block of queries that is attended at once."""
+    """A slice of heads (users x heads) and the block of queries that is attended at once."""
 
     heads: slice
     rows: slice
@@ -96,7 +100,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What both passes share. Users and heads are one axis N = B * H."""
+    """Mask, dropout and blocks, as both passes read them. Users and heads are one axis N = B * H."""
 
     valid: Bool[Tensor, "N T"]
     causal: bool
@@ -127,12 +131,12 @@ class _Plan:
             closed[..., 0] = False
             scores.masked_fill_(closed, -math.inf)
 
-    def keep(self, like: Float[Tensor, "n t S"], part: _Part) -> Float[Tensor, "n t S"]:
-        """The dropout of a part: a function of its place, so that the backward pass finds it again."""
+    def dropout(self, like: Float[Tensor, "n t S"], part: _Part) -> Float[Tensor, "n t S"]:
+        """Dropout factors of a part, a function of its number, so that the backward pass draws them again."""
         generator = torch.Generator(like.device).manual_seed(self.seed + part.index)
         return torch.empty_like(like).bernoulli_(1 - self.drop, generator=generator).div_(1 - self.drop)
 
-    def asks(self, part: _Part) -> Float[Tensor, "n t 1"]:
+    def counted(self, part: _Part) -> Float[Tensor, "n t 1"]:
         """1 for a valid query, 0 for a padded one."""
         return self.valid[part.heads, part.rows, None].float()
 
@@ -161,55 +165,61 @@ class _ColumnAttention(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         shape = d_out.shape
         d_out, d_columns = d_out.float().flatten(0, 1).contiguous(), d_columns.flatten(0, 1)
-        found = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        gradients = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.plan.parts():
-                _differentiate(ctx.plan, part, (q, k, v, out, lse), (d_out, d_columns), found)
-        dq, dk, dv = (x.view(*shape[:3], x.shape[-1]).to(ctx.dtype) for x in found)
+                _differentiate(ctx.plan, part, (q, k, v, out, lse), (d_out, d_columns), gradients)
+        dq, dk, dv = (x.view(*shape[:3], x.shape[-1]).to(ctx.dtype) for x in gradients)
         return dq, dk, dv, None, None, None, None, None
 
 
-def _attend(plan: _Plan, part: _Part, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> None:
-    """Scores are kept in bits (times log2 e): the CPU's exp2 takes a third of the time of its exp."""
-    (q, k, v), (out, columns, lse) = given, made
+def _attend(plan: _Plan, part: _Part, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+    """Attend one part and write it into `outputs`: output, column sums and log-sum-exps.
+
+    Scores are in bits (times log2 e): the CPU's exp2 takes a third of the time of its exp.
+    """
+    (q, k, v), (out, columns, lse) = inputs, outputs
     n, rows, keys = part.heads, part.rows, slice(0, part.end)
     mass = torch.bmm(q[n, rows] * (LOG2_E / q.shape[-1] ** 0.5), k[n, keys].mT)
     plan.hide(mass, part)
     top = mass.amax(-1, keepdim=True)
     total = mass.sub_(top).exp2_().sum(-1, keepdim=True)
     lse[n, rows] = (top + total.log2())[..., 0]
-    share = plan.asks(part) / total
+    share = plan.counted(part) / total
     if plan.drop == 0:
         columns[n, keys] += torch.bmm(share.mT, mass)[:, 0]
     else:
-        kept = mass * plan.keep(mass, part)
-        columns[n, keys] += torch.bmm(share.mT, kept if plan.dropped else mass)[:, 0]
-        mass = kept
+        dropped = mass * plan.dropout(mass, part)
+        columns[n, keys] += torch.bmm(share.mT, dropped if plan.dropped else mass)[:, 0]
+        mass = dropped
     out[n, rows] = torch.bmm(mass, v[n, keys]).div_(total)
 
 
 def _differentiate(
-    plan: _Plan, part: _Part, kept: tuple[Tensor, ...], upstream: tuple[Tensor, Tensor], found: tuple[Tensor, ...]
+    plan: _Plan, part: _Part, saved: tuple[Tensor, ...], upstream: tuple[Tensor, Tensor], gradients: tuple[Tensor, ...]
 ) -> None:
-    """d A = d_out v^T + g for valid queries; d S = A (d A - sum_j A d A), and that sum is d_out . out + A g."""
-    (q, k, v, out, lse), (dq, dk, dv) = kept, found
+    """Write a part's rows of d q and add its share to d k and d v.
+
+    d A = d_out v^T + g for valid queries; d S = A (d A - sum_j A d A), that sum is d_out . out + A g.
+    """
+    (q, k, v, out, lse), (dq, dk, dv) = saved, gradients
     n, rows, keys = part.heads, part.rows, slice(0, part.end)
-    scale, asks = q.shape[-1] ** -0.5, plan.asks(part)
+    scale, counted = q.shape[-1] ** -0.5, plan.counted(part)
     d_out, pull = upstream[0][n, rows], upstream[1][n, keys, None]
     weights = torch.baddbmm(-lse[n, rows, None], q[n, rows] * (LOG2_E * scale), k[n, keys].mT)
     plan.hide(weights, part)
     weights.exp2_()
-    drop = plan.keep(weights, part) if plan.drop else None
+    drop = plan.dropout(weights, part) if plan.drop else None
     mixed = weights if drop is None else weights * drop
-    pulled = asks * torch.bmm(mixed if plan.dropped else weights, pull)
+    pulled = counted * torch.bmm(mixed if plan.dropped else weights, pull)
     mean = (d_out * out[n, rows]).sum(-1, keepdim=True) + pulled
-    wide_d, wide_v = torch.cat([d_out, asks], -1), torch.cat([v[n, keys], pull], -1)
+    wide_d, wide_v = torch.cat([d_out, counted], -1), torch.cat([v[n, keys], pull], -1)
     if drop is None:
         d_scores = torch.baddbmm(-mean, wide_d, wide_v.mT)
     elif plan.dropped:
         d_scores = torch.bmm(wide_d, wide_v.mT).mul_(drop).sub_(mean)
     else:
-        d_scores = torch.bmm(d_out, v[n, keys].mT).mul_(drop).sub_(mean).add_(asks * pull.mT)
+        d_scores = torch.bmm(d_out, v[n, keys].mT).mul_(drop).sub_(mean).add_(counted * pull.mT)
     d_scores.mul_(weights)
     torch.bmm(d_scores, k[n, keys], out=dq[n, rows]).mul_(scale)
     dk[n, keys].baddbmm_(d_scores.mT, q[n, rows], alpha=scale)

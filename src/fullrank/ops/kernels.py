@@ -1,8 +1,9 @@
 """When a Triton kernel takes the place of an op's own code: on a CUDA device, and once it has shown that it is right.
 
-A kernel is tried on small generated tensors the first time that a process meets its device, dtype and width: values
-and gradients have to be those of the op's reference. Where they are not, or the kernel does not compile, one warning
-says so and the op's own code goes on computing. The environment variable ``FULLRANK_TRITON=0`` leaves all kernels out.
+A kernel is tried on small generated tensors the first time that a process meets its device, dtype
+and width: values and gradients have to be those of the op's reference. Where they are not, or the
+kernel does not compile, one warning says so and the op's own code goes on computing. The
+environment variable ``FULLRANK_TRITON=0`` leaves all kernels out.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from fullrank.core.log import logger
 log = logger(__name__)
 
 NAMES = ("triton_log_sum_exp", "triton_column_attention", "triton_silu_attention")
-"""Triton kernels: each a function of the module of its name, with its trial ``NAME_errors`` beside it."""
+"""Triton kernels: each a function of the module of its name, beside its trial ``NAME_errors``."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Largest distance from the reference, as a share of the reference's largest entry."""
 LEAST_BLOCK = 16
 """Rows or columns of the smallest matrix product that a GPU's tensor cores take."""
 MOST_HEAD = {2: 128, 4: 64}
-"""Widest head that a kernel of attention takes, by the bytes of a number: blocks of them have to fit shared memory."""
+"""Widest head that a kernel of attention takes, by the bytes of a number: blocks of them have to
+fit shared memory."""
 AMPERE = (8, 0)
 """The oldest compute capability whose tensor cores multiply bf16."""
 
@@ -53,19 +55,17 @@ def chosen_for_heads(name: str, q: Tensor, v: Tensor) -> bool:
 
 @cache
 def kernel(name: str) -> Callable[..., Any]:
-    """The function. torch.compile looks no further into it."""
-    function: Callable[..., Any] = getattr(_module(name), name)
-    return torch.compiler.disable(function)
+    """The kernel's function, into which torch.compile does not look."""
+    return torch.compiler.disable(getattr(_module(name), name))
 
 
 def trial(name: str) -> Callable[..., dict[str, float]]:
     """The function ``NAME_errors(device, dtype, blocks, sizes)``: how far the kernel is from its reference."""
-    found: Callable[..., dict[str, float]] = getattr(_module(name), f"{name}_errors")
-    return found
+    return getattr(_module(name), f"{name}_errors")
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """What matrix products of this tensor are made in: autocast's dtype where it is on, else the tensor's own."""
+    """The dtype of matrix products of this tensor: autocast's where it is on, else the tensor's own."""
     kind = x.device.type
     if kind == "meta":  # shapes alone, where FLOPs are counted: autocast does not know the device
         return x.dtype
@@ -86,10 +86,8 @@ def multiplies_bf16(device: torch.device) -> bool:
 
 @cache
 def _processor() -> dict[str, Any]:
-    """The processor's flags and caches; none from a PyTorch that does not tell them."""
-    tell = getattr(torch.cpu, "get_capabilities", dict)
-    flags: dict[str, Any] = tell()
-    return flags
+    """The processor's flags and caches; none from a PyTorch that cannot read them."""
+    return getattr(torch.cpu, "get_capabilities", dict)()
 
 
 def block_of(width: int) -> int:
@@ -103,8 +101,8 @@ def interpreting() -> bool:
 
 
 def triton_dtype(dtype: torch.dtype) -> Any:
-    """Triton's name of what matrix products read. The interpreter multiplies the bits of bf16 as integers, so there
-    they are widened first."""
+    """Triton's name of what matrix products read. The interpreter multiplies the bits of bf16 as
+    integers, so there they are widened first."""
     import triton.language as tl
 
     names = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -121,9 +119,10 @@ def trusted(name: str, device: torch.device, dtype: torch.dtype, blocks: tuple[i
     except Exception as error:  # whatever a compiler or a driver raises: the op has code that needs neither
         log.warning("the kernel %s does not run here, so the op's own code does: %s", name, error)
         return False
-    wrong = {what: apart for what, apart in errors.items() if not apart <= TOLERANCE[dtype]}  # a NaN is wrong too
-    for what, apart in wrong.items():
-        log.warning("the kernel %s is off by %.2g in its %s: the op's own code computes", name, apart, what)
+    # not `>`: a NaN is wrong too
+    wrong = {output: distance for output, distance in errors.items() if not distance <= TOLERANCE[dtype]}
+    for output, distance in wrong.items():
+        log.warning("the kernel %s is off by %.2g in its %s: the op's own code computes", name, distance, output)
     return not wrong
 
 
@@ -135,20 +134,24 @@ def errors_of(
 ) -> dict[str, float]:
     """Distance of each output, and of each input's gradient of a weighted sum of the outputs, from the reference's.
 
-    The reference gets the same numbers in fp32. A distance is the largest absolute one, over the largest absolute entry
-    of the reference (or over one, where that is smaller than a thousandth).
+    The reference gets the same numbers in fp32. A distance is the largest absolute one, over the
+    largest absolute entry of the reference (or over one, where that is smaller than a thousandth).
     """
-    found, wanted = ([*_learned(f, x, seed)] for f, x in ((ours, inputs), (reference, [x.float() for x in inputs])))
+    computed, expected = (
+        _outputs_and_gradients(f, x, seed) for f, x in ((ours, inputs), (reference, [x.float() for x in inputs]))
+    )
     errors = {}
-    for at, (a, b) in enumerate(zip(found, wanted, strict=True)):
-        name = f"output {at}" if at < len(found) - len(inputs) else f"gradient {at - len(found) + len(inputs)}"
+    for at, (a, b) in enumerate(zip(computed, expected, strict=True)):
+        name = f"output {at}" if at < len(computed) - len(inputs) else f"gradient {at - len(computed) + len(inputs)}"
         if b.numel():
             scale = float(b.abs().max())
             errors[name] = float((a.float() - b).abs().max()) / (scale if scale > 1e-3 else 1.0)
     return errors
 
 
-def _learned(function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
+def _outputs_and_gradients(
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], seed: int
+) -> list[Tensor]:
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     outputs = function(*leaves)
     generator = torch.Generator().manual_seed(seed)
@@ -164,7 +167,7 @@ def _module(name: str) -> Any:
 
 @contextmanager
 def _full_products() -> Iterator[None]:
-    """The reference multiplies in fp32, whatever was allowed to be less."""
+    """Let the reference multiply in fp32, whatever was allowed to be less."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

@@ -1,12 +1,14 @@
 """log sum_v exp(x_m . w_v) over a whole catalogue, without the [M, V] scores ever existing at once.
 
-The derivative of the log-sum-exp is the softmax, which the forward pass has at hand: it makes both gradients while a
-chunk of scores is still in cache, so an exact softmax costs three matrix products (scores, d x, d w) and one
-exponential. The gradients are made for a weight of one per row; a backward pass whose upstream gradient is the same
-for every row scales them, any other recomputes the chunks with its own weights.
+The derivative of the log-sum-exp is the softmax, which the forward pass has at hand: it makes both
+gradients while a chunk of scores is still in cache, so an exact softmax costs three matrix products
+(scores, d x, d w) and one exponential. The gradients are made for a weight of one per row; a
+backward pass whose upstream gradient is the same for every row scales them, any other recomputes
+the chunks with its own weights.
 
-On a CUDA device half precision takes the Triton kernel (`ops/triton_log_sum_exp.py`), on a CPU with AMX bf16 takes
-PyTorch's fused attention (`ops/attention_log_sum_exp.py`): no chunk is in memory there. In fp32 chunks stay.
+On a CUDA device half precision takes the Triton kernel (`ops/triton_log_sum_exp.py`), on a CPU with
+AMX bf16 takes PyTorch's fused attention (`ops/attention_log_sum_exp.py`): no chunk is in memory
+there. In fp32 chunks stay.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from fullrank.ops.attention_log_sum_exp import attends, attention_log_sum_exp
 from fullrank.ops.kernels import chosen, kernel, product_dtype
 
 CHUNK_ELEMENTS = 1_500_000
-"""Scores alive at once (6 MB in fp32): measured best between 1 and 3 million on CPUs with a few MB of cache."""
+"""Scores alive at once (6 MB in fp32): best between 1 and 3 million on CPUs with a few MB of cache."""
 MOST_WIDTH = 256
 """Widest vectors that the kernel takes: a block of them with its sum has to fit the registers."""
 LOG2_E = math.log2(math.e)
@@ -34,7 +36,8 @@ def log_sum_exp(
 ) -> Float[Tensor, "M"]:
     """log sum_v exp(x @ w.T) for every row, in fp32, in chunks of `chunk_elements` scores.
 
-    `ahead`: make gradients in the forward pass already. Not where the weights of rows are known to differ.
+    `ahead`: make gradients in the forward pass already. Not where the weights of rows are known to
+    differ.
     """
     dtype = product_dtype(x)
     if dtype.itemsize == 2 and len(x):
@@ -48,7 +51,7 @@ def log_sum_exp(
 def chunked_log_sum_exp(
     x: Float[Tensor, "M D"], w: Float[Tensor, "V D"], *, chunk_elements: int = CHUNK_ELEMENTS, ahead: bool = True
 ) -> Float[Tensor, "M"]:
-    """The same, always in chunks."""
+    """Compute `log_sum_exp` in chunks of queries, on any device and without a kernel."""
     return _LogSumExp.apply(x, w, rows_at_once(chunk_elements, len(w)), ahead and torch.is_grad_enabled())
 
 
@@ -76,9 +79,9 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        x, w, *made = ctx.saved_tensors
-        if made and len(upstream) and bool((upstream == upstream[0]).all()):
-            dx, dw = (gradient * upstream[0] for gradient in made)
+        x, w, *gradients = ctx.saved_tensors
+        if gradients and len(upstream) and bool((upstream == upstream[0]).all()):
+            dx, dw = (gradient * upstream[0] for gradient in gradients)
         else:
             with torch.autocast(x.device.type, enabled=False):
                 _, dx, dw = chunked_pass(x.to(ctx.dtype), w.to(ctx.dtype), upstream, ctx.rows, True)

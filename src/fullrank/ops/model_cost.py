@@ -1,14 +1,16 @@
 """The cost of a model before it is paid: FLOPs of its matrix products, and the memory that it takes.
 
-FLOPs are counted as torch's counter finds them, of shapes alone before anything runs, or of a real run. Two operations
-for each multiplication with its addition; element-wise work, norms, softmax and look-ups count nothing.
+FLOPs are counted as torch's counter finds them, of shapes alone before anything runs, or of a real
+run. Two operations for each multiplication with its addition; element-wise work, norms, softmax and
+look-ups count nothing.
 
     forward_flops(module, x)    # {"": 0, "up": 512, "down": 512}: nothing is computed, x is on the meta device
     counted(lambda: module(x))  # 1024, while it runs
 
-Models that are larger than the memory are refused before memory is taken for them. Counted are weights, and to train
-them gradients and the moments of the optimiser: by shapes alone, on torch's meta device. Activations come on top; they
-grow with the batch, and are not known before a step has run.
+Models that are larger than the memory are refused before memory is taken for them. Counted are
+weights, and to train them gradients and the moments of the optimiser: by shapes alone, on torch's
+meta device. Activations come on top; they grow with the batch, and are not known before a step has
+run.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ def counted(run: Callable[[], object]) -> int:
 def forward_flops(module: nn.Module, *inputs: object) -> dict[str, int] | None:
     """FLOPs of `module(*inputs)` by the path of the submodule that computes them, "" for the module's own.
 
-    Tensors of `inputs` are on the meta device; parameters and buffers take part as shapes, so nothing is copied or
-    computed. Every submodule that runs has an entry, in the order of entering, perhaps 0.
-    None, with a warning, where the module cannot run on shapes: it looks at values, or keeps tensors that are neither
-    parameters nor buffers.
+    Tensors of `inputs` are on the meta device; parameters and buffers take part as shapes, so
+    nothing is copied or computed. Every submodule that runs has an entry, in the order of entering,
+    perhaps 0. None, with a warning, where the module cannot run on shapes: it looks at values, or
+    keeps tensors that are neither parameters nor buffers.
     """
     # one dtype for all, since the count does not depend on it and a meta tensor of another does not multiply with it
     state = {
@@ -55,7 +57,7 @@ def forward_flops(module: nn.Module, *inputs: object) -> dict[str, int] | None:
         for name, x in [*module.named_parameters(), *module.named_buffers()]
     }
     paths = {part: path for path, part in module.named_modules()}
-    found: dict[str, int] = {}
+    flops: dict[str, int] = {}
     running: list[str] = []
     before = 0
 
@@ -64,13 +66,13 @@ def forward_flops(module: nn.Module, *inputs: object) -> dict[str, int] | None:
         nonlocal before
         now = int(counter.get_total_flops())
         if running:
-            found[running[-1]] += now - before
+            flops[running[-1]] += now - before
         before = now
 
     def enter(part: nn.Module, _: object) -> None:
         charge()
         running.append(paths[part])
-        found.setdefault(paths[part], 0)
+        flops.setdefault(paths[part], 0)
 
     def leave(*_: object) -> None:
         charge()
@@ -87,36 +89,37 @@ def forward_flops(module: nn.Module, *inputs: object) -> dict[str, int] | None:
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return flops
 
 
 def by_part(flops: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int]:
     """FLOPs by path, summed by the part that `names` gives the module or the nearest one around it.
 
-    A `*` stands for one element of a path, and in the name for what it is: `{"blocks.*": "block_*"}`. The name of `""`
-    (`other` without one) is for all other modules; it comes last, where it has any.
+    A `*` stands for one element of a path, and in the name for what it is: `{"blocks.*":
+    "block_*"}`. The name of `""` (`other` without one) is for all other modules; it comes last,
+    where it has any.
     """
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     rest = 0
     for path, count in flops.items():
         part = _part_of(path, names)
         if part is None:
             rest += count
         else:
-            found[part] = found.get(part, 0) + count
+            totals[part] = totals.get(part, 0) + count
     if rest:
         name = names.get("", "other")
-        found[name] = found.get(name, 0) + rest
-    return found
+        totals[name] = totals.get(name, 0) + rest
+    return totals
 
 
 def _part_of(path: str, names: Mapping[str, str]) -> str | None:
-    place = path.split(".")
-    for depth in range(len(place), 0, -1):
+    steps = path.split(".")
+    for depth in range(len(steps), 0, -1):
         for pattern, part in names.items():
             keys = pattern.split(".")
-            if pattern and len(keys) == depth and all(k in ("*", at) for k, at in zip(keys, place, strict=False)):
-                return part.replace("*", place[keys.index("*")]) if "*" in part else part
+            if pattern and len(keys) == depth and all(k in ("*", at) for k, at in zip(keys, steps, strict=False)):
+                return part.replace("*", steps[keys.index("*")]) if "*" in part else part
     return None
 
 
@@ -145,12 +148,14 @@ _MAKERS = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.ran
 def build_to_train(
     build: Callable[[], M], device: torch.device | str = "cpu", by_row: Callable[[M], list[nn.Parameter]] | None = None
 ) -> M:
-    """What `build` makes. Raises `UserError` with the size where training it needs more memory than `device` has free.
+    """Call `build`. Raises `UserError` where training its model needs more than the free memory of `device`.
 
-    `by_row` are its tables of which a step touches some rows, so that no gradient has their size. What `build` makes by
-    looking at values cannot be counted in advance: its weights alone are watched while they are made.
+    `by_row` are its tables of which a step touches some rows, so that no gradient has their size. A
+    model that `build` makes by looking at values cannot be counted in advance: its weights alone
+    are watched while they are made.
     """
-    free = _free(torch.device(device))
+    device = torch.device(device)
+    free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available_bytes()
     if free is None:
         return build()
     try:
@@ -162,7 +167,9 @@ def build_to_train(
         return build_within(build, free // TRAINED)
     if isinstance(shapes, nn.Module):
         rows = {id(p) for p in (by_row(shapes) if by_row is not None else [])}
-        needed = sum(_bytes(p) * _copies(p, rows) for p in shapes.parameters()) + sum(map(_bytes, shapes.buffers()))
+        needed = sum(map(_bytes, shapes.buffers()))
+        for p in shapes.parameters():
+            needed += _bytes(p) * (TRAINED - (id(p) in rows) if p.requires_grad else 1)
         if needed > free:
             count = sum(p.numel() for p in shapes.parameters())
             raise UserError(
@@ -174,13 +181,13 @@ def build_to_train(
 
 
 def build_within(build: Callable[[], M], most: int, what: str = "the model") -> M:
-    """What `build` makes. Raises `UserError` before its tensors take more than `most` bytes."""
+    """Call `build`. Raises `UserError` before its tensors take more than `most` bytes."""
     with _Within(most, what):
         return build()
 
 
 class _Within(TorchFunctionMode):
-    """Adds up what is asked for, before it is made."""
+    """Adds up the bytes of each tensor before torch makes it."""
 
     def __init__(self, most: int, what: str):
         super().__init__()
@@ -191,21 +198,13 @@ class _Within(TorchFunctionMode):
         if func in _MAKERS:
             sizes = kwargs.get("size", args[0] if args and isinstance(args[0], list | tuple) else args)
             width = kwargs.get("dtype") or torch.get_default_dtype()
-            self.left -= math.prod(int(one) for one in sizes) * width.itemsize
+            self.left -= math.prod(int(size) for size in sizes) * width.itemsize
             if self.left < 0:
                 raise UserError(
                     f"{self.what} takes more than {gibibytes(self.most)} of memory, which is all that it may; {REMEDY}",
                     code=CODE,
                 )
         return func(*args, **kwargs)
-
-
-def _copies(parameter: nn.Parameter, rows: set[int]) -> int:
-    return (TRAINED - (id(parameter) in rows)) if parameter.requires_grad else 1
-
-
-def _free(device: torch.device) -> int | None:
-    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available_bytes()
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -1,20 +1,22 @@
 """Layers of ranking models in fewer passes over memory: dropout, batch norm with ReLU, crosses, networks per token.
 
-Dropout on a CPU takes sixteen random bits a unit, where torch draws a double in one thread: a tenth of the seconds. The
-probability of being kept is the nearest multiple of 2^-16, and what is kept is divided by exactly that. Torch's
-generator gives the seed of each draw, so that draws have the place that it was set to; at one seed other units are
-dropped than by torch's own dropout, which other devices take.
+Dropout on a CPU takes sixteen random bits a unit, where torch draws a double in one thread: a tenth
+of the seconds. The probability of being kept is the nearest multiple of 2^-16, and what is kept is
+divided by exactly that. Torch's generator gives the seed of each draw, so that draws have the place
+that it was set to; at one seed other units are dropped than by torch's own dropout, which other
+devices take.
 
-Batch norm, ReLU and dropout one after the other walk seven times over tensors that no cache holds, and keep three of
-them. What they give says already where a gradient passes (it is 0 elsewhere), so only that and the norm's input are
-kept; ReLU and dropout run over a few rows at a time, while those are in the cache; and the factor of what dropout keeps
-is one of the norm's.
+Batch norm, ReLU and dropout one after the other walk seven times over tensors that no cache holds,
+and keep three of them. What they give says already where a gradient passes (it is 0 elsewhere), so
+only that and the norm's input are kept; ReLU and dropout run over a few rows at a time, while those
+are in the cache; and the factor of what dropout keeps is one of the norm's.
 
-A cross layer is y = x + first * (x W^T + b). Autograd multiplies twice for each factor of addcmul and adds the skip in
-a pass of its own; here the skip is the matrix product's third argument.
+A cross layer is y = x + first * (x W^T + b). Autograd multiplies twice for each factor of addcmul
+and adds the skip in a pass of its own; here the skip is the matrix product's third argument.
 
-A network per token is the same function with other weights on each of T tokens. A loop over tokens keeps one token's
-activations in cache: faster on a CPU. One batched product launches T times fewer kernels: faster on a GPU.
+A network per token is the same function with other weights on each of T tokens. A loop over tokens
+keeps one token's activations in cache: faster on a CPU. One batched product launches T times fewer
+kernels: faster on a GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ STEPS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """As `nn.Dropout`, with these draws."""
+    """`nn.Dropout` with this module's draws."""
 
     def __init__(self, p: float):
         super().__init__()
@@ -45,18 +47,18 @@ class Dropout(nn.Module):
 
 def dropout(x: Float[Tensor, "*n"], p: float) -> Float[Tensor, "*n"]:
     """0 with probability p, else x over the probability of being kept."""
-    if not p or not drawn_here(x):
+    if not p or not draws_here(x):
         return F.dropout(x, p)
-    kept = kept_share(p)
-    return x * is_kept(draws(x.shape), kept, torch.empty(x.shape, dtype=x.dtype)).div_(kept)
+    keep = keep_probability(p)
+    return x * keep_mask(draws(x.shape), keep, torch.empty(x.shape, dtype=x.dtype)).div_(keep)
 
 
-def drawn_here(x: Tensor) -> bool:
-    """Whether the draws of this tensor are ours."""
+def draws_here(x: Tensor) -> bool:
+    """Whether this module draws the dropout of this tensor, not torch."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def kept_share(p: float) -> float:
+def keep_probability(p: float) -> float:
     """The probability of being kept where p is to be dropped."""
     return min(max(round((1 - p) * STEPS), 1), STEPS - 1) / STEPS if p else 1.0
 
@@ -68,9 +70,9 @@ def draws(shape: Sequence[int]) -> Int16[Tensor, "*n"]:
     return torch.from_numpy(words.view(np.int16))[:count].view(tuple(shape))
 
 
-def is_kept(drawn: Int16[Tensor, "*n"], kept: float, out: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+def keep_mask(drawn: Int16[Tensor, "*n"], keep: float, out: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """`out`, filled with 1 where a unit is kept and 0 where it is not."""
-    return torch.lt(drawn, int(kept * STEPS) - STEPS // 2, out=out)
+    return torch.lt(drawn, int(keep * STEPS) - STEPS // 2, out=out)
 
 
 GRAIN = 1 << 15
@@ -78,18 +80,17 @@ GRAIN = 1 << 15
 
 
 def norm_relu_dropout(x: Float[Tensor, "B H"], norm: nn.BatchNorm1d, p: float) -> Float[Tensor, "B H"]:
-    """In training; `norm` keeps its moving averages as ever."""
-    if not drawn_here(x) or len(x) < 2:  # of one row, which the norm refuses, it says so
+    """Batch norm, ReLU and dropout at rate `p`, in training; `norm` updates its moving averages as ever."""
+    if not draws_here(x) or len(x) < 2:  # of one row, which the norm refuses, it says so
         return norm_relu_dropout_reference(x, norm, p)
     assert norm.num_batches_tracked is not None
     norm.num_batches_tracked.add_(1)
     averages = norm.running_mean, norm.running_var, norm.momentum, norm.eps
-    out: Tensor = _NormReluDropout.apply(x, norm.weight, norm.bias, averages, p)
-    return out
+    return _NormReluDropout.apply(x, norm.weight, norm.bias, averages, p)
 
 
 def norm_relu_dropout_reference(x: Float[Tensor, "B H"], norm: nn.BatchNorm1d, p: float) -> Float[Tensor, "B H"]:
-    """The same, one after the other."""
+    """Norm, ReLU and dropout one after the other: the reference."""
     return dropout(F.relu(norm(x)), p)
 
 
@@ -97,19 +98,19 @@ class _NormReluDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, averages: tuple[Any, ...], p: float) -> Tensor:
         running_mean, running_var, momentum, eps = averages
-        kept = kept_share(p)
-        factor = weight / kept
+        keep = keep_probability(p)
+        factor = weight / keep
         out, mean, deviation = torch.native_batch_norm(
-            x, factor, bias / kept, running_mean, running_var, True, momentum, eps
+            x, factor, bias / keep, running_mean, running_var, True, momentum, eps
         )
         if p:
             mask = torch.empty_like(_blocks(out)[0])
             for rows, drawn in zip(_blocks(out), _blocks(draws(out.shape)), strict=True):
-                rows.relu_().mul_(is_kept(drawn, kept, mask[: len(rows)]))
+                rows.relu_().mul_(keep_mask(drawn, keep, mask[: len(rows)]))
         else:
             out.relu_()
         ctx.save_for_backward(x, factor, mean, deviation, out)
-        ctx.kept, ctx.eps = kept, eps
+        ctx.kept, ctx.eps = keep, eps
         return out
 
     @staticmethod
@@ -124,7 +125,7 @@ class _NormReluDropout(torch.autograd.Function):
 
 
 def _blocks(x: Tensor) -> tuple[Tensor, ...]:
-    """A few rows at a time."""
+    """Split into blocks of rows that stay in the cache."""
     return x.split(max(1, GRAIN * torch.get_num_threads() // x.shape[1]))
 
 
@@ -134,14 +135,13 @@ def cross(
     """x + first * (x W^T + b)."""
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):  # torch refuses to be asked of meta tensors
         return cross_reference(first, x, weight, bias)
-    out: Tensor = _Cross.apply(first, x, weight, bias)
-    return out
+    return _Cross.apply(first, x, weight, bias)
 
 
 def cross_reference(
     first: Float[Tensor, "B W"], x: Float[Tensor, "B W"], weight: Float[Tensor, "W W"], bias: Float[Tensor, "W"]
 ) -> Float[Tensor, "B W"]:
-    """The same as it is written; also what mixed precision takes."""
+    """`cross` as it is written: the reference, and the layer of mixed precision."""
     return torch.addcmul(x, first, F.linear(x, weight, bias))
 
 
@@ -162,7 +162,8 @@ class _Cross(torch.autograd.Function):
 
 How = Literal["loop", "batched"]
 Network = Callable[..., Tensor]
-"""(x[..., B, D], *weights) -> [..., B, H]; with matrices [..., D, H] and biases [..., 1, H], built from `affine`."""
+"""(x[..., B, D], *weights) -> [..., B, H]; with matrices [..., D, H] and biases [..., 1, H], built
+from `affine`."""
 
 
 def per_token(
@@ -174,7 +175,7 @@ def per_token(
     if how == "batched":
         return network(x.transpose(0, 1), *weights).transpose(0, 1)
     each = zip(x.unbind(1), *(weight.unbind(0) for weight in weights), strict=True)
-    return torch.stack([network(*one) for one in each], 1)
+    return torch.stack([network(*token) for token in each], 1)
 
 
 def affine(x: Float[Tensor, "*T B D"], weight: Float[Tensor, "*T D H"], bias: Tensor | None) -> Float[Tensor, "*T B H"]:

@@ -1,14 +1,16 @@
 """A table whose rows several processes hold together: look-ups, pieces of the whole, and the log-sum-exp over all rows.
 
-Process r of W holds the rows r V / W .. (r + 1) V / W - 1. A look-up sends each distinct id to the process that holds
-its row and gets the vector back; the backward pass sends the gradients the same way, and each owner adds those of all
-processes in order of their rank. All processes call each function here together, as often and in the same order.
+Process r of W holds the rows r V / W .. (r + 1) V / W - 1. A look-up sends each distinct id to the
+process that holds its row and gets the vector back; the backward pass sends the gradients the same
+way, and each owner adds those of all processes in order of their rank. All processes call each
+function here together, as often and in the same order.
 
-log sum_v exp(x_m . w_v) is vocabulary parallel: every process sums over its own rows for the queries of all processes
-(`log_sum_exp.py`); the sums are put together by a maximum and a sum over processes, of one number per query each.
-Backward, a query's weight on a process is its upstream gradient times the share exp(own sum - whole sum) that these
-rows have; the queries' gradients are summed over processes, those of the rows stay where the rows are. The idea is that
-of Megatron-LM's parallel cross-entropy (arXiv:1909.08053, Sec. 3). Differs: there the queries are the same on every
+log sum_v exp(x_m . w_v) is vocabulary parallel: every process sums over its own rows for the
+queries of all processes (`log_sum_exp.py`); the sums are put together by a maximum and a sum over
+processes, of one number per query each. Backward, a query's weight on a process is its upstream
+gradient times the share exp(own sum - whole sum) that these rows have; the queries' gradients are
+summed over processes, those of the rows stay where the rows are. The idea is that of Megatron-LM's
+parallel cross-entropy (arXiv:1909.08053, Sec. 3). Differs: there the queries are the same on every
 process; here each has its own, which are gathered first.
 """
 
@@ -38,7 +40,8 @@ class RowShard:
     rank: int
     world: int
     group: Any = None
-    """The processes' own group (`torch.distributed`): its messages never meet those of DDP. None: the group of all."""
+    """The processes' own group (`torch.distributed`): its messages never meet those of DDP. None:
+    the group of all."""
 
     def bounds(self, rank: int) -> tuple[int, int]:
         """The first row of a process, and the one behind its last."""
@@ -56,95 +59,94 @@ class RowShard:
         return self.high - self.low
 
 
-def gather_rows(given: Shaped[Tensor, "n *d"], group: Any = None) -> tuple[Shaped[Tensor, "N *d"], slice]:
+def gather_rows(rows: Shaped[Tensor, "n *d"], group: Any = None) -> tuple[Shaped[Tensor, "N *d"], slice]:
     """The rows of every process behind each other, and where this process's own are among them; no gradient."""
-    count = torch.tensor([len(given)], device=given.device)
+    count = torch.tensor([len(rows)], device=rows.device)
     counts = [torch.zeros_like(count) for _ in range(dist.get_world_size(group))]
     dist.all_gather(counts, count, group=group)
-    sizes = [int(one) for one in counts]
-    padded = given.new_zeros(max(sizes), *given.shape[1:])
-    padded[: len(given)] = given
+    sizes = [int(size) for size in counts]
+    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    padded[: len(rows)] = rows
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded, group=group)
     start = sum(sizes[: dist.get_rank(group)])
-    return torch.cat([part[:n] for part, n in zip(parts, sizes, strict=True)]), slice(start, start + len(given))
+    return torch.cat([part[:n] for part, n in zip(parts, sizes, strict=True)]), slice(start, start + len(rows))
 
 
-def sharded_rows(own: Float[Tensor, "v D"], ids: Int[Tensor, "n"], shard: RowShard) -> Float[Tensor, "n D"]:
-    """The rows `ids` (distinct, rising) of the table of which `own` are this process's rows.
+def sharded_rows(held: Float[Tensor, "v D"], ids: Int[Tensor, "n"], shard: RowShard) -> Float[Tensor, "n D"]:
+    """The rows `ids` (distinct, rising) of the table of which `held` are this process's rows.
 
-    The gradient of `own` is sparse, and the mean over the processes of what each would have alone: DDP averages the
-    gradients of other parameters, and this one must have their scale.
+    The gradient of `held` is sparse, and the mean over the processes of what each would have alone:
+    DDP averages the gradients of other parameters, and this one must have their scale.
     """
-    found: Tensor = _Rows.apply(own, ids, shard)
-    return found
+    return _Rows.apply(held, ids, shard)
 
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own: Tensor, ids: Tensor, shard: RowShard) -> Tensor:
+    def forward(ctx: Any, held: Tensor, ids: Tensor, shard: RowShard) -> Tensor:
         edges = torch.tensor([shard.bounds(rank)[0] for rank in range(shard.world)] + [shard.size], device=ids.device)
         wanted = torch.searchsorted(ids, edges).diff()  # how many of the ids each process holds
-        asked = torch.empty_like(wanted)
-        dist.all_to_all_single(asked, wanted, group=shard.group)
-        ctx.asked, ctx.wanted, ctx.shard, ctx.size = asked.tolist(), wanted.tolist(), shard, own.shape
-        rows = _exchange(ids, ctx.asked, ctx.wanted, shard) - shard.low
+        requested = torch.empty_like(wanted)
+        dist.all_to_all_single(requested, wanted, group=shard.group)
+        ctx.requested, ctx.wanted, ctx.shard, ctx.size = requested.tolist(), wanted.tolist(), shard, held.shape
+        rows = _exchange(ids, ctx.requested, ctx.wanted, shard) - shard.low
         ctx.save_for_backward(rows)
-        return _exchange(own.detach()[rows], ctx.wanted, ctx.asked, shard)
+        return _exchange(held.detach()[rows], ctx.wanted, ctx.requested, shard)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (rows,) = ctx.saved_tensors
-        values = _exchange(grad, ctx.asked, ctx.wanted, ctx.shard) / ctx.shard.world
+        values = _exchange(grad, ctx.requested, ctx.wanted, ctx.shard) / ctx.shard.world
         return torch.sparse_coo_tensor(rows[None], values, ctx.size, check_invariants=False).coalesce(), None, None
 
 
-def _exchange(given: Tensor, received: list[int], sent: list[int], shard: RowShard) -> Tensor:
+def _exchange(rows: Tensor, received: list[int], sent: list[int], shard: RowShard) -> Tensor:
     """Each process's rows to it: `sent` rows to each, `received` from each."""
-    out = given.new_empty(sum(received), *given.shape[1:])
-    dist.all_to_all_single(out, given.contiguous(), received, sent, group=shard.group)
+    out = rows.new_empty(sum(received), *rows.shape[1:])
+    dist.all_to_all_single(out, rows.contiguous(), received, sent, group=shard.group)
     return out
 
 
-def pieces_on_first(own: Shaped[Tensor, "v *d"], shard: RowShard) -> Iterator[Shaped[Tensor, "p *d"]]:
+def pieces_on_first(held: Shaped[Tensor, "v *d"], shard: RowShard) -> Iterator[Shaped[Tensor, "p *d"]]:
     """On process 0 all rows of the table in order, a piece at a time; on the others nothing, theirs are sent.
 
     Every process must iterate to the end. No process holds more than its own rows and one piece.
     """
-    at_once = max(1, PIECE // max(1, own[:1].numel()))
+    at_once = max(1, PIECE // max(1, held[:1].numel()))
     for rank in range(shard.world):
         low, high = shard.bounds(rank)
         for start in range(0, high - low, at_once):
             count = min(at_once, high - low - start)
             if shard.rank == rank:
-                piece = own[start : start + count].contiguous()
+                piece = held[start : start + count].contiguous()
                 if rank == 0:
                     yield piece
                 else:
                     dist.send(piece, group=shard.group, group_dst=0)
             elif shard.rank == 0:
-                piece = own.new_empty(count, *own.shape[1:])
+                piece = held.new_empty(count, *held.shape[1:])
                 dist.recv(piece, group=shard.group, group_src=rank)
                 yield piece
 
 
 def sharded_log_sum_exp(
-    x: Float[Tensor, "M D"], own: Float[Tensor, "v D"], shard: RowShard, *, chunk_elements: int = CHUNK_ELEMENTS
+    x: Float[Tensor, "M D"], held: Float[Tensor, "v D"], shard: RowShard, *, chunk_elements: int = CHUNK_ELEMENTS
 ) -> Float[Tensor, "M"]:
-    """`log_sum_exp` of this process's queries over the rows of all processes, of which `own` are this one's.
+    """`log_sum_exp` of this process's queries over the rows of all processes, of which `held` are this one's.
 
-    The gradient of `own` is the mean over the processes of what each would have alone (`sharded_rows`).
+    The gradient of `held` is the mean over the processes of what each would have alone
+    (`sharded_rows`).
     """
-    found: Tensor = _ShardedLogSumExp.apply(x, own, shard, chunk_elements)
-    return found
+    return _ShardedLogSumExp.apply(x, held, shard, chunk_elements)
 
 
 class _ShardedLogSumExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, own: Tensor, shard: RowShard, chunk_elements: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, held: Tensor, shard: RowShard, chunk_elements: int) -> Tensor:
         everyone, ctx.mine = gather_rows(x, shard.group)
-        ctx.shard, ctx.leaves = shard, (everyone.requires_grad_(), own.detach().requires_grad_())
+        ctx.shard, ctx.leaves = shard, (everyone.requires_grad_(), held.detach().requires_grad_())
         with torch.enable_grad():
             ctx.part = log_sum_exp(*ctx.leaves, chunk_elements=chunk_elements, ahead=False)
         part = ctx.part.detach()

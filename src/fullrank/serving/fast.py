@@ -34,9 +34,8 @@ from fullrank.data.features import HistoryFeatures
 from fullrank.data.histories import Histories
 from fullrank.models.sequential.attention.hstu import HSTUAttention
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
-from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 from fullrank.models.sequential.encoders.gru import GRUEncoder
-from fullrank.models.sequential.encoders.transformer import Block, TransformerEncoder
+from fullrank.models.sequential.encoders.transformer import MLP, Block, SwiGLU, TransformerEncoder
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.tasks import HistoryTask

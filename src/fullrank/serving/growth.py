@@ -105,7 +105,7 @@ class ItemGrowth:
     def own_columns(self) -> frozenset[str]:
         """Columns of the item table that the library filled in for its own use (codes, tokens,
         vectors)."""
-        of_text = [field.kept for field in self.items.fields] if isinstance(self.items, Text) else []
+        of_text = [field.tokens_column for field in self.items.fields] if isinstance(self.items, Text) else []
         columns = [CODES, SIZES, TOKENISER, TOKENISER_SIZE, VECTORS, AUGMENTED, COUNTS, STARTS, *of_text]
         return frozenset(columns) & set(self.catalog.columns)
 
@@ -294,7 +294,7 @@ class ItemGrowth:
         if isinstance(self.items, Text):
             if any(origin.copied is None for origin in origins):  # it refuses new items that all have no text
                 grown = self.items.add_new_columns(grown, old.size)
-            copied = [*(field.kept for field in self.items.fields), TOKENISER_SIZE]
+            copied = [*(field.tokens_column for field in self.items.fields), TOKENISER_SIZE]
         else:
             copied = [CODES, SIZES] if isinstance(self.items, Semantic) else []
             if isinstance(self.items, UniSRec):  # no sentence encoder is loaded while it serves

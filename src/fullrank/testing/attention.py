@@ -17,8 +17,7 @@ from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, mask
-from fullrank.models.sequential.attention.positions import Places
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, Places, mask
 from fullrank.models.sequential.encoders import Encoder
 from fullrank.ops.model_cost import counted
 from fullrank.testing.inputs import (

@@ -19,9 +19,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.models import ReasoningStates, States
-from fullrank.models.sequential.attention import mask
+from fullrank.models.sequential.attention import Places, mask
 from fullrank.models.sequential.attention.hstu import HSTU
-from fullrank.models.sequential.attention.positions import Places
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.gru import GRU
@@ -102,7 +101,7 @@ class Recomputed(Encoder):
 
     def _whole(self, x: Tensor, tokens: Tensor, batch: Batch) -> Tensor:
         t, s = x.shape[1], tokens.shape[1]
-        history = self.inner._entered(x, batch)
+        history = self.inner._embedded(x, batch)
         y = torch.cat([history, self.inner.norm_input(tokens)], 1)
         allowed = x.new_zeros(len(x), 1, t + s, t + s, dtype=torch.bool)
         allowed[:, :, :t, :t] = mask(batch, causal=self.causal)
@@ -123,8 +122,8 @@ def stand(batch: Batch, steps: int) -> Places:
     assert batch.times is not None
     known = Places.of(batch)
     end = batch.times.gather(1, (batch.lengths - 1).clamp_min(0)[:, None]).expand(-1, steps)
-    assert known.asked is not None
-    return Places(at, at, torch.cat([known.asked, end], 1), torch.cat([batch.times, end], 1))
+    assert known.query_times is not None
+    return Places(at, at, torch.cat([known.query_times, end], 1), torch.cat([batch.times, end], 1))
 
 
 def check_cached(reasoner: Any) -> None:

@@ -39,7 +39,7 @@ from fullrank.inference.recommend import member_lists
 from fullrank.inference.search import Decoding
 from fullrank.metrics import MetricInputs, UserValues, match
 from fullrank.metrics.names import ACCURACY, parse_metric
-from fullrank.models.sequential.blend import KNOWN, MOST_MEMBERS, Blend, BlendModel, MemberLists, said_of
+from fullrank.models.sequential.blend import KNOWN, MOST_MEMBERS, Blend, BlendModel, MemberLists, joined_scores
 from fullrank.models.sequential.reasoning import Budget
 from fullrank.run import Run, copy_run, event_store_of, member_of, require_problem, write_run, write_weights
 from fullrank.run.manifest import MEMBERS, seal_run
@@ -202,7 +202,7 @@ class Table:
         """r_m(u, i)."""
         found = np.zeros((*self.ids.shape, len(self.lists)), np.float32)
         low = 0
-        for at, said in enumerate(said_of(self.lists, join, offset)):
+        for at, said in enumerate(joined_scores(self.lists, join, offset)):
             columns = self.place[:, low : low + said.shape[1]]
             np.put_along_axis(found[..., at], columns, said.astype(np.float32), 1)
             low += said.shape[1]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fullrank.data.batch import Captures
+from fullrank.models.sequential.attention import Places, rotate
 from fullrank.models.sequential.attention.hstu import buckets
-from fullrank.models.sequential.attention.positions import Places, rotate
 from parts import HSTU, Softmax, Transformer
 from refusals import refused
 from tiny import close, drawn, histories, padded, shaken
@@ -86,12 +86,12 @@ def test_what_a_query_asks_about() -> None:
     """The time of the next event of its row; the last repeats its own, and so do latent tokens behind it."""
     batch = replace(padded([[1, 2, 3], [4]], extra=1), times=torch.tensor([[10, 20, 40, 0], [7, 0, 0, 0]]))
     places = Places.of(batch)
-    assert places.asked is not None and places.asked.tolist()[0][:3] == [20, 40, 40]
-    assert places.asked.tolist()[1][0] == 7
+    assert places.query_times is not None and places.query_times.tolist()[0][:3] == [20, 40, 40]
+    assert places.query_times.tolist()[1][0] == 7
     latent = Places.behind(batch, 1, 2)
     assert latent.queries.tolist() == [[4, 5], [2, 3]]
     assert latent.keys.tolist() == [[0, 1, 2, 3, 3, 4, 5], [0, 1, 2, 3, 1, 2, 3]]
-    assert latent.asked is not None and latent.asked.tolist() == [[40, 40], [7, 7]]
+    assert latent.query_times is not None and latent.query_times.tolist() == [[40, 40], [7, 7]]
     assert latent.times is not None and latent.times[:, 4:].tolist() == [[40] * 3, [7] * 3]
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.models.sequential.attention import mask
-from fullrank.models.sequential.attention.positions import rotate
+from fullrank.models.sequential.attention import mask, rotate
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from parts import Softmax
 from refusals import refused

@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
-from fullrank.models.sequential.encoders.transformer import TransformerEncoder
+from fullrank.models.sequential.encoders.transformer import MLP, SwiGLU, TransformerEncoder
 from parts import Softmax, Transformer
 from refusals import refused
 from tiny import close, histories, padded, shaken

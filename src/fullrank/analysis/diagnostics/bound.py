@@ -35,8 +35,7 @@ from fullrank.analysis.diagnostics import (
 from fullrank.analysis.diagnostics.norms import feed_forward_norm, spectral_norm
 from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, stacked
 from fullrank.models import DenseScorer, last
-from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
-from fullrank.models.sequential.encoders.transformer import Block
+from fullrank.models.sequential.encoders.transformer import MLP, Block, SwiGLU
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.reading import AttentionInput, weights_of
 

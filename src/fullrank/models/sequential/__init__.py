@@ -1,17 +1,20 @@
 """Sequential recommenders: items, encoder, task, loss, weighting and penalties, one folder for each choice.
 
-What all of them share stands here. Requirements on each other: each part declares its own, `check_parts` compares them.
-And starting values, N(0, 0.02) for matrices and tables, zero biases (BERT, arXiv:1810.04805; all of our papers).
+Here stands what all of them use. Requirements on each other: each part declares its own,
+`check_parts` compares them. And starting values: N(0, 0.02) for matrices and tables, zero biases
+(BERT, arXiv:1810.04805; all of our papers).
 
-0.02 belongs to the width of those models, 256 to 512 in our papers. Behind a norm a projection's entries have the
-standard deviation sqrt(d) std, and an attention score, q . k / sqrt(e), has d std^2: .20 at d = 512, .05 at 128.
-Softmax attention hardly notices, it starts as the mean either way; what is made of the difference of two maps, or of
-two streams that open apart by such a vector, starts that much smaller. `start_by_width` has N(0, 0.02 sqrt(512 / d))
-instead: scores, projections and the lengths of vectors are at every width what they are at d = 512.
+0.02 belongs to the width of those models, 256 to 512 in our papers. Behind a norm a projection's
+entries have the standard deviation sqrt(d) std, and an attention score, q . k / sqrt(e), has d
+std^2: .20 at d = 512, .05 at 128. Softmax attention hardly notices, it starts as the mean either
+way; what is made of the difference of two maps, or of two streams that open apart by such a vector,
+starts that much smaller. `start_by_width` has N(0, 0.02 sqrt(512 / d)) instead: scores, projections
+and the lengths of vectors are at every width what they are at d = 512.
 
-A parameter is marked when it is started here, so that one pass over a finished model finds every one of them, in
-whichever room. The pass multiplies what was drawn: one seed gives the same draws under both, and without it no bit
-moves. Not marked, because width has no say: HSTU's biases of distance and time, which are added to scores.
+A parameter is marked when it is started here, so that one pass over a finished model finds every
+one of them, in whichever room. The pass multiplies what was drawn: one seed gives the same draws
+under both, and without it no bit moves. Not marked, because width has no say: HSTU's biases of
+distance and time, which are added to scores.
 """
 
 from __future__ import annotations
@@ -45,19 +48,19 @@ def small(*shape: int, std: float = STD) -> nn.Parameter:
 def normal_rows(size: int, width: int, low: int, high: int, std: float, piece: int = PIECE) -> Tensor:
     """Rows low .. high - 1 of ``torch.empty(size, width).normal_(0, std)``, without the others ever existing at once.
 
-    Bit for bit, and the generator ends where it would: torch draws in groups of 16 numbers, so pieces are a multiple of
-    that, and the last has at least as many.
+    Bit for bit, and the generator ends where it would: torch draws in groups of 16 numbers, so
+    pieces are a multiple of that, and the last has at least as many.
     """
     total, first, last = size * width, low * width, high * width
-    found, at = torch.empty(last - first), 0
+    rows, at = torch.empty(last - first), 0
     while at < total:
         end = total if total - at < piece + GROUP else at + piece
         drawn = torch.empty(end - at).normal_(0.0, std)
         left, right = max(at, first), min(end, last)
         if left < right:
-            found[left - first : right - first] = drawn[left - at : right - at]
+            rows[left - first : right - first] = drawn[left - at : right - at]
         at = end
-    return found.view(high - low, width)
+    return rows.view(high - low, width)
 
 
 def start_small(module: nn.Module) -> None:
@@ -88,9 +91,9 @@ class Requirement:
     """A condition on the assembled model, and the sentence for a model that does not meet it."""
 
     holds: Callable[[Any], bool]
-    """Whether a `RecommenderModel` meets it, whose parts are built and whose penalties are not attached yet."""
+    """Whether a `RecommenderModel` meets it; its parts are built, its penalties not attached yet."""
     sentence: str
-    """With `{part}` for the kind of the part that requires it, and `{spec}` for the settings of the model."""
+    """With `{part}` for the kind of the part that requires it, and `{spec}` for the model's settings."""
     code: str
 
 

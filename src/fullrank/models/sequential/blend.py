@@ -1,13 +1,15 @@
 """Blend: the lists of several recommenders as one list, by weights of the members.
 
-A member m gives a history u the `depth` best items that it may be shown. What it says of item i there is
+A member m lists for a history u the `depth` best items that it may be shown. Its score of item i
+there is
 
-    ranks     r_m(u, i) = (offset + 1) / (offset + place), place 1 is the best (reciprocal ranks: Cormack et al. 2009)
+    ranks     r_m(u, i) = (offset + 1) / (offset + rank), rank 1 is the best (reciprocal ranks: Cormack et al. 2009)
     scores    r_m(u, i) = (s - s_last) / (s_best - s_last) of its scores s in that list (CombSUM: Fox and Shaw 1994)
 
-and 0 of an item that is not there. The list has the items with the largest sum over m of w_m(u) r_m(u, i), equal ones
-by item id, with w_m(u) = exp(b_m + a_m x(u)) and, with a gate, x(u) what is known of the history: its length, the
-training events of its newest item, and the share of its items that have none. U histories, M members, L = M x depth.
+and 0 of an item that is not there. The list has the items with the largest sum over m of w_m(u)
+r_m(u, i), equal ones by item id, with w_m(u) = exp(b_m + a_m x(u)) and, with a gate, x(u) what is
+known of the history: its length, the training events of its newest item, and the share of its items
+that have none. U histories, M members, L = M x depth.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.models import Model, Scorer
 
 KNOWN = ("history_length", "events_of_newest_item", "share_of_cold_items")
-"""What a gate reads of a history."""
+"""Features of a history that a gate reads."""
 MEMBER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """The name of a member, which is that of its folder."""
 MOST_MEMBERS = 32
 OFFSET = 60.0
-"""Of reciprocal ranks where nobody says another (Cormack et al. 2009)."""
+"""Default offset of reciprocal ranks (Cormack et al. 2009)."""
 
 
 class Blend(Spec):
@@ -46,16 +48,16 @@ class Blend(Spec):
     members: tuple[Annotated[str, Field(pattern=f"^{MEMBER_NAME}$")], ...] = Field((), max_length=MOST_MEMBERS)
     """Names of the runs, whose folders lie in the run's folder `members`."""
     join: Literal["ranks", "scores"] = "ranks"
-    """What of a member's list is added up: reciprocal places, or its scores between its last and its best."""
+    """The numbers of a member's list that are added up: reciprocal ranks, or scores between its last and its best."""
     offset: Annotated[float | None, only_with("join", "ranks")] = Field(None, ge=0, le=1e6)
-    """Added to each place; null is 60, the larger the less the first places stand out."""
+    """Added to each rank; null is 60, the larger the less the first ranks stand out."""
     depth: int = Field(100, ge=1, le=MOST_LIST)
     """Items of each member's list."""
     gate: bool = False
     """Whether the weights depend on what is known of the history."""
 
     def build(self, catalog: Catalog, members: Sequence[Member] = ()) -> BlendModel:
-        """Raises `UserError` without members."""
+        """The model that joins these members. Raises `UserError` without any."""
         if not members:
             raise UserError(
                 "a blend is made of runs, not trained: `fullrank blend RUN RUN ... --out RUN`, or fr.blend([...])",
@@ -71,12 +73,12 @@ class Member:
     name: str
     model: Any
     how: Mapping[str, Any]
-    """Keywords of `inference.recommend.rank` that its lists are made with, such as the budget of its reasoner."""
+    """Keywords of `inference.recommend.rank` for its lists, such as its reasoner's budget."""
 
 
 @dataclass(frozen=True)
 class MemberLists:
-    """The best items of one member for each history; -1 and -inf in places that are empty."""
+    """The best items of one member for each history; -1 and -inf where a list is shorter."""
 
     ids: Int[np.ndarray, "U d"]
     scores: Float[np.ndarray, "U d"]
@@ -86,13 +88,13 @@ class BlendModel(nn.Module, Model):
     """Its lists come from `inference.recommend.rank`: it has no score of a single item."""
 
     bias: Tensor
-    """[M] b_m"""
+    """[M] b_m of the weights"""
     slopes: Tensor
-    """[M, 3] a_m"""
+    """[M, 3] a_m of the weights"""
     center: Tensor
     """[3] subtracted from what is known of a history"""
     scale: Tensor
-    """[3] what it is divided by then"""
+    """[3] divides that difference"""
 
     def __init__(self, spec: Blend, catalog: Catalog, members: Sequence[Member]):
         super().__init__()
@@ -104,12 +106,15 @@ class BlendModel(nn.Module, Model):
         self.reads_users = any(model.reads_users for model in models)
         roles = [model.reads_features for model in models if model.reads_features is not None]
         if roles:
-            names = {role: [name for one in roles for name in one.get(role, ())] for one in roles for role in one}
-            self.reads_features = {role: tuple(dict.fromkeys(some)) for role, some in names.items()}
+            by_role = {
+                role: [name for names in roles for name in names.get(role, ())] for names in roles for role in names
+            }
+            self.reads_features = {role: tuple(dict.fromkeys(names)) for role, names in by_role.items()}
         self._events = catalog.popularity
-        for name, value in {"bias": torch.zeros(len(members)), "slopes": torch.zeros(len(members), len(KNOWN)),
-                            "center": torch.zeros(len(KNOWN)), "scale": torch.ones(len(KNOWN))}.items():  # fmt: skip
-            self.register_buffer(name, value)
+        self.register_buffer("bias", torch.zeros(len(members)))
+        self.register_buffer("slopes", torch.zeros(len(members), len(KNOWN)))
+        self.register_buffer("center", torch.zeros(len(KNOWN)))
+        self.register_buffer("scale", torch.ones(len(KNOWN)))
 
     def _apply(self, function: Any, recurse: bool = True) -> BlendModel:
         """Members go to a device with the blend; their weights are not among its own, they have folders."""
@@ -127,65 +132,64 @@ class BlendModel(nn.Module, Model):
         )
 
     def index_items(self) -> list[Any]:
-        """What each member keeps of its items."""
+        """The item index of each member."""
         return [member.model.index_items() for member in self.members]
 
     def known(self, histories: Jagged) -> Float64[np.ndarray, "U 3"]:
-        """What is known of histories of item numbers (`KNOWN`), in logarithms where it is a count."""
+        """The features `KNOWN` of histories of item numbers, in logarithms where they are counts."""
         lengths = histories.lengths
-        events = self._events[histories.flat()]
+        events = self._events[histories.flat()]  # training events of the items of all histories, one behind the other
         ends = lengths.cumsum()
         there, newest = lengths > 0, np.zeros(len(lengths))
         newest[there] = np.log1p(events[ends[there] - 1])
-        cold = np.zeros(len(events) + 1)
+        cold = np.zeros(len(events) + 1)  # cold items up to each position, so that differences count them
         np.cumsum(events == 0, out=cold[1:])
         share = (cold[ends] - cold[ends - lengths]) / np.maximum(lengths, 1)
         return np.stack([np.log1p(lengths), newest, share], 1)
 
     def weights_of(self, histories: Jagged) -> Float64[np.ndarray, "U M"]:
-        """w_m(u)."""
-        bias, slopes, center, scale = (
-            one.double().cpu().numpy() for one in (self.bias, self.slopes, self.center, self.scale)
-        )
+        """The weights w_m(u) of the members for each history."""
+        tensors = self.bias, self.slopes, self.center, self.scale
+        bias, slopes, center, scale = (x.double().cpu().numpy() for x in tensors)
         if not self.spec.gate:
             return np.broadcast_to(np.exp(bias), (len(histories), len(bias)))
         x = (self.known(histories) - center) / scale
-        found: np.ndarray = np.exp(bias + x @ slopes.T)
-        return found
+        return np.exp(bias + x @ slopes.T)
 
     def joined(
         self, lists: Sequence[MemberLists], weights: Float[np.ndarray, "U M"], k: int
     ) -> tuple[Float32[np.ndarray, "U k"], Int[np.ndarray, "U k"]]:
         """Scores and items of the k best of each history, best first; -inf and -1 where there are fewer."""
-        said = said_of(lists, self.spec.join, self.spec.offset)
-        values = np.concatenate([one * weights[:, at, None] for at, one in enumerate(said)], 1)
-        return best_sums(np.concatenate([one.ids for one in lists], 1), values, k)
+        terms = joined_scores(lists, self.spec.join, self.spec.offset)
+        weighted = np.concatenate([scores * weights[:, m, None] for m, scores in enumerate(terms)], 1)
+        return best_sums(np.concatenate([member.ids for member in lists], 1), weighted, k)
 
 
-def said_of(lists: Sequence[MemberLists], join: str, offset: float | None) -> list[Float64[np.ndarray, "U d"]]:
-    """r_m of each place of each member's lists; 0 in empty ones."""
-    found, shift = [], 1 + (OFFSET if offset is None else offset)
-    for one in lists:
-        there = one.ids >= 0
+def joined_scores(lists: Sequence[MemberLists], join: str, offset: float | None) -> list[Float64[np.ndarray, "U d"]]:
+    """r_m of each entry of each member's lists; 0 in empty ones."""
+    terms, shift = [], 1 + (OFFSET if offset is None else offset)
+    for member in lists:
+        there = member.ids >= 0
         if join == "ranks":
-            said = np.broadcast_to(shift / (shift + np.arange(one.ids.shape[1])), one.ids.shape)
+            r = np.broadcast_to(shift / (shift + np.arange(member.ids.shape[1])), member.ids.shape)
         else:
-            scores = one.scores.astype(np.float64)
+            scores = member.scores.astype(np.float64)
             low = np.where(there, scores, np.inf).min(1, keepdims=True, initial=np.inf)
             with np.errstate(invalid="ignore", divide="ignore"):
-                said = (scores - low) / (scores[:, :1] - low)
-            said = np.where(np.isfinite(said), said, 1.0)  # of equal scores
-        found.append(np.where(there, said, 0.0))
-    return found
+                r = (scores - low) / (scores[:, :1] - low)
+            r = np.where(np.isfinite(r), r, 1.0)  # of equal scores
+        terms.append(np.where(there, r, 0.0))
+    return terms
 
 
 def best_sums(
     ids: Int[np.ndarray, "U L"], values: Float64[np.ndarray, "U L"], k: int
 ) -> tuple[Float32[np.ndarray, "U k"], Int[np.ndarray, "U k"]]:
-    """The k items of each row with the largest sums of their values; equal sums by id, empty places (-1) left out.
+    """The k items of each row with the largest sums of their values; equal sums by id, empty entries (-1) left out.
 
     Values of an item are added in the order of the columns.
     """
+    # sorted by id, an item's values stand side by side; its sum stands where it begins, -inf at the others
     order = ids.argsort(1, kind="stable")
     ids, values = np.take_along_axis(ids, order, 1), np.take_along_axis(values, order, 1)
     begins = np.ones(ids.shape, bool)

@@ -1,20 +1,23 @@
 """Features beside the items: what is known of events, of the requests that they answered, and of users.
 
-A place of a history is the vector x of its event's item and the vectors e_1 .. e_n of the features known there,
+A place of a history is the vector x of its event's item and the vectors e_1 .. e_n of the features
+known there,
 
     sum      x + e_1 + .. + e_n
     concat   W [x; e_1; ..; e_n] + b, which starts as the sum
     gate     x + sigmoid(W [x; e] + b) * e      with e = e_1 + .. + e_n
 
-Place t is of event t and asks for event t + 1. It reads the features of event t, which are known with it and not
-before, those of the request that event t answered, and those of the request that is to be answered, with vectors of
-their own (`Batch.features`, as a task makes it of a batch: nothing else of event t + 1 is in there). A user's features
-stand at every place, or are one token before the first event, the sum of their vectors.
+Place t is of event t and asks for event t + 1. It reads the features of event t, which are known
+with it and not before, those of the request that event t answered, and those of the request that is
+to be answered, with vectors of their own (`Batch.features`, as a task makes it of a batch: nothing
+else of event t + 1 is in there). A user's features stand at every place, or are one token before
+the first event, the sum of their vectors.
 
-A category has a vector for each value, one for all that are unknown and one where it is missing; a number x the vector
-x u + v, or one where it is missing; a list the mean of its values' vectors. `hour`, `weekday`, `day` (of the month,
-all UTC), `gap` (since the event before; of a request: since the last event) and `age` (of the event's item, since its
-first training event) are made of times, the last two in buckets by powers of two seconds.
+A category has a vector for each value, one for all that are unknown and one where it is missing; a
+number x the vector x u + v, or one where it is missing; a list the mean of its values' vectors.
+`hour`, `weekday`, `day` (of the month, all UTC), `gap` (since the event before; of a request: since
+the last event) and `age` (of the event's item, since its first training event) are made of times,
+the last two in buckets by powers of two seconds.
 """
 
 from __future__ import annotations
@@ -59,14 +62,14 @@ class FeatureInput(Spec):
     """Features that a model reads beside the items; `auto` in place of names stands for all that the store declares."""
 
     event: Names = (AUTO,)
-    """Of past events; beside the store's: hour, weekday, day, gap, age."""
+    """Features of past events; beside the store's: hour, weekday, day, gap, age."""
     request: Names = (AUTO,)
-    """Of past requests and of the one that is answered; beside the store's hour, weekday, day and gap, which declare
-    that the time of a request is known."""
+    """Features of past requests and of the one that is answered; beside the store's hour, weekday, day and gap, which
+    declare that the time of a request is known."""
     user: Names = (AUTO,)
-    """Of the user."""
+    """Features of the user."""
     fuse: Literal["sum", "concat", "gate"] = "sum"
-    """How the vectors of a place become one."""
+    """How the vectors of a position become one."""
     user_at: Literal["places", "prefix"] = "places"
     """Features of the user: at every place, or one token before the first event."""
 
@@ -74,27 +77,36 @@ class FeatureInput(Spec):
         return FeatureReader(dim, catalog, self)
 
     def names(self, role: Role, known: FeatureEncoder) -> tuple[list[str], list[str]]:
-        """The store's features that are read and those made of times. Raises `UserError` for a name of neither."""
+        """The store's features that are read and those made of times.
+
+        Raises `UserError` for a name of neither.
+        """
         declared = [field.name for field in encoder_of(known, role).fields]
-        named, made = getattr(self, role), [name for name in MADE[role] if name not in declared]
+        named, of_times = getattr(self, role), [name for name in MADE[role] if name not in declared]
+        allowed = [*declared, *of_times, AUTO]
         for name in named:
-            if name not in (AUTO, *declared, *made):
-                raise no_such(f"model.features.{role}: the store declares no such feature,", name,
-                              [*declared, *made, AUTO], code="unknown-feature")  # fmt: skip
-        return [name for name in declared if AUTO in named or name in named], [name for name in made if name in named]
+            if name not in allowed:
+                sentence = f"model.features.{role}: the store declares no such feature,"
+                raise no_such(sentence, name, allowed, code="unknown-feature")
+        read = [name for name in declared if AUTO in named or name in named]
+        return read, [name for name in of_times if name in named]
 
     def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
         """The catalogue with the first time of each item, where its age is read.
 
         Raises `UserError` where the store does not have what is read, or has a column of that name.
         """
-        made = [name for role in ROLES for name in self.names(role, encoder_in(catalog))[1]]
-        if not made:
+        of_times = [name for role in ROLES for name in self.names(role, encoder_in(catalog))[1]]
+        if not of_times:
             return catalog
         _, items, times = events()
-        times = known_times(times, f"model.features ({', '.join(made)})", "this store was prepared without a time "
-                            "column", "prepare it with one, or leave these features out")  # fmt: skip
-        if "age" not in made:
+        times = known_times(
+            times,
+            f"model.features ({', '.join(of_times)})",
+            "this store was prepared without a time column",
+            "prepare it with one, or leave these features out",
+        )
+        if "age" not in of_times:
             return catalog
         catalog.require_free(FIRST_TIME)
         first = np.full(catalog.size, np.iinfo(np.int64).max)
@@ -126,41 +138,44 @@ class FieldVectors(nn.Module):
     id_columns: Tensor
     number_columns: Tensor
 
-    def __init__(self, known: FeatureEncoder, read: Sequence[str], made: Sequence[str], dim: int):
+    def __init__(self, known: FeatureEncoder, read: Sequence[str], of_times: Sequence[str], dim: int):
         super().__init__()
         kinds: tuple[Sequence[AnyField], ...] = known.categorical, known.numeric, known.multivalued
         self.widths = [len(kind) for kind in kinds]
         ids, numbers, bags = ([at for at, field in enumerate(kind) if field.name in read] for kind in kinds)
-        rows = {field.name: field.size for field in known.fields} | {name: SIZES[name] + 1 for name in made}
+        rows = {field.name: field.size for field in known.fields} | {name: SIZES[name] + 1 for name in of_times}
         lists = [known.multivalued[at].name for at in bags]
-        names = [*(known.categorical[at].name for at in ids), *made, *lists]
+        names = [*(known.categorical[at].name for at in ids), *of_times, *lists]
         offsets = torch.tensor([0, *(rows[name] for name in names)]).cumsum(0)
         self.starts = dict(zip(names, offsets.tolist(), strict=False))
         """Row of the table where each feature that has ids begins."""
-        self.made, self.bags = tuple(made), [(at, self.starts[name]) for at, name in zip(bags, lists, strict=True)]
+        self.made, self.bags = tuple(of_times), [(at, self.starts[name]) for at, name in zip(bags, lists, strict=True)]
         self.numeric = tuple(known.numeric[at].name for at in numbers)
         self.names = (*names, *self.numeric)
-        """What is read, in the order of the vectors."""
-        self.register_buffer("offsets", offsets[: len(ids) + len(made)], persistent=False)
+        """Names of the features, in the order of the vectors."""
+        self.register_buffer("offsets", offsets[: len(ids) + len(of_times)], persistent=False)
         self.register_buffer("id_columns", torch.tensor(ids, dtype=torch.long), persistent=False)
         self.register_buffer("number_columns", torch.tensor(numbers, dtype=torch.long), persistent=False)
         self.table = small(int(offsets[-1]), dim) if names else None
         self.numbers = small(3, len(numbers), dim) if numbers else None
         """Of each number: slope, value at 0, and the vector where it is missing."""
 
-    def forward(self, fields: Fields | None, made: Sequence[Tensor], *shape: int) -> Float[Tensor, "*n f D"]:
-        """`made` are ids of what times tell, 0 where nothing; without `fields` all of them are missing."""
+    def forward(self, fields: Fields | None, time_ids: Sequence[Tensor], *shape: int) -> Float[Tensor, "*n f D"]:
+        """One vector for each feature.
+
+        `time_ids` are of those made of times; no `fields`: all others are missing.
+        """
         fields = self._missing(*shape) if fields is None else fields
-        found = []
+        vectors = []
         if self.table is not None:
-            ids = torch.cat([fields.ids[..., self.id_columns], *(one[..., None] for one in made)], -1)
-            found = [F.embedding(ids + self.offsets, self.table)]
-            found += [_mean_vector(fields.bags[at], self.table, start)[..., None, :] for at, start in self.bags]
+            ids = torch.cat([fields.ids[..., self.id_columns], *(x[..., None] for x in time_ids)], -1)
+            vectors = [F.embedding(ids + self.offsets, self.table)]
+            vectors += [_mean_vector(fields.bags[at], self.table, start)[..., None, :] for at, start in self.bags]
         if self.numbers is not None:
             slope, at_zero, none = self.numbers
-            numbers, missing = (one[..., self.number_columns, None] for one in (fields.numbers, fields.missing))
-            found.append(torch.where(missing, none, at_zero + numbers * slope))
-        return torch.cat(found, -2)
+            numbers, missing = (x[..., self.number_columns, None] for x in (fields.numbers, fields.missing))
+            vectors.append(torch.where(missing, none, at_zero + numbers * slope))
+        return torch.cat(vectors, -2)
 
     def _missing(self, *shape: int) -> Fields:
         """The fields of the role, all missing."""
@@ -174,14 +189,14 @@ def _mean_vector(ids: Int[Tensor, "*n L"], table: Float[Tensor, "R D"], start: i
     """The mean over the ids of each list; of an empty one the vector of what is missing."""
     there, rows = ids > 0, ids + start
     if torch.compiler.is_exporting():  # a bag fixes its sizes
-        found = (F.embedding(rows, table) * there[..., None]).sum(-2) / there.sum(-1, keepdim=True).clamp_min(1)
+        mean = (F.embedding(rows, table) * there[..., None]).sum(-2) / there.sum(-1, keepdim=True).clamp_min(1)
     else:  # without a vector of each value
-        found = F.embedding_bag(rows.flatten(0, -2), table, mode="mean", padding_idx=start).view(*ids.shape[:-1], -1)
-    return torch.where(there.any(-1, keepdim=True), found, table[start])
+        mean = F.embedding_bag(rows.flatten(0, -2), table, mode="mean", padding_idx=start).view(*ids.shape[:-1], -1)
+    return torch.where(there.any(-1, keepdim=True), mean, table[start])
 
 
 class FeatureReader(nn.Module):
-    """What an encoder reads of a batch: the vectors of its items, and of what is known beside them."""
+    """Joins the vectors of a batch's items and of its features to those that an encoder reads."""
 
     first_times: Tensor
     """None where no age is read."""
@@ -189,37 +204,35 @@ class FeatureReader(nn.Module):
 
     def __init__(self, dim: int, catalog: Catalog, spec: FeatureInput):
         super().__init__()
-        self.known, found = encoder_in(catalog), {}
-        known = self.known
+        self.known, parts = encoder_in(catalog), dict[str, FieldVectors]()
         self.names: dict[str, tuple[str, ...]] = {}
-        """What is read, by role."""
+        """Names of the features, by role."""
         for role in ROLES:
-            read, made = spec.names(role, known)
-            if read or made:
-                self.names[role] = (*read, *made)
+            read, of_times = spec.names(role, self.known)
+            if not (read or of_times):
+                continue
+            self.names[role] = (*read, *of_times)
             for name in ("request", "asked") if role == "request" else (role,):
-                if read or made:
-                    found[name] = FieldVectors(encoder_of(known, role), read, made, dim)
-        if not found:
-            raise no_effect("model.features", "on a store that declares no features: leave it out", "prepare the store "
-                            "with event, request or user features, or name hour, weekday, day, gap or age")  # fmt: skip
+                parts[name] = FieldVectors(encoder_of(self.known, role), read, of_times, dim)
+        if not parts:
+            remedy = "prepare the store with event, request or user features, or name hour, weekday, day, gap or age"
+            raise no_effect("model.features", "on a store that declares no features: leave it out", remedy)
         self.prefix = spec.user_at == "prefix"
-        if self.prefix and "user" not in found:
+        if self.prefix and "user" not in parts:
             raise no_effect("model.features.user_at=prefix", "without features of the user")
-        self.vectors = nn.ModuleDict(found)
-        self.reads_times = any(part.made for part in found.values())
-        ages = any("age" in part.made for part in found.values())
-        first = (
-            torch.from_numpy(catalog.column(FIRST_TIME).fill_null(NO_TIME).to_numpy(writable=True)) if ages else None
-        )
+        self.vectors = nn.ModuleDict(parts)
+        self.reads_times = any(part.made for part in parts.values())
+        first = None
+        if any("age" in part.made for part in parts.values()):
+            first = torch.from_numpy(catalog.column(FIRST_TIME).fill_null(NO_TIME).to_numpy(writable=True))
         self.register_buffer("first_times", first, persistent=False)
         self.register_buffer("powers", 2 ** torch.arange(BUCKETS - 1), persistent=False)
         self.fuse, self.map = spec.fuse, cast(nn.Linear | None, None)
-        count = sum(len(part.names) for name, part in found.items() if not (self.prefix and name == "user"))
+        count = sum(len(part.names) for name, part in parts.items() if not (self.prefix and name == "user"))
         if spec.fuse != "sum":
             if not count:
-                raise no_effect(f"model.features.fuse={spec.fuse}", "where the features of the user stand before the "
-                                "history and there are no others")  # fmt: skip
+                why = "where the features of the user stand before the history and there are no others"
+                raise no_effect(f"model.features.fuse={spec.fuse}", why)
             self.map = nn.Linear((1 + (count if spec.fuse == "concat" else 1)) * dim, dim)
             start_small(self)
             if spec.fuse == "concat":
@@ -235,7 +248,7 @@ class FeatureReader(nn.Module):
         return 0 if self.map is None else 2 * places * self.map.weight.numel()
 
     def forward(self, x: Float[Tensor, "B T D"], inputs: Batch) -> tuple[Float[Tensor, "B n D"], Batch]:
-        """x with what is known beside it, and what the encoder reads: a place more, n = T + 1, for a user's token."""
+        """x joined with its features, and its batch: one position more, n = T + 1, with a user's token."""
         known, places = inputs.features or BatchFeatures(), x.shape[:2]
         parts: list[Tensor] = []
         token = None
@@ -248,15 +261,16 @@ class FeatureReader(nn.Module):
                     continue
                 parts.append(vectors[:, None])
             else:
-                parts.append(part(getattr(known, name), self._made(part, inputs, known, name == "asked"), *places))
+                parts.append(
+                    part(getattr(known, name), self._time_ids(part, inputs, known, of_answer=name == "asked"), *places)
+                )
         x, inputs = self._fused(x, parts), replace(inputs, features=None)
         return (x, inputs) if token is None else _with_token(x, inputs, token)
 
     def _fused(self, x: Float[Tensor, "B T D"], parts: Sequence[Float[Tensor, "B #T _ D"]]) -> Float[Tensor, "B T D"]:
         if self.map is not None and self.fuse == "concat":
             beside = [part.expand(*x.shape[:2], -1, -1).flatten(2).to(x.dtype) for part in parts]
-            joined: Tensor = self.map(torch.cat([x, *beside], -1))
-            return joined
+            return self.map(torch.cat([x, *beside], -1))
         if not parts:
             return x
         added = sum((part.sum(-2) for part in parts[1:]), parts[0].sum(-2)).to(x.dtype)
@@ -265,22 +279,24 @@ class FeatureReader(nn.Module):
         added = added.expand_as(x)
         return x + self.map(torch.cat([x, added], -1)).sigmoid() * added
 
-    def _made(self, part: FieldVectors, inputs: Batch, known: BatchFeatures, asked: bool) -> list[Int[Tensor, "B T"]]:
-        """The ids of what the times of places tell: 0 where one is not known."""
+    def _time_ids(
+        self, part: FieldVectors, inputs: Batch, known: BatchFeatures, *, of_answer: bool
+    ) -> list[Int[Tensor, "B T"]]:
+        """Ids of the features that are made of times; those `of_answer` are of the request that is to be answered."""
         if not part.made:
             return []
-        times = known_times(inputs.times, "model.features", "the batch has no times", "give them, or leave out what is "
-                            "made of times")  # fmt: skip
+        remedy = "give them, or leave out what is made of times"
+        times = known_times(inputs.times, "model.features", "the batch has no times", remedy)
         none = torch.full_like(times, NO_TIME)
-        at = times if not asked else none if known.asked_at is None else known.asked_at
-        since = times if asked else torch.cat([none[:, :1], times], 1)[:, :-1]
-        return self.made_ids(part, at, since, inputs.items)
+        if of_answer:
+            return self.made_ids(part, none if known.asked_at is None else known.asked_at, times, inputs.items)
+        return self.made_ids(part, times, torch.cat([none[:, :1], times], 1)[:, :-1], inputs.items)
 
     def made_ids(
         self, part: FieldVectors, at: Int[Tensor, "*n"], since: Int[Tensor, "*n"], items: Int[Tensor, "*n"]
     ) -> list[Int[Tensor, "*n"]]:
-        """The ids of what a moment tells, of events of `items` behind others at `since`; 0 where one is not known."""
-        found = []
+        """Ids of the features made of times, of events of `items` behind others at `since`; 0 where one is missing."""
+        ids = []
         for name in part.made:
             if name in ("gap", "age"):
                 start = since if name == "gap" else self.first_times[items]
@@ -288,12 +304,12 @@ class FeatureReader(nn.Module):
                 value, there = torch.bucketize(seconds, self.powers, right=True), (at != NO_TIME) & (start != NO_TIME)
             else:
                 value, there = CALENDAR[name](at), at != NO_TIME
-            found.append(torch.where(there, value + 1, 0))
-        return found
+            ids.append(torch.where(there, value + 1, 0))
+        return ids
 
 
 def _with_token(x: Tensor, inputs: Batch, token: Float[Tensor, "B 1 D"]) -> tuple[Float[Tensor, "B n D"], Batch]:
-    """A token before the first event, at the time of that."""
+    """Put a token before the first event, at the time of that event."""
     items = torch.cat([torch.zeros_like(inputs.items[:, :1]), inputs.items], 1)
     times = None if inputs.times is None else torch.cat([inputs.times[:, :1], inputs.times], 1)
     return torch.cat([token, x], 1), replace(inputs, items=items, times=times, lengths=inputs.lengths + 1)

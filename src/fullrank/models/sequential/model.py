@@ -73,13 +73,16 @@ class Recommender(Spec):
     """Terms added to the loss."""
     initial: Literal["fixed", "width"] = later("fixed")
     """Standard deviation of what starts as N(0, s^2) (projections, tables, triggers): 0.02, or 0.02 sqrt(512 / dim)."""
-    features: Annotated[FeatureInput | None, BeforeValidator(lambda given: {} if given == AUTO else given)] = later(
-        None
+    features: Annotated[FeatureInput | None, BeforeValidator(lambda setting: {} if setting == AUTO else setting)] = (
+        later(None)
     )
-    """What is read beside the items; `auto` reads every feature that the store declares."""
+    """Features that are read beside the items; `auto` reads every one that the store declares."""
 
     def build(self, catalog: Catalog, shard: RowShard | None = None) -> RecommenderModel:
-        """The untrained model. With `shard`, this process's share of one whose item table several hold together."""
+        """The untrained model.
+
+        With `shard`, this process's share of one whose item table several hold together.
+        """
         return RecommenderModel(catalog, self, shard)
 
 
@@ -129,7 +132,7 @@ class RecommenderModel(nn.Module, Model):
 
     @property
     def features(self) -> FeatureReader | None:
-        """What reads features beside the items, where the model does."""
+        """The reader of features beside the items, where the model has one."""
         return self.task.features if isinstance(self.task, HistoryTask) else None
 
     @property
@@ -179,7 +182,7 @@ class RecommenderModel(nn.Module, Model):
         return Step(self, batch, states, queries, records, captures, inputs, self._first_view_only)
 
     def index_items(self) -> ItemIndex:
-        """What answers search, made whole: every item vector (or what codes are scored with), once for many answers.
+        """The vectors that answers search, made whole: every item's (or those of codes), once for many answers.
 
         It is of the weights as they are now: make it anew when they change. Many threads may answer from one.
         """

@@ -1,8 +1,8 @@
 """Attention weights of a model that answers: which share of its attention each event of a history gets, layer by layer.
 
-Forward hooks note what every attention was given; the model runs exactly as it does when it recommends. Diagnostics of
-a whole sample and the explanation of one request read the same numbers. `changed_feature` lets a model read one feature
-otherwise.
+Forward hooks note the input of every attention; the model runs exactly as it does when it
+recommends. Diagnostics of a whole sample and the explanation of one request read the same numbers.
+`changed_feature` lets a model read one feature otherwise.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from fullrank.data.batch import Batch
 from fullrank.models import Model
@@ -29,7 +30,7 @@ WEIGHTS = 1 << 22
 
 @dataclass(frozen=True)
 class AttentionInput:
-    """What one attention was given."""
+    """The input of one attention."""
 
     layer: int
     module: Attention
@@ -39,7 +40,7 @@ class AttentionInput:
 
 
 def reader_of(model: Model) -> nn.Module | None:
-    """What holds the blocks that read a history (an encoder, or the one within it); None for other models."""
+    """The module whose blocks read a history (an encoder, or the one within it); None for other models."""
     return _holder(model, "blocks")
 
 
@@ -66,40 +67,39 @@ def _holder(model: Model, name: str) -> nn.Module | None:
 
 def attention_of(block: nn.Module) -> Attention | None:
     """A block's attention, where it has one."""
-    found = getattr(block, "attention", None)
-    return found if isinstance(found, Attention) else None
+    attention = getattr(block, "attention", None)
+    return attention if isinstance(attention, Attention) else None
 
 
-def weights_of(given: AttentionInput) -> Iterator[tuple[slice, Batch, Tensor]]:
+def weights_of(inputs: AttentionInput) -> Iterator[tuple[slice, Batch, Tensor]]:
     """Rows, their batch and their attention weights [b, H, T, T] (zero for padded queries), some rows at a time.
 
     A run of rows is cut to its own longest history; what is cut off is padding.
     """
-    batch, heads = given.batch, given.module.heads
+    batch, count = inputs.batch, len(inputs.batch.items)
     width = int(batch.items.shape[1])
-    some = max(1, WEIGHTS // max(1, heads * width * width))
-    for low in range(0, len(batch.items), some):
-        rows = slice(low, min(low + some, len(batch.items)))
+    at_once = max(1, WEIGHTS // max(1, inputs.module.heads * width * width))
+    for low in range(0, count, at_once):
+        rows = slice(low, min(low + at_once, count))
         part = trim(batch, rows)
-        made = given.module.weights(given.x[rows, : part.items.shape[1]], part)
-        yield rows, part, made * part.valid[:, None, :, None]
+        weights = inputs.module.weights(inputs.x[rows, : part.items.shape[1]], part)
+        yield rows, part, weights * part.valid[:, None, :, None]
 
 
 def trim(batch: Batch, rows: slice) -> Batch:
     """Some rows of a batch, without the padding that none of them needs."""
     longest = max(1, int(batch.lengths[rows].max()))
-    kept: dict[str, Any] = {}
-    for name, value in vars(batch).items():
-        if isinstance(value, Tensor):
-            kept[name] = value[rows, :longest] if value.ndim > 1 else value[rows]
-    return replace(batch, **kept)
+    cut: dict[str, Any] = {
+        name: x[rows, :longest] if x.ndim > 1 else x[rows] for name, x in vars(batch).items() if isinstance(x, Tensor)
+    }
+    return replace(batch, **cut)
 
 
 def last_shares(weights: Float[Tensor, "B H T T"], batch: Batch, window: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T"]:
-    """The weights of each row's last place over the sum of their absolute values in the window, signed; 0 elsewhere."""
+    """The weights of each row's last event over the sum of their absolute values in the window, signed; 0 elsewhere."""
     at = (batch.lengths - 1).clamp_min(0)[:, None, None, None].expand(-1, weights.shape[1], 1, weights.shape[3])
-    own = weights.gather(2, at)[:, :, 0].float() * window[:, None]
-    return own / own.abs().sum(-1, keepdim=True).clamp_min(1e-30)
+    inside = weights.gather(2, at)[:, :, 0].float() * window[:, None]
+    return inside / inside.abs().sum(-1, keepdim=True).clamp_min(1e-30)
 
 
 def tokens_per_event(model: Model) -> int:
@@ -114,17 +114,17 @@ def event_places(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
     return real & (torch.arange(real.shape[1], device=real.device) >= before)
 
 
-def note_attentions(model: Model, found: list[AttentionInput]) -> list[Any]:
-    """Hooks that append to `found` what each attention is given from now on; call `remove()` of each when done.
+def note_attentions(model: Model, inputs: list[AttentionInput]) -> list[RemovableHandle]:
+    """Hooks that append the input of each attention to `inputs` from now on; call `remove()` of each when done.
 
-    Only what runs in the thread that called this is noted: others may be answering from the same model.
+    Only the thread that called this is followed: others may be answering from the same model.
     """
     owner = threading.get_ident()
 
-    def hook(layer: int, module: Attention) -> Any:
-        def note(_: nn.Module, given: tuple[Any, ...]) -> None:
+    def hook(layer: int, module: Attention) -> RemovableHandle:
+        def note(_: nn.Module, arguments: tuple[Tensor, Batch]) -> None:
             if threading.get_ident() == owner:
-                found.append(AttentionInput(layer, module, given[0], given[1]))
+                inputs.append(AttentionInput(layer, module, *arguments))
 
         return module.register_forward_pre_hook(note)
 
@@ -134,33 +134,33 @@ def note_attentions(model: Model, found: list[AttentionInput]) -> list[Any]:
 
 @contextmanager
 def noted_attentions(model: Model) -> Iterator[list[AttentionInput]]:
-    """The list to which each attention of the model appends what it is given, inside the block."""
-    found: list[AttentionInput] = []
-    hooks = note_attentions(model, found)
-    try:
-        yield found
-    finally:
-        for one in hooks:
-            one.remove()
+    """The list to which each attention of the model appends its input, inside the block."""
+    inputs: list[AttentionInput] = []
+    with ExitStack() as stack:
+        for hook in note_attentions(model, inputs):
+            stack.callback(hook.remove)
+        yield inputs
 
 
 Change = Callable[[Float[Tensor, "*n D"], Float[Tensor, "D"], Int[Tensor, "B"]], Tensor]
-"""Vectors of one feature, [B D] of users or [B T D] of places, its vector where it is missing, and the lengths of the
-histories -> the vectors that are read in their place."""
+"""Vectors of one feature, [B D] of users or [B T D] of places, its vector where it is missing, and
+the lengths of the histories -> the vectors that are read in their place."""
 
 
 @contextmanager
 def changed_feature(model: Model, role: str, name: str, change: Change) -> Iterator[None]:
-    """While this lasts, what the calling thread reads of a feature (`Model.reads_features`) is what `change` gives; of
-    a request both where it is past and where it is asked."""
+    """While this lasts, let the calling thread read a feature (`Model.reads_features`) as `change` of its vectors.
+
+    A feature of requests is changed both where they are past and where one is to be answered.
+    """
     assert isinstance(model, RecommenderModel) and model.features is not None
     owner, lengths, reader = threading.get_ident(), list[Tensor](), model.features
 
-    def note(_: nn.Module, given: tuple[Any, ...]) -> None:
+    def note(_: nn.Module, arguments: tuple[Tensor, Batch]) -> None:
         if threading.get_ident() == owner:
-            lengths[:] = [given[1].lengths]
+            lengths[:] = [arguments[1].lengths]
 
-    def read(part: nn.Module, _: tuple[Any, ...], out: Tensor) -> Tensor:
+    def read(part: nn.Module, _: object, out: Tensor) -> Tensor:
         if threading.get_ident() != owner:
             return out
         part = cast(FieldVectors, part)
@@ -171,6 +171,6 @@ def changed_feature(model: Model, role: str, name: str, change: Change) -> Itera
 
     with ExitStack() as stack:
         stack.callback(reader.register_forward_pre_hook(note).remove)
-        for one in ("request", "asked") if role == "request" else (role,):
-            stack.callback(reader.vectors[one].register_forward_hook(read).remove)
+        for vectors in ("request", "asked") if role == "request" else (role,):
+            stack.callback(reader.vectors[vectors].register_forward_hook(read).remove)
         yield

@@ -1,17 +1,19 @@
 """Token mixers: an attention turns a sequence of vectors into another of the same shape.
 
-The room's contract: an `AttentionSpec` that builds an `Attention`, whose one abstract method `mix` gives the attention
-weights. The base class does the rest with them: projections, heads, the cache that a reasoner goes on from, what
-penalties capture, the reference that diagnostics read, and FLOPs. A faster kernel overrides `attend`, and with it
-`attend_with_columns` and `attend_latent`; the checks in `fullrank.testing.attention` hold it to its own `mix`.
+The room's contract: an `AttentionSpec` that builds an `Attention`, whose one abstract method `mix`
+gives the attention weights. The base class does the rest with them: projections, heads, the cache
+that a reasoner goes on from, what penalties capture, the reference that diagnostics read, and
+FLOPs. A faster kernel overrides `attend`, and with it `attend_with_columns` and `attend_latent`;
+the checks in `fullrank.testing.attention` hold it to its own `mix`.
 
-The encoder around it owns norms, residuals and feed-forward. Rows are right-padded, and the mask of a causal attention
-hides the future; a padded key is never seen by a valid query.
+The encoder around it owns norms, residuals and feed-forward. Rows are right-padded, and the mask of
+a causal attention hides the future; a padded key is never seen by a valid query.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -20,23 +22,71 @@ from torch import Tensor, nn
 
 from fullrank.core.checks import divided, known_times
 from fullrank.core.constraints import Parts
+from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models import Flops
 from fullrank.models.sequential import start_small
-from fullrank.models.sequential.attention.positions import Places
+from fullrank.ops.attention import Mask as Mask
 from fullrank.ops.model_cost import forward_flops
 
 Memory = tuple[Tensor, Tensor]
-"""Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S, e]."""
-Mask = Bool[Tensor, "#B 1 #T S"]
-"""True where a query may look."""
+"""Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S,
+e]."""
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values by head, [B, H, T, e] each."""
 WithColumns = tuple[Float[Tensor, "B T D"], ColumnSums]
 """The output, and how much every key received."""
 Projection = tuple[Float[Tensor, "H e D"], Float[Tensor, "D De"]]
 """Value projection by head, and the output projection."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where queries and keys stand: positions in the row from its first event, and times where there are any."""
+
+    queries: Int[Tensor, "#B T"]
+    keys: Int[Tensor, "#B S"]
+    query_times: Int[Tensor, "B T"] | None = None
+    """The time that a query asks about: the next event's, or the row's last event's where none
+    follows."""
+    times: Int[Tensor, "B S"] | None = None
+    """The time of each key."""
+
+    @staticmethod
+    def of(batch: Batch) -> Places:
+        """Every token of a batch as query and key."""
+        at = torch.arange(batch.items.shape[1], device=batch.items.device)
+        if batch.times is None:
+            return Places(at[None], at[None])
+        following = torch.minimum(at + 1, (batch.lengths[:, None] - 1).clamp_min(0))
+        return Places(at[None], at[None], batch.times.gather(1, following), batch.times)
+
+    @staticmethod
+    def ending(q: Float[Tensor, "B H T e"], k: Float[Tensor, "B H S f"]) -> Places:
+        """Positions in rows of as many tokens as there are keys, of which the last are the queries; no times."""
+        at = torch.arange(k.shape[2], device=k.device)[None]
+        return Places(at[:, k.shape[2] - q.shape[2] :], at)
+
+    @staticmethod
+    def nowhere(asking: Tensor, seen: Tensor) -> Places:
+        """Queries and keys of different sequences, which have no distance: [B, T, D] tokens, [B, H, S, e] keys."""
+        at = torch.zeros(1, max(asking.shape[1], seen.shape[2]), dtype=torch.long, device=seen.device)
+        return Places(at[:, : asking.shape[1]], at[:, : seen.shape[2]])
+
+    @staticmethod
+    def behind(batch: Batch, earlier: int, new: int) -> Places:
+        """`new` latent tokens as queries, after `earlier` others, behind each row's last event.
+
+        A latent token has no time of its own: the last event's is repeated.
+        """
+        prefix = torch.arange(batch.items.shape[1], device=batch.items.device).expand(batch.items.shape)
+        latent = batch.lengths[:, None] + torch.arange(earlier + new, device=prefix.device)
+        queries, keys = latent[:, earlier:], torch.cat([prefix, latent], 1)
+        if batch.times is None:
+            return Places(queries, keys)
+        last = batch.times.gather(1, (batch.lengths - 1).clamp_min(0)[:, None])
+        return Places(queries, keys, last.expand(-1, new), torch.cat([batch.times, last.expand_as(latent)], 1))
 
 
 class AttentionSpec(Spec):
@@ -66,7 +116,10 @@ class AttentionSpec(Spec):
 
 
 def require_times(times: Tensor | None, without: str) -> Tensor:
-    """The times of a batch. Raises `UserError` where it has none; `without` is a setting whose models read none."""
+    """The times of a batch.
+
+    Raises `UserError` where it has none; `without` is a setting whose models read none.
+    """
     remedy = f"give them, or train a model with model.encoder.{without}"
     return known_times(times, "this model", "the batch has no times", remedy)
 
@@ -91,11 +144,13 @@ class Attention(nn.Module, ABC):
     sparse: bool = False
     """A distribution that may give some of these keys no weight at all."""
     linear: bool = True
-    """The output is linear in the values: nothing but weights and biases stands between the two projections."""
+    """The output is linear in the values: nothing but weights and biases stands between the two
+    projections."""
     captures_after_dropout: bool = True
     """It can tell how much each key received after dropout (`batch.Captures`)."""
     uncounted: str = ""
-    """Why its FLOPs cannot be counted on shapes (a kernel that torch's counter does not know); empty where they can."""
+    """Why its FLOPs cannot be counted on shapes (a kernel that torch's counter does not know);
+    empty where they can."""
 
     def __init__(self, dim: int, max_length: int, spec: AttentionSpec, *, bias: bool = False, projections: bool = True):
         """With ``projections=False`` the subclass makes its own and overrides `project` and `matrices`."""
@@ -128,33 +183,34 @@ class Attention(nn.Module, ABC):
         allowed: Mask | None,
         places: Places | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """The output from projected tokens. Without a mask the attention is causal over equal lengths."""
+        """The output from projected tokens.
+
+        Without a mask the attention is causal over equal lengths.
+        """
         allowed = causal_mask(q, k) if allowed is None else allowed
-        weights = F.dropout(self._mix(q, k, allowed, places), self.weight_dropout, self.training)
-        return self.close(weights @ v, q)
+        return self._attended(q, k, v, allowed, places)[0]
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
     ) -> WithColumns:
         """The output, and how much every key received."""
-        weights = self._mix(q, k, mask(batch, causal=self.causal), places)
-        kept = F.dropout(weights, self.weight_dropout, self.training)
-        counted = (kept if after_dropout else weights).float().abs() * batch.valid[:, None, :, None]
+        y, weights = self._attended(q, k, v, mask(batch, causal=self.causal), places, after_dropout)
+        counted = weights.float().abs() * batch.valid[:, None, :, None]
         rows = None if self.rows_sum_to_one else counted.sum(3)
-        return self.close(kept @ v, q), ColumnSums(self, counted.sum(2), batch.valid, rows)
+        return y, ColumnSums(self, counted.sum(2), batch.valid, rows)
 
     def attend_latent(
-        self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
+        self, q: Float[Tensor, "B H P e"], prefix: Memory, streams: Memory, batch: Batch
     ) -> Float[Tensor, "B P D"]:
         """The output of one latent token in each stream, which sees the history and its stream's S tokens, itself too.
 
         Here each stream is served apart, behind a copy of the history.
         """
-        steps, mixed = own[0].shape[3], []
+        steps, mixed = streams[0].shape[3], []
         places = Places.behind(batch, steps - 1, 1) if self.positional else None
         allowed = latent_mask(batch, steps)
         for p in range(q.shape[2]):
-            k, v = (torch.cat([old, new[:, :, p]], 2) for old, new in zip(prefix, own, strict=True))
+            k, v = (torch.cat([old, new[:, :, p]], 2) for old, new in zip(prefix, streams, strict=True))
             mixed.append(self.attend(q[:, :, p : p + 1], k, v, allowed, places))
         return torch.cat(mixed, 1)
 
@@ -180,13 +236,13 @@ class Attention(nn.Module, ABC):
         return None if self.causal else mask(batch, causal=False)
 
     def step(
-        self, x: Float[Tensor, "B P D"], prefix: Memory, own: Memory | None, batch: Batch
+        self, x: Float[Tensor, "B P D"], prefix: Memory, streams: Memory | None, batch: Batch
     ) -> tuple[Float[Tensor, "B P D"], Memory]:
         """One more latent token in each stream: its output, and the keys and values of the streams with it."""
-        earlier = 0 if own is None else own[0].shape[3]
+        earlier = 0 if streams is None else streams[0].shape[3]
         q, k, v = self.project(x, (batch.lengths + earlier)[:, None].expand(-1, x.shape[1]))
         k, v = k[:, :, :, None], v[:, :, :, None]
-        grown = (k, v) if own is None else (torch.cat([own[0], k], 3), torch.cat([own[1], v], 3))
+        grown = (k, v) if streams is None else (torch.cat([streams[0], k], 3), torch.cat([streams[1], v], 3))
         return self.attend_latent(q, prefix, grown, batch), grown
 
     def remember(self, x: Float[Tensor, "B S D"]) -> Memory:
@@ -206,11 +262,10 @@ class Attention(nn.Module, ABC):
         places = Places.nowhere(x, memory[0])
         if captures is None or captures.columns is None:
             return self.attend(q, *memory, allowed, places)
-        weights = self._mix(q, memory[0], allowed, places)
-        kept = F.dropout(weights, self.weight_dropout, self.training)
-        noted = (kept if captures.after_dropout else weights).float().abs() * valid[:, None, None]
-        captures.columns.append(ColumnSums(self, noted.sum(2), valid, queries=x.shape[1]))
-        return self.close(kept @ memory[1], q)
+        y, weights = self._attended(q, *memory, allowed, places, captures.after_dropout)
+        columns = (weights.float().abs() * valid[:, None, None]).sum(2)
+        captures.columns.append(ColumnSums(self, columns, valid, queries=x.shape[1]))
+        return y
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
         """The reference that diagnostics read: rows are queries, columns keys, zero where the mask hides."""
@@ -219,11 +274,11 @@ class Attention(nn.Module, ABC):
         return self._mix(q, k, mask(batch, causal=self.causal), places).to(x.dtype)
 
     def column_weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
-        """What captured columns are sums of: the absolute weights, or what they cannot exceed."""
+        """The weights that captured columns add up: the absolute ones, or a bound that they cannot exceed."""
         return self.weights(x, batch).abs()
 
     def apply_weights(self, weights: Float[Tensor, "B H T T"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """What the module makes of given weights: ``apply_weights(weights(x, batch), x)`` equals its output."""
+        """Mix the values by other weights: ``apply_weights(weights(x, batch), x)`` equals the module's output."""
         q, _, v = self.project(x, torch.arange(x.shape[1], device=x.device).expand(x.shape[:2]))
         return self.close(weights @ v, q)
 
@@ -233,18 +288,26 @@ class Attention(nn.Module, ABC):
 
     def flops(self, length: int) -> Flops:
         """FLOPs of one row of that many positions, forward: of submodules (projections) and between them (mixing)."""
-        found = None
+        parts = None
         if not self.uncounted:
             x = torch.empty(1, length, self.output.out_features, device="meta")
-            found = forward_flops(self, x, Batch.shapes(1, length))
-        if found is None:
+            parts = forward_flops(self, x, Batch.shapes(1, length))
+        if parts is None:
             return {"projections": None, "mixing": None}
-        mixing = found.pop("")
-        return {"projections": sum(found.values()), "mixing": mixing}
+        mixing = parts.pop("")
+        return {"projections": sum(parts.values()), "mixing": mixing}
+
+    def _attended(
+        self, q: Tensor, k: Tensor, v: Tensor, allowed: Mask, places: Places | None, after_dropout: bool = False
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B H T S"]]:
+        """The output, and the weights before or after dropout."""
+        weights = self._mix(q, k, allowed, places)
+        dropped = F.dropout(weights, self.weight_dropout, self.training)
+        return self.close(dropped @ v, q), dropped if after_dropout else weights
 
     def _mix(self, q: Tensor, k: Tensor, allowed: Tensor, places: Places | None) -> Tensor:
-        told: tuple[Places, ...] = (places,) if self.positional and places is not None else ()
-        return self.mix(q, k, allowed, *told)
+        more: tuple[Places, ...] = (places,) if self.positional and places is not None else ()
+        return self.mix(q, k, allowed, *more)
 
 
 def causal_mask(q: Float[Tensor, "B H T e"], k: Float[Tensor, "B H S f"]) -> Mask:
@@ -265,3 +328,24 @@ def mask(batch: Batch, *, causal: bool) -> Bool[Tensor, "B 1 T T"]:
 def latent_mask(batch: Batch, steps: int) -> Bool[Tensor, "B 1 1 n"]:
     """Which of n = T + S keys a latent token may see: the row's events, and its stream's tokens."""
     return torch.cat([batch.valid, batch.valid.new_ones(batch.lengths.shape[0], steps)], 1)[:, None, None]
+
+
+def even_width(kind: str, width: int) -> None:
+    """Raise `UserError` for a width of queries and keys that `rotate` cannot halve."""
+    if width % 2:
+        raise UserError(f"{kind} attention: RoPE needs an even width per head, not {width}", code="width-not-even")
+
+
+def rotate(
+    x: Float[Tensor, "B H T e"], positions: Int[Tensor, "B T"], *, base: float = 10_000.0
+) -> Float[Tensor, "B H T e"]:
+    """Rotary position embedding, rotate-half form (RoFormer, arXiv:2104.09864, Eq. 34).
+
+    The inner product of two rotated vectors depends on their distance alone.
+    """
+    half = x.shape[-1] // 2
+    speed = base ** -(torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angle = positions[:, None, :, None].float() * speed
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    left, right = x[..., :half], x[..., half:]
+    return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)

@@ -1,12 +1,13 @@
 """Vectors of moments in the calendar: fields of a date as learned Fourier series (MOJITO, SIGIR 2023).
 
-A moment is seven whole numbers (UTC): year, month, day, weekday, day of the year, week (ISO 8601) and hour. With x one
-of them, each of its `width` codes is sum_n a_n sin(n x / 10^p) + b_n cos(n x / 10^p), with p, a and b learned, and the
-codes of all fields become one vector by a linear map. The kernel of such codes: Xu et al. 2019 (arXiv:1911.12864).
+A moment is seven whole numbers (UTC): year, month, day, weekday, day of the year, week (ISO 8601)
+and hour. With x one of them, each of its `width` codes is sum_n a_n sin(n x / 10^p) + b_n cos(n x /
+10^p), with p, a and b learned, and the codes of all fields become one vector by a linear map. The
+kernel of such codes: Xu et al. 2019 (arXiv:1911.12864).
 
-Differs: a year counts from 1970, other fields from 0, where the authors' code counts from the first year of the data
-and from 1: a sine and a cosine of a shifted number are those of the number, mixed. Codes have no bias of their own
-beside that of the linear map. Years stop at 2169.
+Differs: a year counts from 1970, other fields from 0, where the authors' code counts from the first
+year of the data and from 1: a sine and a cosine of a shifted number are those of the number, mixed.
+Codes have no bias of their own beside that of the linear map. Years stop at 2169.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Calendar(nn.Module):
         self.register_buffer("orders", torch.arange(1.0, spec.harmonics + 1), persistent=False)
         self.periods = nn.Parameter(torch.linspace(0, spec.decades, spec.width).repeat(len(sizes), 1))
         self.waves = nn.Parameter(torch.empty(len(sizes), spec.width, 2 * spec.harmonics))
-        for one in self.waves.unbind(0):
-            nn.init.xavier_uniform_(one.data)
+        for wave in self.waves.unbind(0):
+            nn.init.xavier_uniform_(wave.data)
         self.joined = nn.Linear(len(sizes) * spec.width, dim)
         start_small(self)
         if short:  # a sum over all codes, of about one each
@@ -65,25 +66,26 @@ class Calendar(nn.Module):
 
     def forward(self, times: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         rows = calendar_fields(times) + self.offsets
-        found = self._vectors().index_select(0, rows.flatten()).view(*rows.shape, -1)
-        return found.sum(-2) + self.joined.bias
+        vectors = self._vectors().index_select(0, rows.flatten()).view(*rows.shape, -1)
+        return vectors.sum(-2) + self.joined.bias
 
     def _vectors(self) -> Float[Tensor, "n D"]:
-        """What each value of each field adds to a vector: its codes through its part of the linear map."""
+        """The vector that each value of each field adds: its codes through the field's part of the linear map."""
         maps = self.joined.weight.T.view(len(self.sizes), -1, self.joined.out_features)
-        made = []
+        vectors = []
         for field, numbers in enumerate(self.numbers.split(self.sizes)):
             angles = numbers[:, None, None] / 10.0 ** self.periods[field, :, None] * self.orders
             codes = (torch.cat([angles.sin(), angles.cos()], -1) * self.waves[field]).sum(-1)
             # element by element: FLOPs count products that grow with the rows, and this is once for a call
-            made.append((codes[..., None] * maps[field]).sum(-2))
-        return torch.cat(made)
+            vectors.append((codes[..., None] * maps[field]).sum(-2))
+        return torch.cat(vectors)
 
 
 def calendar_fields(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n 7"]:
     """The calendar fields of times in seconds since 1970, in the order of `FIELDS`, each counted from 0.
 
-    Of dates in the Gregorian calendar by whole numbers alone (Hinnant, "chrono-compatible low-level date algorithms").
+    Dates of the Gregorian calendar by whole numbers alone (Hinnant, "chrono-compatible low-level
+    date algorithms").
     """
     days, weekday = seconds // DAY, weekday_of(seconds)
     year, month, day = _civil(days)
@@ -125,6 +127,4 @@ def _civil(days: Int[Tensor, "*n"]) -> tuple[Tensor, Tensor, Tensor]:
 def _new_year(year: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     """Days from 1970 to the first day of a year."""
     past = year - 1
-    leaps = (past // n for n in (4, 100, 400))
-    fourth, hundredth, era = leaps
-    return 365 * past + fourth - hundredth + era - 719_162
+    return 365 * past + past // 4 - past // 100 + past // 400 - 719_162

@@ -1,32 +1,37 @@
 """Focused attention: the difference of two softmax attentions mixes the values (FAIR, Sec. 3.2, Eqs. 2 to 7).
 
-Claim: two sets of queries and keys and one of values; A = Norm(l1 A1 - l2 A2) lets what both maps agree on, the noise,
-cancel, and leaves what one of them picks out. l1 and l2 are constants, 1 in the paper. A's entries may be negative.
+Claim: two sets of queries and keys and one of values; A = Norm(l1 A1 - l2 A2) lets what both maps
+agree on, the noise, cancel, and leaves what one of them picks out. l1 and l2 are constants, 1 in
+the paper. A's entries may be negative.
 
-The paper does not say what Norm is. With l1 = l2 every row of the difference sums to 0, so that dividing by the row's
-sum does not exist. `none` (default) leaves the difference: the maps start alike, so the block starts near the identity.
-`head_rms` is what the Differential Transformer does (arXiv:2410.05258, Sec. 2.1): RMSNorm on each head's mixed values,
-with one learned gain per value dimension shared by the heads. It cancels any positive scale of a row, so it stands for
-every such Norm but for what eps (1e-6) does to rows near zero, and it needs no weights of queries x keys; at the start
-it blows a small random difference up to full size, which drowns small inputs. `row_l1` and `row_rms` divide the row
-itself, by the sum of its absolute values or by its root mean square over the keys that may be seen. Why `none`:
-docs/decisions/0007-focused-attention-without-norm.md.
+The paper does not say what Norm is. With l1 = l2 every row of the difference sums to 0, so that
+dividing by the row's sum does not exist. `none` (default) leaves the difference: the maps start
+alike, so the block starts near the identity. `head_rms` is what the Differential Transformer does
+(arXiv:2410.05258, Sec. 2.1): RMSNorm on each head's mixed values, with one learned gain per value
+dimension shared by the heads. It cancels any positive scale of a row, so it stands for every such
+Norm but for what eps (1e-6) does to rows near zero, and it needs no weights of queries x keys; at
+the start it blows a small random difference up to full size, which drowns small inputs. `row_l1`
+and `row_rms` divide the row itself, by the sum of its absolute values or by its root mean square
+over the keys that may be seen. Why `none`: docs/decisions/0007-focused-attention-without-norm.md.
 
-Rows of these four are signed, and with l1 = l2 they sum to 0: they cannot pass the mean of a history. The weights that
-the paper prints (Table 4) are positive in rows that sum to 1, and two readings of Norm give such rows. `softmax`:
-A = softmax(l1 A1 - l2 A2) over the keys that may be seen. The inner maps lie in [0, 1], so that two weights of a row
-differ by a factor of at most exp(l1 + l2), e^2 at l1 = l2 = 1, and long rows stay near the mean: their entries are
-about 1/n. Larger factors sharpen it. `relu_l1`: A = (D + eps A1) / (sum of D + eps) with D = relu(l1 A1 - l2 A2), which
-sees no key that the second map prefers and is A1 where no key is left.
+Rows of these four are signed, and with l1 = l2 they sum to 0: they cannot pass the mean of a
+history. The weights that the paper prints (Table 4) are positive in rows that sum to 1, and two
+readings of Norm give such rows. `softmax`: A = softmax(l1 A1 - l2 A2) over the keys that may be
+seen. The inner maps lie in [0, 1], so that two weights of a row differ by a factor of at most
+exp(l1 + l2), e^2 at l1 = l2 = 1, and long rows stay near the mean: their entries are about 1/n.
+Larger factors sharpen it. `relu_l1`: A = (D + eps A1) / (sum of D + eps) with D = relu(l1 A1 - l2
+A2), which sees no key that the second map prefers and is A1 where no key is left.
 
-Differs: dropout falls on A behind Norm; on A1 and A2 apart it would break what cancels. The first event of a row sees
-itself alone in both maps, so with l1 = l2 and signed rows its output is exactly 0 and the block's residual carries it;
-`softmax` and `relu_l1` give it weight 1. The factor 1 - lambda_init of the Differential Transformer is left out.
+Differs: dropout falls on A behind Norm; on A1 and A2 apart it would break what cancels. The first
+event of a row sees itself alone in both maps, so with l1 = l2 and signed rows its output is exactly
+0 and the block's residual carries it; `softmax` and `relu_l1` give it weight 1. The factor 1 -
+lambda_init of the Differential Transformer is left out.
 
-SPRINT's columns: where the weights are made anyway (all but `none` and `head_rms`), sums of |A|; else of l1 A1 + l2 A2,
-since |l1 A1 - l2 A2| <= l1 A1 + l2 A2 everywhere and |A|_2 <= sqrt(|A|_1 |A|_inf) holds for it. Its rows sum to
-l1 + l2, which `exact_bound` counts. RMSNorm of `head_rms` is outside of what the penalty bounds, as HSTU's gate is.
-Sums behind dropout would need one mask for two kernels and are refused.
+SPRINT's columns: where the weights are made anyway (all but `none` and `head_rms`), sums of |A|;
+else of l1 A1 + l2 A2, since |l1 A1 - l2 A2| <= l1 A1 + l2 A2 everywhere and |A|_2 <= sqrt(|A|_1
+|A|_inf) holds for it. Its rows sum to l1 + l2, which `exact_bound` counts. RMSNorm of `head_rms` is
+outside of what the penalty bounds, as HSTU's gate is. Sums behind dropout would need one mask for
+two kernels and are refused.
 """
 
 from __future__ import annotations
@@ -47,27 +52,29 @@ from fullrank.models.sequential.attention import (
     Heads,
     Mask,
     Memory,
+    Places,
     Projection,
     WithColumns,
+    even_width,
     latent_mask,
     mask,
+    rotate,
 )
-from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.attention import stream_mix, stream_scores
 from fullrank.ops.focused_attention import (
     EPS,
     RowNorm,
+    counted_weights,
     focused_attention,
-    focused_attention_noting,
+    focused_attention_with_sums,
     focused_weights,
-    noted_weights,
     softmax_map,
     subtracted,
-)  # fmt: skip
+)
 
 Norm = Literal["none", "head_rms", "row_l1", "row_rms", "softmax", "relu_l1"]
 ROW_NORMS: dict[str, RowNorm] = {"row_l1": "l1", "row_rms": "rms", "softmax": "softmax", "relu_l1": "relu_l1"}
-"""What becomes of the rows of weights; the other norms leave them."""
+"""The norms of the rows of weights; the others leave them as they are."""
 
 
 class Focused(AttentionSpec):
@@ -140,22 +147,22 @@ class FocusedAttention(Attention):
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
     ) -> WithColumns:
-        y, (columns, rows) = focused_attention_noting(
+        y, (columns, rows) = focused_attention_with_sums(
             q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self.drop_rate
         )
         return self.close(y, q), ColumnSums(self, columns, batch.valid, None if self.rows_sum_to_one else rows)
 
     def attend_latent(
-        self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
+        self, q: Float[Tensor, "B H P e"], prefix: Memory, streams: Memory, batch: Batch
     ) -> Float[Tensor, "B P D"]:
-        allowed, w = latent_mask(batch, own[0].shape[3]), self.width
+        allowed, w = latent_mask(batch, streams[0].shape[3]), self.width
         first, second = (
-            softmax_map(stream_scores(q[..., at], prefix[0][..., at], own[0][..., at]), w, allowed)
+            softmax_map(stream_scores(q[..., at], prefix[0][..., at], streams[0][..., at]), w, allowed)
             for at in (slice(0, w), slice(w, 2 * w))
         )
         weights = subtracted(first, second, self.factors, allowed, self.rows)
-        kept = F.dropout(weights, self.drop_rate).to(q.dtype)
-        return self.close(stream_mix(kept, prefix[1], own[1]), q)
+        dropped = F.dropout(weights, self.drop_rate).to(q.dtype)
+        return self.close(stream_mix(dropped, prefix[1], streams[1]), q)
 
     def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:
         """Each head normalised where that is the norm, in fp32, and the output projection of all."""
@@ -175,7 +182,7 @@ class FocusedAttention(Attention):
     def column_weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
         """|A| behind a row norm, else l1 A1 + l2 A2, which is no less."""
         q, k, _ = self.project(x, batch.positions(from_end=False))
-        return noted_weights(q, k, self.factors, mask(batch, causal=self.causal), self.rows).to(x.dtype)
+        return counted_weights(q, k, self.factors, mask(batch, causal=self.causal), self.rows).to(x.dtype)
 
     def matrices(self) -> Projection:
         """With head_rms the norm stands between the two."""

@@ -1,15 +1,17 @@
 """HSTU: pointwise SiLU attention with a gate, and biases by position and by time (Zhai et al. 2024, arXiv:2402.17152).
 
-With [U V Q K] = silu(W x) and A_ij = silu(q_i . k_j + b_p(i - j) + b_t(t_(i+1) - t_j)) / n for the keys that i may
-see (Eqs. 1 and 2; no softmax and no 1 / sqrt d), y = W_o dropout(U * norm(A V)) (Eq. 3). b_p is a table of distances,
-b_t one of floor(ln(max(|dt|, 1)) / 0.301) cut at 128, both shared by the heads; the last event of a row asks about its
-own time. The defaults are the paper's; the norm before it, the residual and learned positions are the encoder's.
+With [U V Q K] = silu(W x) and A_ij = silu(q_i . k_j + b_p(i - j) + b_t(t_(i+1) - t_j)) / n for the
+keys that i may see (Eqs. 1 and 2; no softmax and no 1 / sqrt d), y = W_o dropout(U * norm(A V))
+(Eq. 3). b_p is a table of distances, b_t one of floor(ln(max(|dt|, 1)) / 0.301) cut at 128, both
+shared by the heads; the last event of a row asks about its own time. The defaults are the paper's;
+the norm before it, the residual and learned positions are the encoder's.
 
-SPRINT's backbone is the ungated setting: y = W_o A V with ``gate=False, rel_bias=none, rope=True, bias=False``.
+SPRINT's backbone is the ungated setting: y = W_o A V with ``gate=False, rel_bias=none, rope=True,
+bias=False``.
 
-Differs: n is the model's `max_length`, where SPRINT's code takes the padded length of the batch, which would show a row
-how long its neighbours are. W_o starts Xavier-uniform in both settings. The table of a
-causal attention has no entries for distances that causality hides.
+Differs: n is the model's `max_length`, where SPRINT's code takes the padded length of the batch,
+which would show a row how long its neighbours are. W_o starts Xavier-uniform in both settings. The
+table of a causal attention has no entries for distances that causality hides.
 """
 
 from __future__ import annotations
@@ -31,19 +33,21 @@ from fullrank.models.sequential.attention import (
     Heads,
     Mask,
     Memory,
+    Places,
     Projection,
     WithColumns,
+    even_width,
     latent_mask,
     require_times,
+    rotate,
 )
-from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.attention import stream_mix, stream_scores
 from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
 
 BUCKETS = 129
 """Entries of the time table; the last takes every difference of e^38.5 seconds or more."""
 BUCKET_WIDTH = 0.301
-"""Of a bucket, in ln(seconds)."""
+"""Width of a bucket, in ln(seconds)."""
 
 
 class HSTU(AttentionSpec):
@@ -144,15 +148,15 @@ class HSTUAttention(Attention):
         return y, ColumnSums(self, columns, batch.valid, rows)
 
     def attend_latent(
-        self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
+        self, q: Float[Tensor, "B H P e"], prefix: Memory, streams: Memory, batch: Batch
     ) -> Float[Tensor, "B P D"]:
-        steps, asking = own[0].shape[3], q[..., : prefix[0].shape[-1]]
+        steps, asking = streams[0].shape[3], q[..., : prefix[0].shape[-1]]
         allowed, bias = latent_mask(batch, steps), self._bias(Places.behind(batch, steps - 1, 1))
-        scores = stream_scores(asking, prefix[0], own[0])
+        scores = stream_scores(asking, prefix[0], streams[0])
         scores = scores if bias is None else scores + bias(slice(0, 1), scores.shape[-1])
         weights = (F.silu(scores) / self._divisor(q)).masked_fill(~allowed, 0.0)
-        kept = F.dropout(weights, self.weight_dropout, self.training)
-        return self.close(stream_mix(kept, prefix[1], own[1]), q)
+        dropped = F.dropout(weights, self.weight_dropout, self.training)
+        return self.close(stream_mix(dropped, prefix[1], streams[1]), q)
 
     def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:
         y = mixed.transpose(1, 2).flatten(2)
@@ -166,7 +170,7 @@ class HSTUAttention(Attention):
         return None if self.causal else batch.valid[:, None, None, :]
 
     def matrices(self) -> Projection:
-        """Of the values before their SiLU; the norm and the gate stand between them and the output projection."""
+        """The value projection before its SiLU; norm and gate stand between it and the output projection."""
         value = self.uvqk.weight[self.sizes[0] : self.sizes[0] + self.sizes[1]]
         return value.unflatten(0, (self.heads, -1)), self.output.weight
 
@@ -197,8 +201,8 @@ class HSTUAttention(Attention):
         apart = places.queries[:, queries, None] - places.keys[:, None, :keys]
         added = self.by_distance[apart.clamp(0, most) if self.causal else apart.clamp(-most, most) + most]
         if self.by_time is not None:
-            assert places.asked is not None and places.times is not None
-            since = places.asked[:, queries, None] - places.times[:, None, :keys]
+            assert places.query_times is not None and places.times is not None
+            since = places.query_times[:, queries, None] - places.times[:, None, :keys]
             at = buckets(since) if self.bucket_edges is None else buckets_by_edges(since, self.bucket_edges)
             # in 0.4 of the time of by_time[at], forward and backward
             added = added + self.by_time.index_select(0, at.flatten()).view(at.shape)

@@ -1,18 +1,21 @@
 """MOJITO: attention maps mixed of what items and what their moments say (Tran et al., SIGIR 2023, arXiv:2304.08158).
 
-Two score maps serve all heads (the admixture of heads is FishFormer's, Nguyen et al., NeurIPS 2022): one of the tokens,
-S_item = Q K^T, and one of the calendar (`calendar.py`), S_time = Q_c K_c^T, with c_i the vector of the moment of event
-i. In training each is drawn from a Gaussian around its value, S + sigma^2 N(0, 1), with sigma learned. A small network,
-the same at every pair of positions, turns the two numbers into one for each head:
+Two score maps serve all heads (the admixture of heads is FishFormer's, Nguyen et al., NeurIPS
+2022): one of the tokens, S_item = Q K^T, and one of the calendar (`calendar.py`), S_time = Q_c
+K_c^T, with c_i the vector of the moment of event i. In training each is drawn from a Gaussian
+around its value, S + sigma^2 N(0, 1), with sigma learned. A small network, the same at every pair
+of positions, turns the two numbers into one for each head:
 
     A_h = softmax((W_2 relu(W_1 [S_item, S_time] + b))_h / sqrt e),  y = W_o concat_h(A_h V_h)
 
-Differs: the authors' tokens are items and moments side by side, twice as wide; here the width stays the model's, and an
-encoder with ``context: calendar`` adds the moment to the item. Every layer has calendar codes of its own, where theirs
-reads the second half of the layer below. Noise is drawn in training alone, so that an answer can be given twice. W_2
-has no bias, which softmax would not see. The score of a candidate has no part of its own moment: it is the same for all
-candidates, and not known when an answer is asked for. SPRINT's authors compare a variant without this mixture: items
-plus a vector of the logarithm of the time, which their 20 buckets cut to one value for all times since 1970.
+Differs: the authors' tokens are items and moments side by side, twice as wide; here the width stays
+the model's, and an encoder with ``context: calendar`` adds the moment to the item. Every layer has
+calendar codes of its own, where theirs reads the second half of the layer below. Noise is drawn in
+training alone, so that an answer can be given twice. W_2 has no bias, which softmax would not see.
+The score of a candidate has no part of its own moment: it is the same for all candidates, and not
+known when an answer is asked for. SPRINT's authors compare a variant without this mixture: items
+plus a vector of the logarithm of the time, which their 20 buckets cut to one value for all times
+since 1970.
 """
 
 from __future__ import annotations
@@ -25,9 +28,18 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, Width
 from fullrank.models.sequential import start_otherwise, start_small
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Heads, Mask, Projection, require_times
+from fullrank.models.sequential.attention import (
+    Attention,
+    AttentionSpec,
+    Heads,
+    Mask,
+    Places,
+    Projection,
+    even_width,
+    require_times,
+    rotate,
+)
 from fullrank.models.sequential.attention.calendar import CalendarCodes
-from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.models.sequential.attention.softmax import Softmax
 
 SIGMA = 0.1
@@ -80,7 +92,7 @@ class MojitoAttention(Attention):
         self.sigma = nn.Parameter(torch.full((2,), SIGMA)) if spec.noise else None
 
     def mix(self, q: Tensor, k: Tensor, allowed: Mask, places: Places | None = None) -> Float[Tensor, "B H T S"]:
-        maps = torch.stack([(q @ k.mT)[:, 0].float(), self._of_moments(places, q.shape[2]).float()], -1)
+        maps = torch.stack([(q @ k.mT)[:, 0].float(), self._moment_scores(places, q.shape[2]).float()], -1)
         if self.sigma is not None and self.training:
             maps = maps + self.sigma.square() * torch.randn_like(maps)
         scores = self.mixed(self.opened(maps).relu()).movedim(-1, 1).float() / q.shape[-1] ** 0.5
@@ -97,7 +109,7 @@ class MojitoAttention(Attention):
     def matrices(self) -> Projection:
         return self.qkv.weight[-self.sizes[2] :].unflatten(0, (self.heads, -1)), self.output.weight
 
-    def _of_moments(self, places: Places | None, queries: int) -> Float[Tensor, "B T S"]:
+    def _moment_scores(self, places: Places | None, queries: int) -> Float[Tensor, "B T S"]:
         """Scores of the moments of keys for those of the queries, which are the last of the keys."""
         times = require_times(None if places is None else places.times, "attention=softmax")
         q, k = self.moments(self.calendar(times)).chunk(2, -1)

@@ -1,10 +1,12 @@
 """Softmax attention with T5's relative position bias (Raffel et al. 2020, arXiv:1910.10683, Sec. 2.1).
 
-A_ij = softmax_j(q_i . k_j / sqrt(e) + b_h(i - j)): a learned number for each head and bucket of distances. Half of the
-buckets are for distances of their own, 0, 1, 2, ..; the others grow like logarithms up to `FURTHEST`, and the last
-takes all beyond. An attention that sees both sides shares its buckets between them.
+A_ij = softmax_j(q_i . k_j / sqrt(e) + b_h(i - j)): a learned number for each head and bucket of
+distances. Half of the buckets are for distances of their own, 0, 1, 2, ..; the others grow like
+logarithms up to `FURTHEST`, and the last takes all beyond. An attention that sees both sides shares
+its buckets between them.
 
-Differs: T5 shares one table among all layers and has no 1 / sqrt(e), which its starting values make up for.
+Differs: T5 shares one table among all layers and has no 1 / sqrt(e), which its starting values make
+up for.
 """
 
 from __future__ import annotations
@@ -21,8 +23,15 @@ from torch import Tensor, nn
 from fullrank.core.constraints import DropoutRate, Width
 from fullrank.data.batch import Batch
 from fullrank.models.sequential import small, start_small
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Mask, Memory, causal_mask, latent_mask
-from fullrank.models.sequential.attention.positions import Places
+from fullrank.models.sequential.attention import (
+    Attention,
+    AttentionSpec,
+    Mask,
+    Memory,
+    Places,
+    causal_mask,
+    latent_mask,
+)
 from fullrank.ops.attention import fused_attention, stream_mix, stream_scores
 
 FURTHEST = 128
@@ -83,14 +92,14 @@ class RelativeAttention(Attention):
         return self.close(fused_attention(q, k, v, added, self.drop_rate), q)
 
     def attend_latent(
-        self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
+        self, q: Float[Tensor, "B H P e"], prefix: Memory, streams: Memory, batch: Batch
     ) -> Float[Tensor, "B P D"]:
-        steps = own[0].shape[3]
-        scores = stream_scores(q, prefix[0], own[0]).float() / q.shape[-1] ** 0.5
+        steps = streams[0].shape[3]
+        scores = stream_scores(q, prefix[0], streams[0]).float() / q.shape[-1] ** 0.5
         scores = scores + self._bias(Places.behind(batch, steps - 1, 1))
         shares = scores.masked_fill(~latent_mask(batch, steps), float("-inf")).softmax(-1).to(q.dtype)
-        kept = F.dropout(shares, self.weight_dropout, self.training)
-        return self.close(stream_mix(kept, prefix[1], own[1]), q)
+        dropped = F.dropout(shares, self.weight_dropout, self.training)
+        return self.close(stream_mix(dropped, prefix[1], streams[1]), q)
 
     def _bias(self, places: Places) -> Float[Tensor, "#B #H T S"]:
         if self.by_bucket is None:
@@ -106,5 +115,6 @@ def distance_classes(apart: Int[Tensor, "*n"], count: int, *, both_sides: bool) 
     ahead = (apart < 0) & both_sides
     count = count // 2 if both_sides else count
     far, exact = (apart.abs() if both_sides else apart.clamp_min(0)), count // 2
+    # from `exact` on classes grow like logarithms: the last begins where the distance reaches FURTHEST
     grown = (far.clamp_min(exact).float() / exact).log() / math.log(FURTHEST / exact) * (count - exact)
     return torch.where(far < exact, far, (exact + grown.long()).clamp_max(count - 1)) + ahead * count

@@ -1,7 +1,7 @@
 """Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1), causal or not, with optional RoPE.
 
-Differs: where every visible key is real (causal rows, right-padded), the kernel gets ``is_causal`` and no mask: the
-rows of valid queries are the same, and the mask of B x T x T is never made.
+Differs: where every visible key is real (causal rows, right-padded), the kernel gets ``is_causal``
+and no mask: the rows of valid queries are the same, and the mask of B x T x T is never made.
 """
 
 from __future__ import annotations
@@ -14,8 +14,18 @@ from torch import Tensor
 
 from fullrank.core.constraints import DropoutRate
 from fullrank.data.batch import Batch, ColumnSums
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Heads, Mask, Memory, WithColumns, latent_mask
-from fullrank.models.sequential.attention.positions import Places, even_width, rotate
+from fullrank.models.sequential.attention import (
+    Attention,
+    AttentionSpec,
+    Heads,
+    Mask,
+    Memory,
+    Places,
+    WithColumns,
+    even_width,
+    latent_mask,
+    rotate,
+)
 from fullrank.ops.attention import fused_attention, stream_mix, stream_scores
 from fullrank.ops.column_attention import column_attention
 
@@ -70,15 +80,14 @@ class SoftmaxAttention(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
     ) -> WithColumns:
         y, sums, _ = column_attention(
-            q, k, v, batch.valid, causal=self.causal, dropout=self.drop_rate,
-            dropped_columns=after_dropout,
-        )  # fmt: skip
+            q, k, v, batch.valid, causal=self.causal, dropout=self.drop_rate, dropped_columns=after_dropout
+        )
         return self.close(y, q), ColumnSums(self, sums, batch.valid)
 
     def attend_latent(
-        self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
+        self, q: Float[Tensor, "B H P e"], prefix: Memory, streams: Memory, batch: Batch
     ) -> Float[Tensor, "B P D"]:
-        scores = stream_scores(q, prefix[0], own[0]).float() / q.shape[-1] ** 0.5
-        shares = scores.masked_fill(~latent_mask(batch, own[0].shape[3]), float("-inf")).softmax(-1).to(q.dtype)
-        kept = F.dropout(shares, self.weight_dropout, self.training)
-        return self.close(stream_mix(kept, prefix[1], own[1]), q)
+        scores = stream_scores(q, prefix[0], streams[0]).float() / q.shape[-1] ** 0.5
+        shares = scores.masked_fill(~latent_mask(batch, streams[0].shape[3]), float("-inf")).softmax(-1).to(q.dtype)
+        dropped = F.dropout(shares, self.weight_dropout, self.training)
+        return self.close(stream_mix(dropped, prefix[1], streams[1]), q)

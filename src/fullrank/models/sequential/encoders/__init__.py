@@ -1,8 +1,9 @@
 """History of vectors -> States.
 
-The room's contract: an `EncoderSpec` that builds an `Encoder`. ``start`` and ``step`` are what a reasoner needs of it:
-the history is read once and never sees the latent tokens. They are vectors as the encoder's own states are, so they get
-no item position and no scale of the input. FLOPs are counted by the base class, for vectors of width `Encoder.dim`.
+The room's contract: an `EncoderSpec` that builds an `Encoder`. ``start`` and ``step`` are what a
+reasoner needs of it: the history is read once and never sees the latent tokens. They are vectors as
+the encoder's own states are, so they get no item position and no scale of the input. FLOPs are
+counted by the base class, for vectors of width `Encoder.dim`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fullrank.ops.model_cost import by_part, forward_flops
 
 @dataclass(frozen=True)
 class Cache:
-    """What an encoder remembers of a history and of latent tokens after it. Every tensor's first axis is the row."""
+    """The memory of an encoder: of a history and of latent tokens after it. Every tensor's first axis is the row."""
 
     layers: tuple[tuple[Tensor, ...], ...]
     batch: Batch
@@ -33,23 +34,27 @@ class Cache:
     """Latent tokens in each stream."""
 
     def grown(self, layers: tuple[tuple[Tensor, ...], ...]) -> Cache:
-        """After one more token in each stream."""
+        """The cache after one more token in each stream."""
         return replace(self, layers=layers, steps=self.steps + 1)
 
     def select(self, rows: Int[Tensor, "b"]) -> Cache:
-        """Some of the rows."""
-        return replace(self, layers=tuple(tuple(x[rows] for x in kept) for kept in self.layers),
-                       batch=self.batch.select(rows))  # fmt: skip
+        """The cache of some of the rows."""
+        layers = tuple(tuple(x[rows] for x in layer) for layer in self.layers)
+        return replace(self, layers=layers, batch=self.batch.select(rows))
 
     def branched(self, parents: Int[Tensor, "B P"], shared: int, axis: int) -> Cache:
-        """With other streams: stream p of a row goes on from ``parents[row, p]``. The first tensors of each layer, as
-        many as are shared, are the row's; the others have one part for each stream along the axis."""
+        """The cache of other streams: stream p of a row goes on from ``parents[row, p]``.
 
-        def taken(own: Tensor) -> Tensor:
-            at = parents.view(len(parents), *[1] * (axis - 1), parents.shape[1], *[1] * (own.ndim - axis - 1))
-            return own.gather(axis, at.expand(*own.shape[:axis], -1, *own.shape[axis + 1 :]))
+        The first tensors of each layer, as many as are `shared`, are the row's; the others have one
+        part for each stream along `axis`.
+        """
 
-        layers = tuple((*one[:shared], *(taken(own) for own in one[shared:])) for one in self.layers)
+        def taken(x: Tensor) -> Tensor:
+            # parents as [B, 1, .., P, 1, ..] with P at `axis`, then as wide as x everywhere else, as gather needs it
+            at = parents.view(len(parents), *[1] * (axis - 1), parents.shape[1], *[1] * (x.ndim - axis - 1))
+            return x.gather(axis, at.expand(*x.shape[:axis], -1, *x.shape[axis + 1 :]))
+
+        layers = tuple((*layer[:shared], *map(taken, layer[shared:])) for layer in self.layers)
         return replace(self, layers=layers)
 
 
@@ -96,14 +101,15 @@ class Encoder(nn.Module, ABC):
     reads_times: bool = False
     """It needs `Batch.times`: the loader and `recommend` then provide them."""
     continues: bool = False
-    """`step` gives a token the state that `forward` gives it as the next position of its row (where it is part of the
-    answer, `Batch.answer`), so that a task may go on with a history token by token. An encoder that adds position
-    vectors to its input does not."""
+    """`step` gives a token the state that `forward` gives it as the next position of its row (where
+    it is part of the answer, `Batch.answer`), so that a task may go on with a history token by
+    token. An encoder that adds position vectors to its input does not."""
     branching: tuple[int, int] | None = None
-    """How its cache branches: the first tensors of a layer that all streams of a row share, and the axis along which
-    the others have a part for each stream; None where it cannot."""
+    """How its cache branches: the first tensors of a layer that all streams of a row share, and the
+    axis along which the others have a part for each stream; None where it cannot."""
     decodes: bool = False
-    """It reads a history from both sides and answers behind it with a decoder, so that a row has one answer."""
+    """It reads a history from both sides and answers behind it with a decoder, so that a row has
+    one answer."""
     featureless: str = "it does not say that it reads them"
     """Why features may not be part of its vectors (`sequential/features.py`); empty where they may."""
     uncounted: str = ""
@@ -123,8 +129,8 @@ class Encoder(nn.Module, ABC):
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         """One more token in each of P isolated streams after every row's last valid event.
 
-        A token sees the history (all of it, also in a causal encoder), its stream's earlier tokens and itself. The
-        first step of a cache says how many streams there are.
+        A token sees the history (all of it, also in a causal encoder), its stream's earlier tokens
+        and itself. The first step of a cache says how many streams there are.
         """
 
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
@@ -141,8 +147,8 @@ class Encoder(nn.Module, ABC):
         return cache.branched(parents, *self.branching)
 
     def flops(self, length: int, answer: int = 0) -> Flops:
-        """FLOPs of one row of that many positions, of which the last are its answer (`Batch.answer`), forward, by part;
-        None for all where they cannot be counted."""
+        """FLOPs of one row of that many positions, of which the last are its answer
+        (`Batch.answer`), forward, by part; None for all where they cannot be counted."""
         if self.uncounted or not self.dim:
             return dict.fromkeys(self.flop_parts.values())
         return row_flops(self, self.dim, length, self.flop_parts, answer)
@@ -151,7 +157,7 @@ class Encoder(nn.Module, ABC):
 def row_flops(module: nn.Module, dim: int, length: int, parts: Mapping[str, str], answer: int = 0) -> Flops:
     """FLOPs of a module (an encoder, or a block of one) on one row, counted on shapes; None where that fails."""
     batch = replace(Batch.shapes(1, length), answer=answer)
-    found = forward_flops(module, torch.empty(1, length, dim, device="meta"), batch)
-    if found is None:
+    by_path = forward_flops(module, torch.empty(1, length, dim, device="meta"), batch)
+    if by_path is None:
         return dict.fromkeys(parts.values())
-    return {**dict.fromkeys(parts.values(), 0), **by_part(found, parts)}
+    return {**dict.fromkeys(parts.values(), 0), **by_part(by_path, parts)}

@@ -1,13 +1,15 @@
 """Caser: convolutions over the last events as over an image (Tang & Wang, WSDM 2018, arXiv:1809.07426).
 
-With E [window, D] the vectors of the last events, z = phi(W [o; v] + b) is made of two kinds of filters:
+With E [window, D] the vectors of the last events, z = phi(W [o; v] + b) is made of two kinds of
+filters:
 
     horizontal   o: `horizontal` filters [h, D] of each height h = 1 .. window at all places, phi_c, the largest of each
     vertical     v: `vertical` weighted sums of the window's rows, the same weights in every dimension
 
-Differs: every position of a history is a window of its own, read in one pass, so that all of its items are trained on
-(a window of the authors predicts T items, here the next one). z alone is the state, of the width of the item vectors
-that it is scored with: no vector of the user beside it and no second table of items. Events before the first are zeros.
+Differs: every position of a history is a window of its own, read in one pass, so that all of its
+items are trained on (a window of the authors predicts T items, here the next one). z alone is the
+state, of the width of the item vectors that it is scored with: no vector of the user beside it and
+no second table of items. Events before the first are zeros.
 """
 
 from __future__ import annotations
@@ -61,15 +63,14 @@ class CaserEncoder(WindowEncoder):
         self.inner, self.outer, self.drop = spec.convolution_activation, spec.activation, nn.Dropout(spec.dropout)
 
     def read(self, x: Float[Tensor, "B n D"], known: Bool[Tensor, "B n"]) -> Float[Tensor, "B T D"]:
-        image, found = x.transpose(1, 2), []
+        image, horizontal = x.transpose(1, 2), []
         for height, convolution in enumerate(self.rows, 1):
             # a place of the convolution belongs to every window that it lies in
             at_all = _activated(self.inner, convolution(image))
-            found.append(F.max_pool1d(at_all, self.window - height + 1, 1).transpose(1, 2))
+            horizontal.append(F.max_pool1d(at_all, self.window - height + 1, 1).transpose(1, 2))
         vertical = self.columns(x.unfold(1, self.window, 1)).flatten(2)
-        return _activated(self.outer, self.join(self.drop(torch.cat([vertical, *found], 2))))
+        return _activated(self.outer, self.join(self.drop(torch.cat([vertical, *horizontal], 2))))
 
 
 def _activated(name: Activation, x: Tensor) -> Tensor:
-    activated: Tensor = x if name == "identity" else getattr(torch, name)(x)
-    return activated
+    return x if name == "identity" else getattr(torch, name)(x)

@@ -1,11 +1,11 @@
 """FDSA: two streams, of ids and of features, joined by a linear layer (Zhang et al., IJCAI 2019).
 
 The vectors that are read hold the item's id in their first half and its features in the second
-(``model.items={kind: features, combine: beside}``). Each half has a transformer of its own, and the state is
-W [ids; features] + b.
+(``model.items={kind: features, combine: beside}``). Each half has a transformer of its own, and the
+state is W [ids; features] + b.
 
-Differs: the blocks are those of `transformer`, in any setting, both causal or neither. An item is searched by both
-halves, in the paper by its id alone. No norm or dropout behind W.
+Differs: the blocks are those of `transformer`, in any setting, both causal or neither. An item is
+searched by both halves, in the paper by its id alone. No norm or dropout behind W.
 """
 
 from __future__ import annotations
@@ -58,17 +58,16 @@ class FDSAEncoder(Encoder):
         self.join = nn.Linear(dim, dim)
         self.causal, self.continues = self.ids.causal, self.ids.continues and self.features.continues
         self.reads_times = self.ids.reads_times or self.features.reads_times
-        mixers = [cast(Block, one.blocks[0]).attention for one in (self.ids, self.features)]
+        mixers = [cast(Block, encoder.blocks[0]).attention for encoder in (self.ids, self.features)]
         self.uncounted = mixers[0].uncounted or mixers[1].uncounted
         start_small(self)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
-        ids, features = self.ids(x[..., : self.cut], batch), self.features(x[..., self.cut :], batch)
+        ids, features = (encoder(x[..., part], batch) for encoder, part in self.streams())
         return self._joined(x, ids, features)
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
-        ids, first = self.ids.start(x[..., : self.cut], batch)
-        features, second = self.features.start(x[..., self.cut :], batch)
+        (ids, first), (features, second) = (encoder.start(x[..., part], batch) for encoder, part in self.streams())
         return self._joined(x, ids, features), Cache((*first.layers, *second.layers), batch)
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
@@ -83,7 +82,7 @@ class FDSAEncoder(Encoder):
         return replace(cache, layers=layers)
 
     def streams(self) -> tuple[tuple[Encoder, slice], ...]:
-        """Each encoder with the places of a vector that it reads."""
+        """Each encoder with the part of a vector that it reads."""
         return (self.ids, slice(self.cut)), (self.features, slice(self.cut, None))
 
     def _joined(self, x: Tensor, ids: States, features: States) -> States:
@@ -91,6 +90,6 @@ class FDSAEncoder(Encoder):
         return States(y, (x, y), (self,))
 
     def _apart(self, cache: Cache) -> tuple[Cache, Cache]:
-        """What each encoder remembers: a layer of the cache for each of its blocks."""
+        """The cache of each encoder: a layer for each of its blocks."""
         depth = len(self.ids.blocks)
         return replace(cache, layers=cache.layers[:depth]), replace(cache, layers=cache.layers[depth:])

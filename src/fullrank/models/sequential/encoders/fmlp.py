@@ -1,15 +1,17 @@
 """FMLP-Rec: learnable filters in the frequency domain for self-attention (Zhou et al., WWW 2022, arXiv:2202.13556).
 
-A block is a filter and a feed-forward, each with dropout, a residual and LayerNorm behind it. The filter
-multiplies the Fourier transform of a history along its N = `max_length` places by W, complex, [N / 2 + 1, D], and
-transforms back. That is a circular convolution with the kernel w = F^-1(W) in each dimension on its own:
+A block is a filter and a feed-forward, each with dropout, a residual and LayerNorm behind it. The
+filter multiplies the Fourier transform of a history along its N = `max_length` places by W,
+complex, [N / 2 + 1, D], and transforms back. That is a circular convolution with the kernel w =
+F^-1(W) in each dimension on its own:
 
     y_t = sum_s w_[(t - s) mod N] x_s
 
-Differs: `causal` leaves out the s after t, so that every position of a history is trained on in one pass. At the last
-place of a window nothing comes after t, so there the filter of the first block is the published one. `causal: false` is
-the published filter in all blocks, for tasks with one answer a row (`last_item`; the authors train on every prefix of a
-history). Places before a row's first event are zeros in every block, where the authors' have position vectors.
+Differs: `causal` leaves out the s after t, so that every position of a history is trained on in one
+pass. At the last place of a window nothing comes after t, so there the filter of the first block is
+the published one. `causal: false` is the published filter in all blocks, for tasks with one answer
+a row (`last_item`; the authors train on every prefix of a history). Places before a row's first
+event are zeros in every block, where the authors' have position vectors.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from fullrank.data.batch import Batch
 from fullrank.models import States
 from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length
-from fullrank.models.sequential.encoders.feed_forward import MLP
+from fullrank.models.sequential.encoders.transformer import MLP
 
 EPS = 1e-12
 """Added to the variance in every norm, as the authors do."""
@@ -51,7 +53,7 @@ class FMLP(EncoderSpec):
 
 
 class Filter(nn.Module):
-    """One multiplication in the frequency domain."""
+    """Multiplies the Fourier transform of a history by W."""
 
     def __init__(self, dim: int, places: int, causal: bool):
         super().__init__()
@@ -59,7 +61,7 @@ class Filter(nn.Module):
         self.weight = small(places // 2 + 1, dim, 2)
 
     def kernel(self) -> Float[Tensor, "n D"]:
-        """w, by the distance of the events."""
+        """The kernel w = F^-1(W), by the distance of two events."""
         return torch.fft.irfft(torch.view_as_complex(self.weight.float()), self.places, 0)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
@@ -73,10 +75,10 @@ class Filter(nn.Module):
         return torch.fft.irfft(spectra, 2 * length, 1)[:, :length].to(x.dtype)
 
     def step(
-        self, history: Float[Tensor, "B T D"], own: Float[Tensor, "B P S D"], batch: Batch
+        self, history: Float[Tensor, "B T D"], tokens: Float[Tensor, "B P S D"], batch: Batch
     ) -> Float[Tensor, "B P D"]:
         """The output at the last token of each stream, of the history and of the stream's tokens so far."""
-        kernel, count = self.kernel(), own.shape[2]
+        kernel, count = self.kernel(), tokens.shape[2]
         places = torch.arange(history.shape[1], device=history.device)
         ago = batch.lengths[:, None] + count - 1 - places
         seen = batch.valid if not self.causal else batch.valid & (ago < self.places)
@@ -85,7 +87,7 @@ class Filter(nn.Module):
         weights = kernel[between % self.places]
         if self.causal:
             weights = weights * (between < self.places)[:, None]
-        return (of_history[:, None] + (weights * own).sum(2)).to(history.dtype)
+        return (of_history[:, None] + (weights * tokens).sum(2)).to(history.dtype)
 
 
 class FMLPBlock(nn.Module):
@@ -102,7 +104,7 @@ class FMLPBlock(nn.Module):
         return self.after(x, self.filter(x, batch))
 
     def after(self, x: Float[Tensor, "B n D"], filtered: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
-        """What follows the filter."""
+        """The norms and the feed-forward behind the filter."""
         y = self.filter_norm(x + self.drop(filtered))
         return self.feed_forward_norm(y + self.drop(self.feed_forward(y)))
 
@@ -128,7 +130,7 @@ class FMLPEncoder(Encoder):
         if self.position is not None:
             at = batch.positions(from_end=True)
             x = x + self.position(at.clamp_max(self.max_length - 1))
-        layers = [self._entered(x)]
+        layers = [self._embedded(x)]
         for block in self.blocks:
             layers.append(block(layers[-1], batch))
         return States(layers[-1], tuple(layers), tuple(self.blocks))
@@ -139,15 +141,15 @@ class FMLPEncoder(Encoder):
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         # the cached inputs of a block are [B, T, D] of the history, then [B, P, S, D] of the streams
-        x, layers = self._entered(x), []
+        x, layers = self._embedded(x), []
         for block, (history, *before) in zip(self._stack(), cache.layers, strict=True):
-            own = torch.cat([*before, x[:, :, None]], 2)
-            layers.append((history, own))
-            x = block.after(x, block.filter.step(history, own, cache.batch))
+            tokens = torch.cat([*before, x[:, :, None]], 2)
+            layers.append((history, tokens))
+            x = block.after(x, block.filter.step(history, tokens, cache.batch))
         return x, cache.grown(tuple(layers))
 
     def _stack(self) -> list[FMLPBlock]:
         return cast(list[FMLPBlock], list(self.blocks))
 
-    def _entered(self, x: Tensor) -> Tensor:
+    def _embedded(self, x: Tensor) -> Tensor:
         return self.drop(self.norm_input(x))

@@ -64,9 +64,9 @@ class GRUEncoder(Encoder):
         (state,) = cache.layers[0]
         state = state.expand(-1, streams, -1, -1).flatten(0, 1).transpose(0, 1).contiguous()
         y, state = self.gru(self.drop(x).flatten(0, 1)[:, None], state)
-        kept = state.transpose(0, 1).unflatten(0, (rows, streams))
-        return self.back(y[:, 0]).unflatten(0, (rows, streams)), cache.grown(((kept,),))
+        states = state.transpose(0, 1).unflatten(0, (rows, streams))
+        return self.back(y[:, 0]).unflatten(0, (rows, streams)), cache.grown(((states,),))
 
     def flops(self, length: int, answer: int = 0) -> Flops:
         # one position times their number, which is the same: torch counts a recurrence step by step, slowly
-        return {part: None if one is None else length * one for part, one in super().flops(1).items()}
+        return {part: None if count is None else length * count for part, count in super().flops(1).items()}

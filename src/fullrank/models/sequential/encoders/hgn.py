@@ -8,11 +8,12 @@ With x_k the vectors of the last `window` events:
 
 The second sum scores an item by its products with the events themselves.
 
-Differs: no vector of the user. In the paper it adds to both gates, of which b and c stay, and to the state. In
-place of the second table of items that the paper scores with there is a linear map of the state (`projection`), which
-begins as the identity: with one table and no map an item would score others as they score it, in either order. Every
-position of a history is a window of its own and predicts the next item, where a window of the authors predicts T. What
-lies before the first event adds nothing.
+Differs: no vector of the user. In the paper it adds to both gates, of which b and c stay, and to
+the state. In place of the second table of items that the paper scores with there is a linear map of
+the state (`projection`), which begins as the identity: with one table and no map an item would
+score others as they score it, in either order. Every position of a history is a window of its own
+and predicts the next item, where a window of the authors predicts T. What lies before the first
+event adds nothing.
 """
 
 from __future__ import annotations

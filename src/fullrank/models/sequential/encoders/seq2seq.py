@@ -1,14 +1,16 @@
 """Encoder and decoder (T5, Raffel et al. 2020, arXiv:1910.10683), with which TIGER generates (arXiv:2305.05065).
 
-The encoder reads the history from both sides. The decoder starts from one learned token and goes on with the codes of
-the answer; a block of it is attention to the decoder's tokens so far, attention to what the encoder read, feed-forward,
-each behind a norm and a residual. What a history has to remember is read once, for any number of streams.
+The encoder reads the history from both sides. The decoder starts from one learned token and goes on
+with the codes of the answer; a block of it is attention to the decoder's tokens so far, attention
+to what the encoder read, feed-forward, each behind a norm and a residual. What a history has to
+remember is read once, for any number of streams.
 
-As everywhere, the state at a place predicts the token behind it: the last place of a history has the decoder's state of
-its first token, those of the answer (`Batch.answer`) the decoder's of each of them; the places before have the
-encoder's.
+As everywhere, the state at a place predicts the token behind it: the last place of a history has
+the decoder's state of its first token, those of the answer (`Batch.answer`) the decoder's of each
+of them; the places before have the encoder's.
 
-Differs from T5: the decoder ends with a norm and no factor 1 / sqrt(D), and attention divides by sqrt(e).
+Differs from T5: the decoder ends with a norm and no factor 1 / sqrt(D), and attention divides by
+sqrt(e).
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Ste
 from fullrank.models.sequential.encoders.transformer import Block, Transformer, TransformerEncoder, make_norm
 
 SHARED = 4
-"""Tensors of a cached block that all streams of a row share: keys and values of the first token and of the history."""
+"""Tensors of a cached block that all streams of a row share: keys and values of the first token and
+of the history."""
 
 
 class Seq2Seq(EncoderSpec):
@@ -70,10 +73,15 @@ class Seq2Seq(EncoderSpec):
     def stack(self, layers: int, *, causal: bool) -> Transformer:
         """The blocks of the encoder, or those that the decoder is made of."""
         return Transformer(
-            layers=layers, attention=self.attention.override(f"causal={str(causal).lower()}"), norm=self.norm,
-            feed_forward=self.feed_forward, inner=self.inner, activation=self.activation, positions="none",
+            layers=layers,
+            attention=self.attention.override(f"causal={str(causal).lower()}"),
+            norm=self.norm,
+            feed_forward=self.feed_forward,
+            inner=self.inner,
+            activation=self.activation,
+            positions="none",
             dropout=self.dropout,
-        )  # fmt: skip
+        )
 
 
 class DecoderBlock(Block):
@@ -90,19 +98,19 @@ class DecoderBlock(Block):
     ) -> Float[Tensor, "B S D"]:
         """Tokens of the answer, each after those before it."""
         y = x + self.drop(self.attention(self._before(x), batch))
-        return self._looked(y, history, valid, batch.captures)
+        return self._after_history(y, history, valid, batch.captures)
 
-    def go_on(
+    def decode_step(
         self, x: Float[Tensor, "B P D"], memory: tuple[Tensor, ...], first: Batch, valid: Bool[Tensor, "B T"]
     ) -> tuple[Float[Tensor, "B P D"], tuple[Tensor, ...]]:
         """One more token in each stream: its state, and the block's memory with it."""
-        own = (memory[SHARED], memory[SHARED + 1]) if len(memory) > SHARED else None
-        mixed, own = self.attention.step(self._before(x), (memory[0], memory[1]), own, first)
-        y = self._looked(x + self.drop(mixed), (memory[2], memory[3]), valid, None)
-        return y, (*memory[:SHARED], *own)
+        streams = (memory[SHARED], memory[SHARED + 1]) if len(memory) > SHARED else None
+        mixed, streams = self.attention.step(self._before(x), (memory[0], memory[1]), streams, first)
+        y = self._after_history(x + self.drop(mixed), (memory[2], memory[3]), valid, None)
+        return y, (*memory[:SHARED], *streams)
 
-    def _looked(self, x: Tensor, history: Memory, valid: Tensor, captures: Captures | None) -> Tensor:
-        return self._fed(x + self.drop(self.cross.across(self.cross_norm(x), history, valid, captures)))
+    def _after_history(self, x: Tensor, history: Memory, valid: Tensor, captures: Captures | None) -> Tensor:
+        return self._after_feed_forward(x + self.drop(self.cross.across(self.cross_norm(x), history, valid, captures)))
 
 
 class Seq2SeqEncoder(Encoder):
@@ -133,7 +141,7 @@ class Seq2SeqEncoder(Encoder):
         # the last token of the history, whose place is the first token's, and those of the answer
         at = (batch.history - 1).clamp_min(0)[:, None] + torch.arange(batch.answer + 1, device=x.device)
         places = at.clamp_max(x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[2])
-        decoded = self._decoded(x.gather(1, places)[:, 1:], source.tokens, batch, batch.captures)
+        decoded = self._decoded(x.gather(1, places)[:, 1:], source.tokens, batch)
         return replace(source, tokens=source.tokens.scatter(1, places, decoded.to(source.tokens.dtype)))
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
@@ -144,23 +152,23 @@ class Seq2SeqEncoder(Encoder):
         return states, Cache(layers, batch)
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
-        x, layers, first = self.drop(x), [], _answers(len(x), 1, cache.batch)
+        x, layers, first = self.drop(x), [], _decoder_batch(len(x), 1, cache.batch)
         for block, memory in zip(self._blocks(), cache.layers, strict=True):
-            x, memory = block.go_on(x, memory, first, cache.batch.valid)
+            x, memory = block.decode_step(x, memory, first, cache.batch.valid)
             layers.append(memory)
         return self.norm_output(x), cache.grown(tuple(layers))
 
     def _decoded(
-        self, answer: Float[Tensor, "B S D"], history: Float[Tensor, "B T D"], batch: Batch, captures: Captures | None
+        self, answer: Float[Tensor, "B S D"], history: Float[Tensor, "B T D"], batch: Batch
     ) -> Float[Tensor, "B n D"]:
         """The decoder's states of its first token and of those of the answer."""
         x = self.drop(torch.cat([self.first.expand(len(answer), 1, -1), answer], 1))
-        inputs = replace(_answers(len(x), x.shape[1], batch), captures=captures)
+        inputs = replace(_decoder_batch(len(x), x.shape[1], batch), captures=batch.captures)
         valid = torch.arange(history.shape[1], device=x.device) < batch.history[:, None]
         for block in self._blocks():
             seen = block.cross.remember(history)
-            if captures is not None and captures.memory is not None:
-                captures.memory[block.cross] = seen
+            if batch.captures is not None and batch.captures.memory is not None:
+                batch.captures.memory[block.cross] = seen
             x = block.decode(x, inputs, seen, valid)
         return self.norm_output(x)
 
@@ -168,7 +176,7 @@ class Seq2SeqEncoder(Encoder):
         return cast(list[DecoderBlock], list(self.decoder))
 
 
-def _answers(rows: int, tokens: int, batch: Batch) -> Batch:
+def _decoder_batch(rows: int, tokens: int, batch: Batch) -> Batch:
     """The decoder's own rows, which are all as long."""
     places = batch.lengths.new_zeros(rows, tokens)
     return Batch(places, torch.full_like(places[:, 0], tokens), rows=batch.rows, seed=batch.seed, step=batch.step)

@@ -1,8 +1,9 @@
 """Transformer around any attention: pre- or post-norm, RMSNorm or LayerNorm, MLP, SwiGLU or no feed-forward.
 
-Sources: post-norm of Vaswani et al. (arXiv:1706.03762), pre-norm with RMSNorm and SwiGLU as in Llama
-(arXiv:2302.13971). Positions are learned here or rotated in the attention (`rope`), counted from the start or the end.
-With ``context: calendar`` an event is its item and its moment (MOJITO, arXiv:2304.08158); latent tokens have none.
+Sources: post-norm of Vaswani et al. (arXiv:1706.03762), pre-norm with RMSNorm and SwiGLU as in
+Llama (arXiv:2302.13971). Positions are learned here or rotated in the attention (`rope`), counted
+from the start or the end. With ``context: calendar`` an event is its item and its moment (MOJITO,
+arXiv:2304.08158); latent tokens have none.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal, cast
 
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -23,7 +25,6 @@ from fullrank.models.sequential.attention import Attention, AttentionSpec, Memor
 from fullrank.models.sequential.attention.calendar import CalendarCodes
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length, row_flops
-from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 
 
 class Transformer(EncoderSpec):
@@ -73,6 +74,40 @@ class Transformer(EncoderSpec):
         return TransformerEncoder(dim, max_length, self)
 
 
+class MLP(nn.Module):
+    """down(dropout(activation(up(x))))."""
+
+    def __init__(self, dim: int, inner: int, activation: str, bias: bool, dropout: float):
+        super().__init__()
+        self.up, self.down = nn.Linear(dim, inner, bias=bias), nn.Linear(inner, dim, bias=bias)
+        self.activation, self.drop = getattr(F, activation), nn.Dropout(dropout)
+        start_small(self)
+
+    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+        return self.down(self.drop(self.activation(self.up(x))))
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """The up- and the down-projection."""
+        return self.up.weight, self.down.weight
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, dim: int, inner: int, bias: bool, dropout: float):
+        super().__init__()
+        self.gate, self.up = nn.Linear(dim, inner, bias=bias), nn.Linear(dim, inner, bias=bias)
+        self.down, self.drop = nn.Linear(inner, dim, bias=bias), nn.Dropout(dropout)
+        start_small(self)
+
+    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+        return self.down(self.drop(F.silu(self.gate(x)) * self.up(x)))
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """The up- and the down-projection; the gate is not among them (SPRINT's code leaves it out)."""
+        return self.up.weight, self.down.weight
+
+
 def make_norm(spec: Transformer, dim: int) -> nn.Module:
     kind = nn.RMSNorm if spec.norm == "rms" else nn.LayerNorm
     return kind(dim, eps=spec.norm_eps, elementwise_affine=spec.norm_affine)
@@ -102,18 +137,18 @@ class Block(nn.Module):
 
     def step(self, x: Float[Tensor, "B P D"], memory: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Memory]:
         """One more token in each stream: its state, and the keys and values of the streams."""
-        own = (memory[2], memory[3]) if len(memory) > 2 else None
-        y, own = self.attention.step(self._before(x), (memory[0], memory[1]), own, batch)
-        return self._after_mixing(x, y), own
+        streams = (memory[2], memory[3]) if len(memory) > 2 else None
+        y, streams = self.attention.step(self._before(x), (memory[0], memory[1]), streams, batch)
+        return self._after_mixing(x, y), streams
 
     def _before(self, x: Tensor) -> Tensor:
         return self.attention_norm(x) if self.pre else x
 
     def _after_mixing(self, x: Tensor, mixed: Tensor) -> Tensor:
         y = x + self.drop(mixed)
-        return self._fed(y if self.pre else self.attention_norm(y))
+        return self._after_feed_forward(y if self.pre else self.attention_norm(y))
 
-    def _fed(self, x: Tensor) -> Tensor:
+    def _after_feed_forward(self, x: Tensor) -> Tensor:
         if self.feed_forward is None:
             return x
         if self.pre:
@@ -125,7 +160,7 @@ class TransformerEncoder(Encoder):
     """Learned positions, blocks, and the norms around them."""
 
     flop_parts = {"attention.*": "projections", "attention": "mixing", "feed_forward": "feed_forward"}
-    """Of a block."""
+    """The parts of one block."""
     branching, featureless = (2, 2), ""
 
     def __init__(self, dim: int, max_length: int, spec: Transformer):
@@ -151,7 +186,7 @@ class TransformerEncoder(Encoder):
             start_otherwise(self.position.weight)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
-        layers = [self._entered(x, batch)]
+        layers = [self._embedded(x, batch)]
         for block in self.blocks:
             layers.append(block(layers[-1], batch))
         return States(self.norm_output(layers[-1]), tuple(layers), tuple(self.blocks))
@@ -164,22 +199,22 @@ class TransformerEncoder(Encoder):
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         x, layers = self.drop(self.norm_input(x)), []
         for block, memory in zip(self._stack(), cache.layers, strict=True):
-            x, own = block.step(x, memory, cache.batch)
-            layers.append((*memory[:2], *own))
+            x, streams = block.step(x, memory, cache.batch)
+            layers.append((*memory[:2], *streams))
         return self.norm_output(x), cache.grown(tuple(layers))
 
     def flops(self, length: int, answer: int = 0) -> Flops:
-        """Those of one block times their number, since all are alike; None for the parts of an uncounted attention."""
+        """FLOPs of one block times their number, since all are alike; None for the parts of an uncounted attention."""
         blocks = self._stack()
-        found = row_flops(blocks[0], self.dim, length, self.flop_parts)
+        parts = row_flops(blocks[0], self.dim, length, self.flop_parts)
         if blocks[0].attention.uncounted:
-            found |= {"projections": None, "mixing": None}
-        return {part: None if count is None else len(blocks) * count for part, count in found.items()}
+            parts |= {"projections": None, "mixing": None}
+        return {part: None if count is None else len(blocks) * count for part, count in parts.items()}
 
     def _stack(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))
 
-    def _entered(self, x: Tensor, batch: Batch) -> Tensor:
+    def _embedded(self, x: Tensor, batch: Batch) -> Tensor:
         x, positions = x * self.scale, batch.positions(from_end=self.from_end)
         if self.position is not None:
             require_length(positions, self.max_length)

@@ -1,8 +1,9 @@
 """Encoders whose state is a function of the last few events: Caser and HGN read a window, not the history.
 
-State t is made of the `window` vectors up to t; before a row's first event there are zeros, which a mask tells apart.
-Every window of a row is read in one pass. What such an encoder remembers of a history is the vectors of its last
-``window - 1`` events, and a stream of latent tokens (or of generated ones) goes on behind them.
+State t is made of the `window` vectors up to t; before a row's first event there are zeros, which a
+mask tells apart. Every window of a row is read in one pass. What such an encoder remembers of a
+history is the vectors of its last ``window - 1`` events, and a stream of latent tokens (or of
+generated ones) goes on behind them.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ class WindowEncoder(Encoder):
         padded, known = self._padded(x)
         # event t stands at t + window - 1, so the last window - 1 of n events begin at n
         at = batch.lengths[:, None] + torch.arange(self.window - 1, device=x.device)
-        kept = padded.gather(1, at[..., None].expand(-1, -1, x.shape[2]))
-        return self(x, batch), Cache(((kept[:, None], known.gather(1, at)[:, None]),), batch)
+        newest = padded.gather(1, at[..., None].expand(-1, -1, x.shape[2]))
+        return self(x, batch), Cache(((newest[:, None], known.gather(1, at)[:, None]),), batch)
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         # the cache is [B, 1, window - 1, D] of the history, then [B, P, window - 1, D] of the streams
         rows, streams, _ = x.shape
-        kept, known = cache.layers[0]
-        whole = torch.cat([kept.expand(-1, streams, -1, -1), x[:, :, None]], 2)
+        newest, known = cache.layers[0]
+        whole = torch.cat([newest.expand(-1, streams, -1, -1), x[:, :, None]], 2)
         there = F.pad(known.expand(-1, streams, -1), (0, 1), value=True)
         y = self.read(whole.flatten(0, 1), there.flatten(0, 1))
         return y.unflatten(0, (rows, streams))[:, :, 0], cache.grown(((whole[:, :, 1:], there[:, :, 1:]),))

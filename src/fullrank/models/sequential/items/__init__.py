@@ -1,9 +1,9 @@
 """Item id <-> vector.
 
-The room's contract: an `ItemsSpec` whose ``build(dim, catalog)`` gives an `Items` module. The same vectors are the
-model's input and what queries search (tied). A step searches an `ItemIndex`, so that the whole table is made once a
-step. ``flops(count)`` is what the matrix products of so many vectors cost forward (look-ups and their sums are none),
-or there is a sentence ``uncounted``.
+The room's contract: an `ItemsSpec` whose ``build(dim, catalog)`` gives an `Items` module. The same
+vectors are the model's input and what queries search (tied). A step searches an `ItemIndex`, so
+that the whole table is made once a step. ``flops(count)`` is what the matrix products of so many
+vectors cost forward (look-ups and their sums are none), or there is a sentence ``uncounted``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.picked_rows import distinct_and_places
 from fullrank.ops.sharded_rows import RowShard
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 TrainingEvents = tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None]
 """Users, items and times of the events that are trained on, as `Store.trained` gives them."""
 
@@ -40,9 +40,11 @@ class Items(nn.Module, ABC):
     popularity: Tensor
     """[V] training events of each item; saved with the weights."""
     computed = False
-    """Whether a vector costs more than a look-up, so that a step should compute each of them once (`for_one_step`)."""
+    """Whether a vector costs more than a look-up, so that a step should compute each of them once
+    (`for_one_step`)."""
     needs_times = False
-    """Whether a score in training depends on when the target happened (`added`), so that batches need times then."""
+    """Whether a score in training depends on when the target happened (`added`), so that batches
+    need times then."""
     requires: tuple[Requirement, ...] = ()
     """Requirements on the model's other parts."""
     reads_apart = False
@@ -78,21 +80,21 @@ class Items(nn.Module, ABC):
         times: Int[Tensor, "M"] | None,
         order: Int[Tensor, "M"] | None,
     ) -> Float[Tensor, "M n"] | None:
-        """What the scores of these items have in training beside the inner product with `embed`; None for nothing.
+        """The term of these items' scores in training beside the inner product with `embed`; None where there is none.
 
-        `vectors` are of queries for events at `times`. With an `order`, each query's term is made with what depends on
-        the items and times of query ``order[m]``.
+        `vectors` are of queries for events at `times`. With an `order`, each query's term is made
+        with what depends on the items and times of query ``order[m]``.
         """
         return None
 
     def perturbed(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
         """`read` of items that are masked, to the padding vector (`Noise.pad`), or replaced by another item.
 
-        Of items made of parts each part is masked or replaced by itself. A masked part is the padding vector and still
-        counts: of K parts with one masked, the mean divides by K.
+        Each part of an item made of parts is masked or replaced by itself. A masked part is the
+        padding vector and still counts: the mean of K parts divides by K, however many are masked.
         """
-        others, kept = perturb(ids[..., None], (self.size,), noise)
-        return noise.masked(self.read(others[..., 0]), kept[..., 0])
+        others, unmasked = perturb(ids[..., None], (self.size,), noise)
+        return noise.masked(self.read(others[..., 0]), unmasked[..., 0])
 
     def part_width(self) -> int:
         """The width of a padding vector: of one part where items are made of parts, else of an item's vector."""
@@ -106,19 +108,20 @@ class Items(nn.Module, ABC):
         """The items as one step (or one answer) reads them: each vector is computed once where that costs something."""
         return CachedItems(self) if self.computed else self
 
-    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
-        """What an earlier run learned, moved to the values (columns, tokens) of the catalogue `new`.
+    def transferred(self, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+        """Move the tensors that an earlier run learned to the values (columns, tokens) of the catalogue `new`.
 
-        `given` are the run's tensors by the names of this module's state, `old` is its catalogue. Tensors that are
-        not in what this gives fit as they are. Raises `UserError` where the run's tensors or columns are others.
+        `tensors` are the run's by the names of this module's state, `old` is its catalogue. Those
+        that are missing from the answer fit as they are. Raises `UserError` where the run's tensors
+        or columns are others.
         """
         return {}
 
 
-def other_items(what: str) -> UserError:
+def other_items(part: str) -> UserError:
     """The error for a run whose items are not made as those of the model that starts from it."""
     return UserError(
-        f"the run's items have another {what}; going on needs the same model spec", code="other-model-spec"
+        f"the run's items have another {part}; going on needs the same model spec", code="other-model-spec"
     )
 
 
@@ -132,7 +135,10 @@ class ItemsSpec(Spec):
     def build(self, dim: int, catalog: Catalog) -> Items: ...
 
     def build_shard(self, dim: int, catalog: Catalog, shard: RowShard) -> Items:
-        """The same items, of which this process holds some. Raises `UserError` where they are no table of vectors."""
+        """The same items, of which this process holds some.
+
+        Raises `UserError` where they are no table of vectors.
+        """
         raise UserError(
             f"items of kind {self.kind_of()} have no table of vectors that processes could share out: set "
             "model.items=table, or build them whole",
@@ -179,7 +185,7 @@ class ComputedItems(Items):
 
     def all(self) -> Float[Tensor, "V D"]:
         every = torch.arange(self.size, device=self.popularity.device)
-        return torch.cat([self.embed(some) for some in every.split(self.at_once)])
+        return torch.cat([self.embed(ids) for ids in every.split(self.at_once)])
 
 
 class ItemsView(Items):
@@ -196,9 +202,10 @@ class ItemsView(Items):
 class CachedItems(ItemsView):
     """Items as one training step reads them: a vector is computed once, however often the step asks for it.
 
-    For items whose vectors cost something (text). Histories and targets are asked for first, then negatives: only what
-    was not asked for before is computed, and memory and time grow with the distinct items of the step, not with the
-    catalogue. To be thrown away after the step: weights must not change while it lives.
+    For items whose vectors cost something (text). Histories and targets are asked for first, then
+    negatives: only what was not asked for before is computed, and memory and time grow with the
+    distinct items of the step, not with the catalogue. To be thrown away after the step: weights
+    must not change while it lives.
     """
 
     def __init__(self, items: Items):
@@ -208,12 +215,12 @@ class CachedItems(ItemsView):
         self._vectors: Float[Tensor, "m D"] | None = None
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
-        wanted, place = distinct_and_places(ids, self.size)
-        rows, vectors = self._held(wanted)
-        return vectors[rows[place]]
+        unique, inverse = distinct_and_places(ids, self.size)
+        rows, vectors = self._rows_and_vectors(unique)
+        return vectors[rows[inverse]]
 
-    def _held(self, wanted: Int[Tensor, "w"]) -> tuple[Int[Tensor, "w"], Float[Tensor, "m D"]]:
-        """The rows of these distinct, rising ids among the vectors so far; what lacks is computed."""
+    def _rows_and_vectors(self, wanted: Int[Tensor, "w"]) -> tuple[Int[Tensor, "w"], Float[Tensor, "m D"]]:
+        """The rows of these distinct, rising ids among the vectors so far; those that are missing are computed."""
         if self._ids is None or self._rows is None or self._vectors is None:
             self._ids, self._rows = wanted, torch.arange(len(wanted), device=wanted.device)
             self._vectors = self.items.embed(wanted)
@@ -248,21 +255,24 @@ class ItemIndex:
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         if "all" in self._made:
             return self.all()[ids]
-        return unit(self.items.embed(ids)) if self.normalise else self.items.embed(ids)
+        return self._scaled(self.items.embed(ids))
 
     def all(self) -> Float[Tensor, "V D"]:
-        return self.once("all", lambda: unit(self.items.all()) if self.normalise else self.items.all())
+        return self.once("all", lambda: self._scaled(self.items.all()))
 
     def own(self) -> Float[Tensor, "v D"]:
         """The vectors that this process holds: all, where no others hold some."""
         if self.shard is None:
             return self.all()
-        return self.once("own", lambda: unit(self.items.own()) if self.normalise else self.items.own())
+        return self.once("own", lambda: self._scaled(self.items.own()))
+
+    def _scaled(self, vectors: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+        return unit(vectors) if self.normalise else vectors
 
     def added(
         self, vectors: Float[Tensor, "M D"], ids: Int[Tensor, "M n"], times: Int[Tensor, "M"] | None
     ) -> Float[Tensor, "M n"] | None:
-        """What the scores of these items have beside the inner product (`Items.added`)."""
+        """The term of these items' scores beside the inner product (`Items.added`)."""
         return self.items.added(vectors, ids, times, self._order)
 
     def exchanging(self, order: Int[Tensor, "M"]) -> ItemIndex:
@@ -271,12 +281,11 @@ class ItemIndex:
         other._order = order
         return other
 
-    def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made the first time that it is asked for under this name."""
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Call `make` the first time that this name is read, and answer with the same object from then on."""
         if name not in self._made:
             self._made[name] = make()
-        made: Made = self._made[name]
-        return made
+        return self._made[name]
 
     def log_q(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """Log share of the training events; an item without any counts as one event."""
@@ -301,9 +310,9 @@ _AT_ONCE = 1 << 22
 class Shares:
     """Shares of the training events, for the correction by log q and for draws by popularity, of counts [V].
 
-    An item without events counts as one event. What takes time linear in the catalogue, the sum of the counts and their
-    running sum, is made once for as long as the counts stay: a training step that reads a few thousand items costs the
-    same whatever the catalogue's size.
+    An item without events counts as one event. What takes time linear in the catalogue, the sum of
+    the counts and their running sum, is made once for as long as the counts stay: a training step
+    that reads a few thousand items costs the same whatever the catalogue's size.
     """
 
     def __init__(self, counts: Float[Tensor, "V"], cumulative: Float[Tensor, "V"] | None = None):
@@ -325,22 +334,25 @@ class Shares:
         return self._cumulative
 
 
-_KEPT: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_SHARES = WeakTensorKeyDictionary()
 
 
 def shares(counts: Float[Tensor, "V"]) -> Shares:
     """The shares of these counts, made anew where they have changed."""
-    kept: Shares | None = _KEPT.get(counts)
-    if kept is None or kept.version != _version(counts):
-        kept = Shares(counts)
-        keep_shares(counts, kept)
-    return kept
+    cached: Shares | None = _SHARES.get(counts)
+    if cached is None or cached.version != _version(counts):
+        cached = Shares(counts)
+        keep_shares(counts, cached)
+    return cached
 
 
-def keep_shares(counts: Float[Tensor, "V"], made: Shares) -> None:
-    """Have `shares` give these for the counts. Counts without a version (made under inference mode) are not kept."""
-    if made.version is not None:
-        _KEPT[counts] = made
+def keep_shares(counts: Float[Tensor, "V"], known: Shares) -> None:
+    """Let `shares` answer with these.
+
+    Those of counts without a version (made under inference mode) are not cached.
+    """
+    if known.version is not None:
+        _SHARES[counts] = known
 
 
 def _version(counts: Tensor) -> int | None:

@@ -1,19 +1,20 @@
 """Items from what is known of them: id vector + categorical vectors + a linear map of numbers, summed.
 
-A column of lists (the category levels of an item with its brand, tags) adds the vector of each of its values. They
-share a table, so a value has one vector wherever in a list it stands. Numbers are standardised, a missing one is 0 with
-an indicator of its own. Without the id vector, an item is known by its features alone, so a new item has a useful
-vector on its first day.
+A column of lists (the category levels of an item with its brand, tags) adds the vector of each of
+its values. They share a table, so a value has one vector wherever in a list it stands. Numbers are
+standardised, a missing one is 0 with an indicator of its own. Without the id vector, an item is
+known by its features alone, so a new item has a useful vector on its first day.
 
-`combine: beside` is FDSA's (Zhang et al., IJCAI 2019): the vector's first half is the id's, its second the
-mean of the values' vectors a_k (numbers are one of them), weighed by softmax(w . a_k). Differs: there an item is
-searched by its id alone; a bias, which the softmax would cancel, is left out.
+`combine: beside` is FDSA's (Zhang et al., IJCAI 2019): the vector's first half is the id's, its
+second the mean of the values' vectors a_k (numbers are one of them), weighed by softmax(w . a_k).
+Differs: there an item is searched by its id alone; a bias, which the softmax would cancel, is left
+out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
@@ -86,31 +87,31 @@ class FeatureItems(Items):
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         if self.beside and self.embedding is not None:
             return self.drop(torch.cat([self.embedding(ids), self._attended(ids)], -1))
-        parts = self._of_values(ids)
-        parts += [(vectors * known[..., None]).sum(-2) for vectors, known in self._of_lists(ids)]
+        parts = self._value_vectors(ids)
+        parts += [(vectors * known[..., None]).sum(-2) for vectors, known in self._list_vectors(ids)]
         if self.embedding is not None:
             parts.append(self.embedding(ids))
         if self.linear is not None:
             parts.append(self.linear(self.numbers[ids]))
         return self.drop(torch.stack(parts).sum(0))
 
-    def _of_values(self, ids: Int[Tensor, "*n"]) -> list[Tensor]:
+    def _value_vectors(self, ids: Int[Tensor, "*n"]) -> list[Tensor]:
         """The vector of each column of single values."""
-        own = self.codes[ids]
-        return [self.tables[i](own[..., place]) for place, i in enumerate(self.single)]
+        codes = self.codes[ids]
+        return [self.tables[i](codes[..., column]) for column, i in enumerate(self.single)]
 
-    def _of_lists(self, ids: Int[Tensor, "*n"]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _list_vectors(self, ids: Int[Tensor, "*n"]) -> Iterator[tuple[Tensor, Tensor]]:
         """The vectors of each column of lists, and which are of values: padding (-1) reads some row."""
         for i in self.lists:
-            several = getattr(self, f"codes_{i}")[ids]
-            yield self.tables[i](several.clamp_min(0)), several >= 0
+            codes = getattr(self, f"codes_{i}")[ids]
+            yield self.tables[i](codes.clamp_min(0)), codes >= 0
 
     def _attended(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n e"]:
         """The mean of the values' vectors, each weighed by what it is."""
-        vectors = [one[..., None, :] for one in self._of_values(ids)]
+        vectors = [vector[..., None, :] for vector in self._value_vectors(ids)]
         there = [torch.ones_like(self.codes[ids], dtype=torch.bool)]
-        for several, known in self._of_lists(ids):
-            vectors.append(several)
+        for values, known in self._list_vectors(ids):
+            vectors.append(values)
             there.append(known)
         if self.linear is not None:
             vectors.append(self.linear(self.numbers[ids])[..., None, :])
@@ -124,33 +125,33 @@ class FeatureItems(Items):
     def all(self) -> Float[Tensor, "V D"]:
         return self.embed(torch.arange(self.size, device=self.codes.device))
 
-    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
-        """What an earlier run learned of features, in the codes and scales of the catalogue `new`.
+    def transferred(self, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+        """Move an earlier run's vectors of features to the codes and scales of the catalogue `new`.
 
-        `given` are the run's tensors by the names of this module's state, `old` is its catalogue. A value's vector
-        goes with the value (values that the run never saw keep their first vectors), and the linear map is corrected
-        for the change of mean and scale: equal features have equal vectors before and after.
-        Raises `UserError` where the run's tensors or columns are others.
+        A value's vector goes with the value (values that the run never saw start as in a fresh
+        model), and the linear map is corrected for the change of mean and scale: equal features
+        have equal vectors before and after.
         """
-        found, own = {}, self.state_dict()
+        moved, fresh = {}, self.state_dict()
         for i, name in enumerate(self.spec.categorical):
             key = f"tables.{i}.weight"
-            table, learned = own[key].clone(), given[key]
-            places, sources = _same_values(name, old, new)
+            table, learned = fresh[key].clone(), tensors[key]
+            rows, sources = _same_values(name, old, new)
             if learned.shape != (coded_column(old, name).cardinality, table.shape[1]):
                 raise other_items(f"{key} than the column {name!r} has values")
-            table[places] = learned[sources]
-            found[key] = table
+            table[rows] = learned[sources]
+            moved[key] = table
         if self.linear is not None:
-            if given["linear.weight"].shape != self.linear.weight.shape:
+            weight, bias = tensors["linear.weight"], tensors["linear.bias"]
+            if weight.shape != self.linear.weight.shape:
                 raise other_items("number of numeric columns")
-            moved = _rescaled(given["linear.weight"], given["linear.bias"], *_scales(self.spec.numeric, old, new))
-            found |= dict(zip(("linear.weight", "linear.bias"), moved, strict=True))
-        return found
+            scales = _scales(self.spec.numeric, old, new)
+            moved["linear.weight"], moved["linear.bias"] = _rescaled(weight, bias, *scales)
+        return moved
 
 
 def coded_column(catalog: Catalog, name: str) -> CategoricalFeature | CategoryLists:
-    """A column as codes: one of each item, or several."""
+    """The codes of a column: one of each item, or several."""
     return catalog.categories(name) if catalog.holds_lists(name) else catalog.categorical(name)
 
 
@@ -163,32 +164,33 @@ def _same_values(name: str, old: Catalog, new: Catalog) -> tuple[list[int], list
             code="column-type-changed",
         )
     codes = {value: code for code, value in enumerate(a, 1)}
-    both = [(0, 0), *((place, codes[value]) for place, value in enumerate(b, 1) if value in codes)]
-    return [place for place, _ in both], [code for _, code in both]
+    both = [(0, 0), *((code, codes[value]) for code, value in enumerate(b, 1) if value in codes)]
+    return [after for after, _ in both], [before for _, before in both]
 
 
 def _scales(names: tuple[str, ...], old: Catalog, new: Catalog) -> tuple[Tensor, Tensor, Tensor]:
     """[F] float64 each: old scale, new scale, new mean - old mean; a standardised value is (raw - mean) * scale."""
-    found = []
+    scaling = []
     for catalog in (old, new):
         values = catalog.numeric(names).values
         for i, name in enumerate(names):
             raw = catalog.frame[name].cast(float).fill_nan(None)
-            mean = float(raw[: catalog.base].mean() or 0.0)  # type: ignore[arg-type]
+            mean = cast(float, raw[: catalog.base].mean()) or 0.0
             offset = (raw - mean).fill_null(0.0).to_numpy()
             far = int(np.abs(offset).argmax())  # where rounding of the standardised value matters least
-            found.append((mean, float(values[far, i]) / offset[far] if offset[far] else 0.0))
-    means, scales = torch.tensor(found, dtype=torch.float64).view(2, len(names), 2).unbind(2)
+            scaling.append((mean, float(values[far, i]) / offset[far] if offset[far] else 0.0))
+    means, scales = torch.tensor(scaling, dtype=torch.float64).view(2, len(names), 2).unbind(2)
     return scales[0], scales[1], means[1] - means[0]
 
 
 def _rescaled(
     weight: Float[Tensor, "D F2"], bias: Float[Tensor, "D"], old: Tensor, new: Tensor, moved: Tensor
 ) -> tuple[Float[Tensor, "D F2"], Float[Tensor, "D"]]:
-    """The same function of the raw numbers. `weight` is of the F values, then of the F missing indicators.
+    """Change a linear map to new scales, so that it stays the same function of the raw numbers.
 
-    With raw = z / new + new mean, a known number's part w (raw - old mean) old is w (old / new) z + w old moved. The
-    constant goes into the bias; a missing number has no such part, so its indicator takes it back.
+    `weight` is of the F values, then of the F missing indicators. With raw = z / new + new mean, a
+    known number's part w (raw - old mean) old is w (old / new) z + w old moved. The constant goes
+    into the bias; a missing number has no such part, so its indicator takes it back.
     """
     value, missing = weight.double().chunk(2, 1)
     ratio = torch.where(new > 0, old / torch.where(new > 0, new, 1.0), 0.0)  # 0 where the new data is constant

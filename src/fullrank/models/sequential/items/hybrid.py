@@ -3,19 +3,20 @@
     sum     x = own + c                          c the sum of the parts' vectors
     gate    x = g own + (1 - g) c                g = sigmoid(a log(1 + n) + b), of n training events
 
-with a and b learned for each component, so that an item stands the more by itself the more was seen of it. In training
-the own vector of an item is left out of a step with probability `id_dropout`, so that the parts learn to stand alone;
-an item without training events has none, which makes new items warm from their first day.
+with a and b learned for each component, so that an item stands the more by itself the more was seen
+of it. In training the own vector of an item is left out of a step with probability `id_dropout`, so
+that the parts learn to stand alone; an item without training events has none, which makes new items
+warm from their first day.
 
-The trick of leaving ids out: DropoutNet (Volkovs et al., NeurIPS 2017). Text and ids in one item: UniSRec's
-transductive form (`items/unisrec.py`), of which `sum` is the general case.
+The trick of leaving ids out: DropoutNet (Volkovs et al., NeurIPS 2017). Text and ids in one item:
+UniSRec's transductive form (`items/unisrec.py`), of which `sum` is the general case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -27,7 +28,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential import start_small
-from fullrank.models.sequential.items import ComputedItems, Items, ItemsSpec, TrainingEvents
+from fullrank.models.sequential.items import ComputedItems, Items, ItemsSpec, LookedUpItems, TrainingEvents
 from fullrank.models.sequential.items.text import Text
 
 
@@ -83,46 +84,46 @@ class HybridItems(ComputedItems):
 
     def flops(self, count: int) -> int:
         """FLOPs of so many vectors: those of the parts."""
-        return sum(items.flops(count) for items in self.parts)  # type: ignore[operator]
+        return sum(cast(LookedUpItems, items).flops(count) for items in self.parts)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         events = self.popularity[ids]
         there = events > 0
         if self.training and self.id_dropout:
             there = there & (torch.rand(ids.shape, device=ids.device) >= self.id_dropout)
-        own = self.embedding(ids) * there[..., None]
+        vectors = self.embedding(ids) * there[..., None]
         known = torch.stack([items.embed(ids) for items in self._parts]).sum(0)
         if self.gate is None:
-            return own + known
+            return vectors + known
         share = torch.sigmoid(self.gate[0] * events[..., None].log1p() + self.gate[1]) * there[..., None]
-        return share * own + (1 - share) * known
+        return share * vectors + (1 - share) * known
 
     @property
     def _parts(self) -> list[Items]:
-        return list(self.parts)  # type: ignore[arg-type]
+        return cast(list[Items], list(self.parts))
 
-    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
-        """Of each part what it takes itself; the items' own vectors go by external id like those of every table."""
-        found: dict[str, Tensor] = {}
+    def transferred(self, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+        """Let each part move its tensors; the items' own vectors go by external id like those of every table."""
+        moved: dict[str, Tensor] = {}
         for number, items in enumerate(self._parts):
             prefix = f"parts.{number}."
-            own = {name.removeprefix(prefix): one for name, one in given.items() if name.startswith(prefix)}
-            found |= {prefix + name: one for name, one in items.transferred(own, old, new).items()}
-        return found
+            learned = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+            moved |= {prefix + name: x for name, x in items.transferred(learned, old, new).items()}
+        return moved
 
 
 def _require_plain(spec: ItemsSpec, items: nn.Module) -> None:
     """Raise `UserError` for a part that is more than a vector of each item."""
     assert isinstance(items, Items)
-    why = (
-        "other vectors are read of it than are searched" if items.reads_apart
-        else "its scores depend on times" if items.needs_times
-        else "it asks for a task of its own" if items.requires
-        else ""
-    )  # fmt: skip
-    if why:
-        raise UserError(
-            f"model.items.parts: {spec.kind_of()} is no part of a hybrid item, since {why}: take text, unisrec, "
-            "features or semantic",
-            code="not-a-part-of-items",
-        )
+    reasons = {
+        "other vectors are read of it than are searched": items.reads_apart,
+        "its scores depend on times": items.needs_times,
+        "it asks for a task of its own": items.requires,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise UserError(
+                f"model.items.parts: {spec.kind_of()} is no part of a hybrid item, since {reason}: take text, unisrec, "
+                "features or semantic",
+                code="not-a-part-of-items",
+            )

@@ -1,11 +1,13 @@
 """Items made of their semantic ids: an item's vector is put together from the vectors of its K codes.
 
-`parts: mean` (RPG and FAIR: the mean of K vectors of the full width) and `sum` (TIGER's input); `concat` (RecJPQ,
-Petrov and Macdonald, WSDM 2024, arXiv:2312.06165: K vectors of width D / K, one behind the other). Parameters grow with
-the codebooks and not with the catalogue, and an item that comes later has a vector as soon as it has codes.
+`parts: mean` (RPG and FAIR: the mean of K vectors of the full width) and `sum` (TIGER's input);
+`concat` (RecJPQ, Petrov and Macdonald, WSDM 2024, arXiv:2312.06165: K vectors of width D / K, one
+behind the other). Parameters grow with the codebooks and not with the catalogue, and an item that
+comes later has a vector as soon as it has codes.
 
-A run keeps the codes in its own item table, in the columns `codes` and `code_sizes` (`known`), so it needs the folder
-that `fullrank encode` wrote only once. Rows of the code table: code c of level k is row offset_k + c.
+A run keeps the codes in its own item table, in the columns `codes` and `code_sizes` (`known`), so
+it needs the folder that `fullrank encode` wrote only once. Rows of the code table: code c of level
+k is row offset_k + c.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class CodeScorer:
     """Satisfies `models.Scorer`, for existing items alone. A block takes users x items of memory, whatever K is."""
 
     levels: Float[Tensor, "N B"]
-    """Scores of every code of every level, one level below the other; users side by side. Larger is better."""
+    """Scores of every code of every level, one level below the other, users side by side."""
     sizes: tuple[int, ...]
     """Codes of each level; their sum is N."""
     rows: Int[Tensor, "V K"]
@@ -97,15 +99,15 @@ class SemanticItems(LookedUpItems):
 
     def perturbed(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
         """`embed` with noise on the digits; a masked one is the padding vector and is counted in the mean."""
-        digits, kept = perturb(self.codes[ids], self.sizes, noise)
+        digits, unmasked = perturb(self.codes[ids], self.sizes, noise)
         rows = digits + self.offsets
         if self.parts == "concat":
-            return noise.masked(self.table[rows], kept).flatten(-2)
+            return noise.masked(self.table[rows], unmasked).flatten(-2)
         flat, share = rows.flatten(0, 1), 1 / rows.shape[-1] if self.parts == "mean" else 1.0
-        weights = kept.flatten(0, 1).to(self.table.dtype) * share
+        weights = unmasked.flatten(0, 1).to(self.table.dtype) * share
         # weights are for mode=sum alone
         joined = F.embedding_bag(flat, self.table, mode="sum", per_sample_weights=weights).view(*ids.shape, -1)
-        return joined if noise.pad is None else joined + (~kept).sum(-1, keepdim=True) * share * noise.pad
+        return joined if noise.pad is None else joined + (~unmasked).sum(-1, keepdim=True) * share * noise.pad
 
     def code_vectors(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n K D"]:
         """The vector of each code of these items, where they are of the whole width."""
@@ -113,8 +115,8 @@ class SemanticItems(LookedUpItems):
 
     def perturbed_codes(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T K D"]:
         """`code_vectors` with noise on the digits."""
-        digits, kept = perturb(self.codes[ids], self.sizes, noise)
-        return noise.masked(self.table[digits + self.offsets], kept)
+        digits, unmasked = perturb(self.codes[ids], self.sizes, noise)
+        return noise.masked(self.table[digits + self.offsets], unmasked)
 
     def part_width(self) -> int:
         return self.table.shape[1]
@@ -127,7 +129,10 @@ class SemanticItems(LookedUpItems):
 
 
 def code_items(items: Items | None, task: str) -> SemanticItems:
-    """The items of a task that predicts codes. Raises `UserError` where they are not codes of the model's width."""
+    """The items of a task that predicts codes.
+
+    Raises `UserError` where they are not codes of the model's width.
+    """
     if not isinstance(items, SemanticItems) or items.parts == "concat":
         raise UserError(
             f"the task {task!r} predicts codes of the model's own width: set model.items.kind=semantic with parts=mean "
@@ -157,8 +162,8 @@ class CodeLevel:
 
     def log_q(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """Log share of the training events of items with this code; a code without any counts as one event."""
-        own = self.items.codes[:, self.number]
-        counts = torch.bincount(own, self.items.popularity, minlength=self.size).to(self.vectors.dtype).clamp_min(1.0)
+        codes = self.items.codes[:, self.number]
+        counts = torch.bincount(codes, self.items.popularity, minlength=self.size).to(self.vectors.dtype).clamp_min(1.0)
         return (counts / counts.sum()).log()[ids]
 
 
@@ -178,7 +183,7 @@ def score_by_codes(vectors: Float[Tensor, "B K D"], index: ItemIndex) -> CodeSco
 
 
 def index_codes(index: ItemIndex) -> tuple[tuple[CodeLevel, ...], Int[Tensor, "V K"]]:
-    """What `score_by_codes` reads of an index: the levels, and the rows of each item's codes; made once."""
+    """The levels of an index and the rows of each item's codes, which `score_by_codes` reads; made once."""
     items = index.items
     assert isinstance(items, SemanticItems)
     return (
@@ -199,7 +204,10 @@ def score_by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeS
 
 
 def read_codes(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
-    """Codes [V, K] and the sizes of their levels. Raises `UserError` where the columns are missing or are none."""
+    """Codes [V, K] and the sizes of their levels.
+
+    Raises `UserError` where the columns are missing or are none.
+    """
     how = "make them by `fullrank encode STORE --out FOLDER`, then set model.items.codes=FOLDER"
     cells = kept_column(catalog.frame, CODES, "codes", pl.Array, pl.UInt16, how)
     sizes = kept_column(catalog.frame, SIZES, "codes", pl.Array, pl.Int32, how)

@@ -1,8 +1,9 @@
 """One learned vector per item, shared by input and output (tied).
 
-In one process, or a slice of the table in each (`training.shard_items`): its values are then those that one process
-draws from the same seed, bit for bit. All processes embed and score together, in the same order: training does so, and
-validation ranks the same users everywhere (`inference/search.py`).
+In one process, or a slice of the table in each (`training.shard_items`): its values are then those
+that one process draws from the same seed, bit for bit. All processes embed and score together, in
+the same order: training does so, and validation ranks the same users everywhere
+(`inference/search.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class ShardedItemTable(LookedUpItems):
         self.count_items(catalog.popularity)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
-        wanted, place = distinct_and_places(ids, self.size)
         assert self.shard is not None
-        return sharded_rows(self.embedding.weight, wanted, self.shard)[place]
+        unique, inverse = distinct_and_places(ids, self.size)
+        return sharded_rows(self.embedding.weight, unique, self.shard)[inverse]
 
     def own(self) -> Float[Tensor, "v D"]:
         """The rows of this process."""
@@ -53,7 +54,7 @@ class ShardedItemTable(LookedUpItems):
 class ShardedScorer:
     """An answer by inner product with a table that is shared out: every process has the scores of its own rows."""
 
-    own: DenseScorer
+    local: DenseScorer
     shard: RowShard
 
     @property
@@ -62,12 +63,12 @@ class ShardedScorer:
 
     def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
         """The scores of items low .. high - 1 on every process; all ask for the same block together."""
-        found = self.own.vectors.new_zeros(len(self.own.vectors), high - low)
+        scores = self.local.vectors.new_zeros(len(self.local.vectors), high - low)
         first, last = max(low, self.shard.low), min(high, self.shard.high)
         if first < last:
-            found[:, first - low : last - low] = self.own.block(first - self.shard.low, last - self.shard.low)
-        dist.all_reduce(found, group=self.shard.group)
-        return found
+            scores[:, first - low : last - low] = self.local.block(first - self.shard.low, last - self.shard.low)
+        dist.all_reduce(scores, group=self.shard.group)
+        return scores
 
 
 class Table(ItemsSpec):

@@ -1,20 +1,21 @@
 """Items made of their text: sums of token vectors, one table for each field, joined by a linear map.
 
-SRT (Text-Based Recommender, SIGIR 2024, Sec. 3): an item has no vector of its own; title and brand become tokens
-(`tokeniser.py`), each field's token vectors are summed, the sums stand one behind the other, and a linear map
-with a bias gives the item's vector. Parameters do not grow with the catalogue; an item that comes later has a vector
-from its text alone, and one without text has the bias of the map.
+SRT (Text-Based Recommender, SIGIR 2024, Sec. 3): an item has no vector of its own; title and brand
+become tokens (`tokeniser.py`), each field's token vectors are summed, the sums stand one behind the
+other, and a linear map with a bias gives the item's vector. Parameters do not grow with the
+catalogue; an item that comes later has a vector from its text alone, and one without text has the
+bias of the map.
 
-A run keeps the tokens and the tokeniser in its own item table (`known`): columns NAME_tokens, `tokeniser` and
-`tokeniser_size`. In a model they lie packed and are no part of the weights.
+A run keeps the tokens and the tokeniser in its own item table (`known`): columns NAME_tokens,
+`tokeniser` and `tokeniser_size`. In a model they lie packed and are no part of the weights.
 
-Differs: both tables have a row for each token of the tokeniser (the code: for those that occur). Unknown text is left
-out before the mean is taken.
+Differs: both tables have a row for each token of the tokeniser (the code: for those that occur).
+Unknown text is left out before the mean is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ class TextField(Spec):
         return f"{self.column}_first" if self.first else self.column
 
     @property
-    def kept(self) -> str:
+    def tokens_column(self) -> str:
         """Column of a run's item table with the tokens."""
         return f"{self.name}_tokens"
 
@@ -71,8 +72,8 @@ class TextField(Spec):
 MADE = "items become tokens when a model is trained on a store (or: catalog = model.items.add_columns(catalog))"
 
 
-def _field(given: Any) -> Any:
-    return {"column": given} if isinstance(given, str) else given
+def _field(column: Any) -> Any:
+    return {"column": column} if isinstance(column, str) else column
 
 
 ATextField = Annotated[TextField, BeforeValidator(_field)]
@@ -87,25 +88,28 @@ class Packed(NamedTuple):
 
 
 def text_of(field: TextField, catalog: Catalog, *, may_be_empty: bool = False) -> pl.Series:
-    """Words of each item. Raises `UserError` for a column that is missing, holds no text, or (unless it may) none."""
+    """Words of each item.
+
+    Raises `UserError` for a column that is missing, holds no text, or (unless it may) none.
+    """
     if field.column not in catalog.columns and field.empty is not None:
         if not may_be_empty:
-            log.info(f"note: the items have no column {field.column!r}, so {field.empty!r} is read for all; "
-                     f"model.items.fields names what is read{_texts(catalog)}")  # fmt: skip
-        return pl.Series([_instead(field)] * catalog.size, dtype=pl.String)
-    found = words(_plain(field, catalog))
-    if not may_be_empty and not (found.str.len_bytes() > 0).any():
-        raise UserError(f"the column {field.column!r} has no words for any of {catalog.size:,} items; "
-                        f"name other columns with model.items.fields{_texts(catalog)}", code="no-text")  # fmt: skip
-    return found if field.empty is None else found.replace("", _instead(field))
+            log.info(
+                f"note: the items have no column {field.column!r}, so {field.empty!r} is read for all; "
+                f"model.items.fields names what is read{_text_columns(catalog)}"
+            )
+        return pl.Series([_words_of_none(field)] * catalog.size, dtype=pl.String)
+    text = words(_strings(field, catalog))
+    if not may_be_empty and not (text.str.len_bytes() > 0).any():
+        raise UserError(
+            f"the column {field.column!r} has no words for any of {catalog.size:,} items; "
+            f"name other columns with model.items.fields{_text_columns(catalog)}",
+            code="no-text",
+        )
+    return text if field.empty is None else text.replace("", _words_of_none(field))
 
 
-def own_words(field: TextField, text: pl.Series) -> pl.Series:
-    """Which items of `text_of` have words that are not the field's `empty`."""
-    return ~text.is_in(["", _instead(field)])
-
-
-def _instead(field: TextField) -> str:
+def _words_of_none(field: TextField) -> str:
     """The words of an item that has none of its own."""
     return str(words(pl.Series([field.empty or ""]))[0])
 
@@ -115,18 +119,19 @@ def packed(frame: pl.DataFrame, size: int, name: str) -> Packed:
     column = kept_column(frame, name, "tokens", pl.List, pl.Int32, MADE)
     counts = column.list.len().to_numpy().astype(np.int64)
     flat = column.filter(pl.Series(counts > 0)).explode()
-    if len(flat) and (flat.null_count() or not 1 <= flat.min() <= flat.max() < size):  # type: ignore[operator]
+    if flat.null_count() or not flat.is_between(1, size - 1).all():
         raise UserError(f"the column {name!r} is damaged: its tokens must be 1 to {size - 1:,}", code="tokens-damaged")
     offsets = np.concatenate([[0], counts.cumsum()])
     return Packed(torch.tensor(flat.to_numpy(), dtype=torch.int32), torch.from_numpy(offsets))
 
 
-def _plain(field: TextField, catalog: Catalog) -> pl.Series:
-    """The column as strings."""
+def _strings(field: TextField, catalog: Catalog) -> pl.Series:
+    """A field's column as one string for each item."""
     if field.column not in catalog.columns:
-        remedy = f": set model.items.fields=[NAME]{_texts(catalog)}"
-        raise no_such("the items have no column", field.column, catalog.columns, "columns", remedy,
-                      code="unknown-column")  # fmt: skip
+        remedy = f": set model.items.fields=[NAME]{_text_columns(catalog)}"
+        raise no_such(
+            "the items have no column", field.column, catalog.columns, "columns", remedy, code="unknown-column"
+        )
     column = catalog.frame[field.column]
     if column.dtype == pl.Null:
         return column.cast(pl.String)
@@ -134,7 +139,7 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
         column = column.arr.to_list()
     if not is_text(column):
         raise UserError(
-            f"the column {field.column!r} is {column.dtype}, not text or lists of text{_texts(catalog)}",
+            f"the column {field.column!r} is {column.dtype}, not text or lists of text{_text_columns(catalog)}",
             code="column-not-text",
         )
     if not isinstance(column.dtype, pl.List):
@@ -147,8 +152,8 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
     return column.list.first() if field.first else column.list.join(" ", ignore_nulls=True)
 
 
-def _texts(catalog: Catalog) -> str:
-    """The columns that do hold text, for an error."""
+def _text_columns(catalog: Catalog) -> str:
+    """The columns that hold text, as an error names them."""
     return f" (columns of text: {', '.join(text_columns(catalog)) or 'none'})"
 
 
@@ -181,13 +186,17 @@ class Text(ItemsSpec):
     starts from, or trains one on the items' text; `own` trains one in either case."""
 
     def add_columns(self, catalog: Catalog) -> Catalog:
-        """The catalogue with each item's tokens, and the tokeniser. Raises `UserError` where there is no text."""
+        """The catalogue with each item's tokens, and the tokeniser.
+
+        Raises `UserError` where there is no text.
+        """
         if self._has_tokens(catalog):
             return catalog
         texts = self._texts(catalog)
         path = None if self.tokeniser == OWN else self.tokeniser
         if path is None:
-            tokeniser = TextTokeniser(train_tokeniser(self._lines(texts), self.vocabulary))
+            lines = (line for text in texts.values() for line in text[:: -(-len(text) // LINES)])
+            tokeniser = TextTokeniser(train_tokeniser(lines, self.vocabulary))
         else:
             tokeniser = TextTokeniser.open(path)
         tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
@@ -198,10 +207,10 @@ class Text(ItemsSpec):
     def add_columns_of_run(self, catalog: Catalog, earlier: Catalog) -> Catalog:
         """The catalogue with tokens of the run's tokeniser, unless another one is named; no item needs to be known.
 
-        A token that no item of the run has in a field is left out, since its vector was never trained (the authors'
-        code of SRT puts 0 in its place when it goes on from pre-training); a tokeniser of one's own (`own`) keeps them
-        all, and those that the run has too start from its vectors. Where the run's items are no such text the
-        columns are those of a fresh model.
+        A token that no item of the run has in a field is left out, since its vector was never
+        trained (the authors' code of SRT puts 0 in its place when it goes on from pre-training); a
+        tokeniser of one's own (`own`) keeps them all, and those that the run has too start from its
+        vectors. Where the run's items are no such text the columns are those of a fresh model.
         """
         if self._has_tokens(catalog) or not self._has_tokens(earlier) or self.tokeniser == OWN:
             return self.add_columns(catalog)
@@ -231,8 +240,8 @@ class Text(ItemsSpec):
             )
         for field in self.fields:
             text = text_of(field, new, may_be_empty=True)
-            kept = _known_tokens(tokeniser, field, text, frame[:old])
-            grown[field.kept] = pl.concat([frame[field.kept][:old], kept])
+            tokens = _known_tokens(tokeniser, field, text, frame[:old])
+            grown[field.tokens_column] = pl.concat([frame[field.tokens_column][:old], tokens])
         return catalog.with_columns(grown)
 
     def build(self, dim: int, catalog: Catalog) -> TextItems:
@@ -242,46 +251,52 @@ class Text(ItemsSpec):
                 f"the column {TOKENISER_SIZE!r} must hold a number of tokens up to {MOST_TOKENS:,}",
                 code="tokens-damaged",
             )
-        tokens = [packed(catalog.frame, size, field.kept) for field in self.fields]
+        tokens = [packed(catalog.frame, size, field.tokens_column) for field in self.fields]
         return TextItems(dim, size, tokens, catalog.popularity, self)
 
     def _has_tokens(self, catalog: Catalog) -> bool:
         """Whether these are the items of a run with such items."""
-        own = {TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields)}
-        return own <= set(catalog.frame.columns) and catalog.frame[TOKENISER].dtype == pl.Binary
+        return set(self._columns) <= set(catalog.frame.columns) and catalog.frame[TOKENISER].dtype == pl.Binary
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """Columns of the item table that a run with such items has."""
+        return TOKENISER, TOKENISER_SIZE, *(field.tokens_column for field in self.fields)
 
     def _texts(self, catalog: Catalog) -> dict[TextField, pl.Series]:
-        """Words of each field of each item. Raises `UserError` for names that are taken, and where there is no text."""
-        catalog.require_free(TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields))
+        """Words of each field of each item.
+
+        Raises `UserError` for names that are taken, and where there is no text.
+        """
+        catalog.require_free(*self._columns)
         if not self._present(catalog):  # else the text would be what stands for none, of all items
-            _plain(self.fields[0], catalog)
+            _strings(self.fields[0], catalog)
         return {field: text_of(field, catalog) for field in self.fields}
 
     def _present(self, catalog: Catalog) -> list[str]:
-        """Those of the fields' columns that the items have."""
+        """The fields' columns that the items have."""
         return [field.column for field in self.fields if field.column in catalog.columns]
-
-    def _lines(self, texts: Mapping[TextField, pl.Series]) -> Iterator[str]:
-        for text in texts.values():
-            yield from text[:: -(-len(text) // LINES)]
 
 
 def _known_tokens(tokeniser: TextTokeniser, field: TextField, text: pl.Series, before: pl.DataFrame) -> pl.Series:
     """Tokens of a field's words, without those that no item of `before` has in it: their vectors were never trained."""
     seen = np.zeros(tokeniser.size, dtype=bool)
-    seen[packed(before, tokeniser.size, field.kept).flat.numpy()] = True
-    found = tokeniser.tokens(text, field.tokens)
-    return found.list.eval(pl.element().filter(pl.element().is_in(np.flatnonzero(seen).tolist())))
+    seen[packed(before, tokeniser.size, field.tokens_column).flat.numpy()] = True
+    tokens = tokeniser.tokens(text, field.tokens)
+    return tokens.list.eval(pl.element().filter(pl.element().is_in(np.flatnonzero(seen).tolist())))
 
 
 def _require_known(
-    tokeniser: TextTokeniser, texts: Mapping[TextField, pl.Series], tokens: Mapping[TextField, pl.Series], who: str
+    tokeniser: TextTokeniser, texts: Mapping[TextField, pl.Series], tokens: Mapping[TextField, pl.Series], subject: str
 ) -> None:
     """Raise `UserError` where nothing of any item's own words is known."""
-    if any(tokeniser.tell(tokens[field]).filter(own_words(field, text)).any() for field, text in texts.items()):
+    if any(
+        tokeniser.know_words(tokens[field]).filter(~text.is_in(["", _words_of_none(field)])).any()
+        for field, text in texts.items()
+    ):
         return
     raise UserError(
-        f"{who} no token of any of {len(next(iter(texts.values()))):,} items (columns "
+        f"{subject} no token of any of {len(next(iter(texts.values()))):,} items (columns "
         f"{', '.join(field.column for field in texts)}), so all would be alike: train a tokeniser on these items "
         "(model.items.tokeniser left out, and no earlier run), or take one that was trained on such text",
         code="tokeniser-knows-nothing",
@@ -289,9 +304,9 @@ def _require_known(
 
 
 def _with_tokens(catalog: Catalog, tokeniser: TextTokeniser, tokens: Mapping[TextField, pl.Series]) -> Catalog:
-    """The catalogue as a run keeps it."""
+    """The catalogue with the columns that a run keeps: tokens, the tokeniser and its size."""
     rest = pl.repeat(None, catalog.size - 1, dtype=pl.Binary, eager=True)
-    columns = {field.kept: some for field, some in tokens.items()}
+    columns = {field.tokens_column: series for field, series in tokens.items()}
     columns[TOKENISER] = pl.concat([pl.Series([tokeniser.model], dtype=pl.Binary), rest])
     columns[TOKENISER_SIZE] = pl.repeat(tokeniser.size, catalog.size, dtype=pl.Int32, eager=True)
     return catalog.with_columns(columns)
@@ -303,9 +318,13 @@ class TextItems(ComputedItems):
     at_once = 1 << 16
 
     def __init__(
-        self, dim: int, tokens: int, fields: list[Packed],
-        popularity: Int[np.ndarray, "V"] | Float[Tensor, "V"], spec: Text,
-    ):  # fmt: skip
+        self,
+        dim: int,
+        tokens: int,
+        fields: list[Packed],
+        popularity: Int[np.ndarray, "V"] | Float[Tensor, "V"],
+        spec: Text,
+    ):
         super().__init__()
         self.dim, self.mean = dim, spec.pooling == "mean"
         self.count_items(popularity)
@@ -328,23 +347,23 @@ class TextItems(ComputedItems):
             parts.append(packed_bags(table.weight, flat, offsets, rows, mean=self.mean))
         return self.adapter(torch.cat(parts, 1)).view(*ids.shape, self.dim)
 
-    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
-        """What an earlier run learned of tokens, by their text: the new tokeniser may number them otherwise.
+    def transferred(self, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+        """Move an earlier run's vectors of tokens by the tokens' text: the new tokeniser may number them otherwise.
 
-        Tokens that the run did not have keep their first vectors. Raises `UserError` where the fields are others.
+        Tokens that the run did not have start as in a fresh model.
         """
-        found, own = {}, self.state_dict()
+        moved, fresh = {}, self.state_dict()
         before, after = (TextTokeniser.of(catalog).pieces for catalog in (old, new))
-        places = {piece: place for place, piece in enumerate(before)}
-        both = [(place, places[piece]) for place, piece in enumerate(after) if piece in places]
-        here, there = torch.tensor(both, dtype=torch.long).reshape(-1, 2).T
+        numbers = {piece: number for number, piece in enumerate(before)}
+        both = [(row, numbers[piece]) for row, piece in enumerate(after) if piece in numbers]
+        rows, sources = torch.tensor(both, dtype=torch.long).reshape(-1, 2).T
         for name, _ in self.named_parameters():
-            table, learned = own[name].clone(), given.get(name)
+            table, learned = fresh[name].clone(), tensors.get(name)
             of_tokens = name.startswith("tables.")
-            wanted = (len(before), *table.shape[1:]) if of_tokens else tuple(table.shape)
-            if learned is None or tuple(learned.shape) != wanted:
+            shape = (len(before), *table.shape[1:]) if of_tokens else table.shape
+            if learned is None or learned.shape != shape:
                 raise other_items(name)
             if of_tokens:
-                table[here] = learned[there]
-            found[name] = table if of_tokens else learned
-        return found
+                table[rows] = learned[sources]
+            moved[name] = table if of_tokens else learned
+        return moved

@@ -1,12 +1,13 @@
 """Text to tokens as in SRT: lower case, word characters alone, SentencePiece's BPE (Kudo and Richardson 2018).
 
-Token 0 is what the tokeniser does not know; models leave it out. Equal lines give an equal tokeniser.
+Token 0 is what the tokeniser does not know; models leave it out. Equal lines give an equal
+tokeniser.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fullrank.data.manifest import RUN_AGAIN, checked_file
 TOKENISER, TOKENISER_SIZE = "tokeniser", "tokeniser_size"
 """Columns of a run's item table: the model (in the first row alone), and its number of tokens."""
 MARK = "\N{LOWER ONE EIGHTH BLOCK}"
-"""What SentencePiece writes in place of a space."""
+"""SentencePiece writes this in place of a space."""
 MOST_TOKENS = 1 << 20
 _MOST_BYTES = 64 * 2**20
 _CHUNK = 100_000
@@ -40,10 +41,20 @@ def train_tokeniser(lines: Iterable[str], vocabulary: int) -> bytes:
     model = io.BytesIO()
     try:
         processors.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=model, vocab_size=vocabulary, model_type="bpe",
-            normalization_rule_name="identity", unk_id=0, bos_id=-1, eos_id=-1, pad_id=-1, hard_vocab_limit=False,
-            max_sentence_length=1 << 16, num_threads=1, minloglevel=2,
-        )  # fmt: skip
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=vocabulary,
+            model_type="bpe",
+            normalization_rule_name="identity",
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            hard_vocab_limit=False,
+            max_sentence_length=1 << 16,
+            num_threads=1,
+            minloglevel=2,
+        )
     except RuntimeError as error:
         raise UserError(
             f"no tokeniser of {vocabulary:,} tokens can be made of the items' text ({_reason(error)}); "
@@ -81,41 +92,40 @@ class TextTokeniser:
         """The tokeniser that a run's item table holds."""
         if TOKENISER not in catalog.frame.columns or catalog.frame[TOKENISER].dtype != pl.Binary:
             raise UserError(f"the item table has no tokeniser (a column {TOKENISER!r} of bytes)", code="no-tokeniser")
-        found = cls(catalog.frame[TOKENISER][0] or b"")
+        tokeniser = cls(catalog.frame[TOKENISER][0] or b"")
         size = catalog.frame[TOKENISER_SIZE][0] if TOKENISER_SIZE in catalog.frame.columns else None
-        if size != found.size:
+        if size != tokeniser.size:
             raise UserError(
-                f"the items' tokeniser is damaged: it has {found.size:,} tokens, the item table says {size}",
+                f"the items' tokeniser is damaged: it has {tokeniser.size:,} tokens, the item table says {size}",
                 code="tokeniser-damaged",
             )
-        return found
+        return tokeniser
 
     @classmethod
     def open(cls, path: str | Path) -> TextTokeniser:
         """From a run's folder or a SentencePiece model file."""
-        place = Path(path)
-        if place.is_dir():
-            return cls.of(Catalog.open(checked_file(place, "items.parquet", RUN_AGAIN)))
+        path = Path(path)
+        if path.is_dir():
+            return cls.of(Catalog.open(checked_file(path, "items.parquet", RUN_AGAIN)))
+        name = f"the tokeniser {str(path)!r}"
         try:
-            return cls(place.read_bytes(), f"the tokeniser {str(place)!r}")
+            return cls(path.read_bytes(), name)
         except OSError as error:
-            raise cannot_read(f"the tokeniser {str(place)!r}", error) from None
+            raise cannot_read(name, error) from None
 
     def tokens(self, lines: pl.Series, most: int) -> pl.Series:
         """The first `most` tokens of each line (of `words`), the unknown ones left out, as lists of numbers."""
-        parts = [
-            self._encoded(lines[low : low + _CHUNK].to_list(), most) for low in range(0, max(len(lines), 1), _CHUNK)
-        ]
+        parts = []
+        for low in range(0, max(len(lines), 1), _CHUNK):
+            rows = self._processor.encode(lines[low : low + _CHUNK].to_list(), num_threads=1) if len(lines) else []
+            tokens = [[token for token in row[:most] if token] for row in rows]
+            parts.append(pl.Series(tokens, dtype=pl.List(pl.Int32)))
         return pl.concat(parts)
 
-    def tell(self, tokens: pl.Series) -> pl.Series:
-        """Which lists (of `tokens`) hold more than the mark of a word's beginning, which unknown words have too."""
+    def know_words(self, tokens: pl.Series) -> pl.Series:
+        """Which lists of tokens hold more than the mark of a word's beginning, which unknown words have too."""
         marks = [token for token, piece in enumerate(self.pieces) if not piece.strip(MARK)]
         return tokens.list.eval(~pl.element().is_in(marks)).list.any()
-
-    def _encoded(self, lines: Sequence[str], most: int) -> pl.Series:
-        rows = self._processor.encode(lines, num_threads=1) if lines else []
-        return pl.Series([[token for token in row[:most] if token] for row in rows], dtype=pl.List(pl.Int32))
 
 
 def _package() -> Any:

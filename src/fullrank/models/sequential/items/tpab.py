@@ -1,18 +1,21 @@
 """TPAB: an intrinsic vector of each item, and a vector of how popular it is at the time (Yoo et al., KDD 2025).
 
-The time of the training events is cut into `stages` of equal length. An item's events in a stage fall into one of
-`buckets`, bucket i up to n^((i + 1) / buckets) events, with n the most of any item in any stage (exponential
-coarsening). With v intrinsic, p the vector of a bucket and h the state that asks at time t,
+The time of the training events is cut into `stages` of equal length. An item's events in a stage
+fall into one of `buckets`, bucket i up to n^((i + 1) / buckets) events, with n the most of any item
+in any stage (exponential coarsening). With v intrinsic, p the vector of a bucket and h the state
+that asks at time t,
 
     s(h, i, t) = h . v_i + h . p_b(i, t)
 
-so that v need not explain what was popular when. At inference the popularity is that of the stage to come, forecast as
-c + growth (c - c'), where c and c' are the item's events in the last two stages. The penalty `tpab` adds bootstrapping.
+so that v need not explain what was popular when. At inference the popularity is that of the stage
+to come, forecast as c + growth (c - c'), where c and c' are the item's events in the last two
+stages. The penalty `tpab` adds bootstrapping.
 
-Differs: the paper factorises a matrix, where a user has a second vector for popularity; a linear map of h would take
-its place, and p takes it in. Training events alone are counted: the authors' forecast for the test reads the events
-of validation. An encoder reads intrinsic vectors. In the code of SPRINT's authors for sequences popularity runs over
-batches, one stage for all rows of a batch, and answers are intrinsic (`answers: intrinsic`).
+Differs: the paper factorises a matrix, where a user has a second vector for popularity; a linear
+map of h would take its place, and p takes it in. Training events alone are counted: the authors'
+forecast for the test reads the events of validation. An encoder reads intrinsic vectors. In the
+code of SPRINT's authors for sequences popularity runs over batches, one stage for all rows of a
+batch, and answers are intrinsic (`answers: intrinsic`).
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from fullrank.models.sequential import Requirement, small, start_small
 from fullrank.models.sequential.items import Items, ItemsSpec, TrainingEvents
 
 COUNTS, STARTS = "stage_counts", "stage_starts"
-"""Columns of a run's item table: an item's training events in each stage, and the second in which each stage begins."""
+"""Columns of a run's item table: an item's training events in each stage, and the second in which
+each stage begins."""
 GROWTH = 0.2
 READER = "model.items=tpab"
 """These items as sentences name them."""
@@ -55,13 +59,19 @@ class TPAB(ItemsSpec):
     """Of the change over the last two stages, the share that is forecast to go on; default 0.2, 0 is the last stage."""
 
     def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
-        """The catalogue with each item's training events by stage. Raises `UserError` for events without times."""
+        """The catalogue with each item's training events by stage.
+
+        Raises `UserError` for events without times.
+        """
         _, items, times = events()
         times = known_times(
-            None if times is None or not len(times) else times, READER,
-            "this store was prepared without a time column", "prepare it with one, or choose model.items=table",
-        )  # fmt: skip
+            None if times is None or not len(times) else times,
+            READER,
+            "this store was prepared without a time column",
+            "prepare it with one, or choose model.items=table",
+        )
         first, duration = int(times.min()), int(times.max()) - int(times.min()) + 1
+        # rounded up, so that a stage begins with its first whole second
         starts = first + -(-duration * np.arange(self.stages) // self.stages)
         stage = np.searchsorted(starts, times, side="right") - 1
         places = items.astype(np.int64) * self.stages + stage
@@ -98,8 +108,8 @@ class TPABItems(Items):
         counts, starts = _stages(catalog, spec.stages)
         growth = GROWTH if spec.growth is None else spec.growth
         forecast = counts[:, -1] + growth * (counts[:, -1] - counts[:, -2])
-        found = bucket_of(np.column_stack([counts, forecast]), int(counts.max()), spec.buckets)
-        self.register_buffer("stage_buckets", torch.as_tensor(found, dtype=torch.int16))
+        by_stage = bucket_of(np.column_stack([counts, forecast]), int(counts.max()), spec.buckets)
+        self.register_buffer("stage_buckets", torch.as_tensor(by_stage, dtype=torch.int16))
         self.register_buffer("stage_starts", torch.as_tensor(starts))
         self.count_items(catalog.popularity)
         self.embedding = nn.Embedding(catalog.size, dim)
@@ -107,8 +117,8 @@ class TPABItems(Items):
         start_small(self)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
-        found: Tensor = self.embedding(ids)
-        return found + self.popular[self.stage_buckets[ids, -1].long()] if self.reads_apart else found
+        vectors: Tensor = self.embedding(ids)
+        return vectors + self.popular[self.stage_buckets[ids, -1].long()] if self.reads_apart else vectors
 
     def all(self) -> Float[Tensor, "V D"]:
         return self.embed(torch.arange(self.size, device=self.popularity.device))
@@ -123,11 +133,13 @@ class TPABItems(Items):
         times: Int[Tensor, "M"] | None,
         order: Int[Tensor, "M"] | None,
     ) -> Float[Tensor, "M n"]:
-        """What popularity at these times adds, less what `embed` has of it; with an `order`, that of other queries."""
+        """The scores of popularity at these times, less those in `embed`; with an `order`, at other queries' times."""
         times = known_times(
-            times, READER, "the batch or the task gives no times",
+            times,
+            READER,
+            "the batch or the task gives no times",
             "prepare the store with a time column and use model.task=next_item, last_item or mojito",
-        )  # fmt: skip
+        )
         stage = torch.searchsorted(self.stage_starts, times.contiguous(), right=True).sub(1).clamp_min(0)
         then = self.stage_buckets[ids, stage[:, None]].long()
         by_bucket = vectors.float() @ self.popular.float().T

@@ -1,17 +1,19 @@
 """Latent reasoning: steps after the history, before the answer (ReaRec, arXiv:2503.22675; PLR).
 
-The room's contract: a `ReasonerSpec` that builds a `Reasoner` around an encoder. Called on a history, it reads that
-once, takes its steps, and returns States with the states of its steps (`States.reasoning`) and named `outputs`; the
-tokens of these States are the encoder's own. The loss may read another output than the one that answers.
+The room's contract: a `ReasonerSpec` that builds a `Reasoner` around an encoder. Called on a
+history, it reads that once, takes its steps, and returns States with the states of its steps
+(`States.reasoning`) and named `outputs`; the tokens of these States are the encoder's own. The loss
+may read another output than the one that answers.
 
-Steps and streams are an argument of each answer, the `Budget` (PLR, Sec. 3.3 and 6.4): a trained reasoner answers with
-fewer or more, what is not set is as trained, and nothing of the model changes, so one model answers under many budgets
-at a time. It is no part of the protocol that two results must share: two budgets of one run are exactly what one wants
-to compare. `begin`, `advance` and `answered` take one step at a time, so that a caller may stop for some rows (early
-exit, `select`) and go on with others.
+Steps and streams are an argument of each answer, the `Budget` (PLR, Sec. 3.3 and 6.4): a trained
+reasoner answers with fewer or more, what is not set is as trained, and nothing of the model
+changes, so one model answers under many budgets at a time. It is no part of the protocol that two
+results must share: two budgets of one run are exactly what one wants to compare. `begin`, `advance`
+and `answered` take one step at a time, so that a caller may stop for some rows (early exit,
+`select`) and go on with others.
 
-A step is a token behind the last event (`StepwiseReasoner`: ReaRec, PLR), or it refines the states of all events
-(`lares.py`), of which `ReasoningStates` shows the last one's.
+A step is a token behind the last event (`StepwiseReasoner`: ReaRec, PLR), or it refines the states
+of all events (`lares.py`), of which `ReasoningStates` shows the last one's.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from fullrank.models.sequential.encoders import Cache, Encoder
 
 @runtime_checkable
 class _Trained(Protocol):
-    """What a budget has to know of a reasoner."""
+    """The steps and streams of a reasoner, which a budget reads."""
 
     steps: int
     streams: int
@@ -73,7 +75,7 @@ class Budget(Spec):
 
 
 AS_TRAINED = Budget()
-"""Every step in every stream."""
+"""The budget of a trained model: every step in every stream."""
 
 
 def check_budget(model: Model, budget: Budget) -> None:
@@ -82,9 +84,9 @@ def check_budget(model: Model, budget: Budget) -> None:
     if reasoner is not None:
         budget.streams_of(reasoner)
     elif budget is not AS_TRAINED and budget != AS_TRAINED:  # comparing settings takes longer than reading them
-        given = ", ".join(f"{key}={value}" for key, value in budget.dump().items() if value is not None)
+        settings = ", ".join(f"{key}={value}" for key, value in budget.dump().items() if value is not None)
         raise UserError(
-            f"this model does not reason, so reasoning.{given} has no effect: leave it out, or train a recipe "
+            f"this model does not reason, so reasoning.{settings} has no effect: leave it out, or train a recipe "
             "with a reasoner (`fullrank list recipes`)",
             code="no-reasoner",
             public=True,
@@ -92,14 +94,14 @@ def check_budget(model: Model, budget: Budget) -> None:
 
 
 def described(model: Model, budget: Budget) -> dict[str, Any] | None:
-    """What an answer depends on, for a result's protocol; None for a model that does not reason."""
+    """The reasoning that an answer depends on, for a result's protocol; None for a model that does not reason."""
     reasoner = model.reasoner
     if reasoner is None:
         return None
-    found = {"steps": budget.steps_of(reasoner), "streams": budget.streams or reasoner.streams}
+    protocol = {"steps": budget.steps_of(reasoner), "streams": budget.streams or reasoner.streams}
     if budget.adaptive is not None:
-        found |= {"adaptive": budget.adaptive, "patience": budget.patience or 1}
-    return found
+        protocol |= {"adaptive": budget.adaptive, "patience": budget.patience or 1}
+    return protocol
 
 
 class ReasonerSpec(Spec):
@@ -109,7 +111,10 @@ class ReasonerSpec(Spec):
 
     @abstractmethod
     def build(self, encoder: nn.Module, dim: int, max_length: int) -> Reasoner:
-        """The module around an encoder. Raises `UserError` where that cannot go on after its history."""
+        """The module around an encoder.
+
+        Raises `UserError` where that cannot go on after its history.
+        """
 
 
 class Outputs(Mapping[str, Tensor]):
@@ -133,7 +138,7 @@ class Outputs(Mapping[str, Tensor]):
 
 @dataclass(frozen=True)
 class ReasoningCache:
-    """Some rows between two steps."""
+    """Rows of a batch between two reasoning steps."""
 
     states: ReasoningStates
     cache: Cache
@@ -165,15 +170,15 @@ class Reasoner(nn.Module, ABC):
 
     @abstractmethod
     def advance(self, reasoning: ReasoningCache) -> ReasoningCache:
-        """One step further, for all of its rows."""
+        """Take one more reasoning step in every row."""
 
     @abstractmethod
     def trained(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
-        """What the loss reads, after one step or more."""
+        """The vector that the loss reads, after one step or more."""
 
     @abstractmethod
     def answer(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
-        """What is searched with, after one step or more."""
+        """The vector that items are searched with, after one step or more."""
 
     def steps_in_training(self, batch: Batch) -> int:
         """Steps of a training pass; a function of the batch's seed and step, so that all shards take as many."""
@@ -182,35 +187,32 @@ class Reasoner(nn.Module, ABC):
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> States:
         """With the budget's steps in its first streams, whose gate then sums to one; as trained without one.
 
-        No step is h_0 alone; a step beyond those trained gets the last one's position vector. Raises `UserError` for
-        more streams than were trained.
+        No step is h_0 alone; a step beyond those trained gets the last one's position vector.
+        Raises `UserError` for more streams than were trained.
         """
-        history, reasoning = self._begun(x, batch, budget)
+        history, reasoning = self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))
         drawn = self.training and budget is None
         for _ in range(self.steps_in_training(batch) if drawn else (budget or AS_TRAINED).steps_of(self)):
             reasoning = self.advance(reasoning)
         return replace(history, outputs=self._outputs(reasoning.states), reasoning=reasoning.states)
 
     def flops(self, length: int, answer: int = 0) -> Flops:
-        """As `Encoder.flops`: they are not counted."""
+        """FLOPs of one row (`Encoder.flops`), which are not counted."""
         return {"encoder": None}
 
     def begin(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> ReasoningCache:
         """Read the history, once."""
-        return self._begun(x, batch, budget)[1]
+        return self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))[1]
 
     def select(self, reasoning: ReasoningCache, rows: Int[Tensor, "b"]) -> ReasoningCache:
         """Some of the rows."""
         s = reasoning.states
-        kept = ReasoningStates(s.start[rows], s.steps[rows], s.gate[rows])
-        return ReasoningCache(kept, reasoning.cache.select(rows), reasoning.taken)
+        states = ReasoningStates(s.start[rows], s.steps[rows], s.gate[rows])
+        return ReasoningCache(states, reasoning.cache.select(rows), reasoning.taken)
 
     def answered(self, reasoning: ReasoningCache) -> Float[Tensor, "B D"]:
-        """What is searched with if it stops now."""
+        """The vector that items are searched with if reasoning stops now."""
         return self.answer(reasoning.states) if reasoning.taken else reasoning.states.start
-
-    def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, ReasoningCache]:
-        return self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))
 
     def _outputs(self, states: ReasoningStates) -> Outputs:
         steps = states.steps.shape[1]
@@ -224,10 +226,10 @@ class Reasoner(nn.Module, ABC):
 class StepwiseReasoner(Reasoner):
     """Streams of latent tokens after a history. A subclass says where they start, and their gate.
 
-    Step t of stream p puts one token after the row's last event, the stream's state before it plus the vector of step
-    t, and its state is what the encoder makes of that token; with `residual` plus the state before it. The token sees
-    the history, the stream's own earlier tokens and itself; the history sees none of them (`Encoder.start` and `step`,
-    which keep keys and values).
+    Step t of stream p puts one token after the row's last event, the stream's state before it plus
+    the vector of step t, and its state is what the encoder makes of that token; with `residual`
+    plus the state before it. The token sees the history, the stream's own earlier tokens and
+    itself; the history sees none of them (`Encoder.start` and `step`, which keep keys and values).
     """
 
     def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int, residual: bool = False):
@@ -235,7 +237,8 @@ class StepwiseReasoner(Reasoner):
         self.residual = residual
         self.step_vectors = small(steps, dim)
         self.input_noise = 0.0
-        """Standard deviation of what a second view's tokens get in training; set by the penalty that reads it."""
+        """Standard deviation of what a second view's tokens get in training; set by the penalty
+        that reads it."""
 
     @abstractmethod
     def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B P D"]:
@@ -264,7 +267,7 @@ class StepwiseReasoner(Reasoner):
         return ReasoningCache(replace(states, steps=grown), cache, taken + 1)
 
     def _noise(self, token: Float[Tensor, "B P D"], views: int) -> Float[Tensor, "B P D"]:
-        """Of all views but the first."""
+        """Input noise of every view but the first, which has none."""
         noise = self.input_noise * torch.randn_like(token)
         noise[: len(token) // views] = 0.0
         return noise

@@ -1,17 +1,19 @@
 """LARES: depth-recurrent reasoning, a block that reads all events of a history again and again (arXiv:2505.16865).
 
-H = A(E + P) are the states of the model's encoder, the pre-block A. The thoughts T begin at T_0 = omega z with
-z ~ N(0, sigma^2 I), one for each event, and the core block C, whose weights all steps share, refines those of all
-events: T_i = C(LN(f(T_(i-1), H))). The answer is the last event's thought T_k. f is (T + H) / 2, a linear map of both
-side by side, or a learned scalar gate. In training the number of steps is drawn anew for every batch, rate ~ LogNormal
-with mean `steps` and k = 1 + Poisson(rate), at most 3 `steps`; a model takes `steps` to answer. The penalty of its
+H = A(E + P) are the states of the model's encoder, the pre-block A. The thoughts T begin at T_0 =
+omega z with z ~ N(0, sigma^2 I), one for each event, and the core block C, whose weights all steps
+share, refines those of all events: T_i = C(LN(f(T_(i-1), H))). The answer is the last event's
+thought T_k. f is (T + H) / 2, a linear map of both side by side, or a learned scalar gate. In
+training the number of steps is drawn anew for every batch, rate ~ LogNormal with mean `steps` and k
+= 1 + Poisson(rate), at most 3 `steps`; a model takes `steps` to answer. The penalty of its
 self-supervised pre-training is `reasoning_alignment`.
 
 Reconstructed from the paper's abstract and reviews, and checked against the authors' released code.
 
-Differs: the authors' second stage, reinforcement post-training with GRPO, is left out. To answer, T_0 is zero, or with
-`start_at_inference=drawn` a fixed draw for each place of a history, so that the same history has the same answer; the
-authors draw anew. T_0 has the product omega sigma as one setting. With no step at all the answer is the pre-block's.
+Differs: the authors' second stage, reinforcement post-training with GRPO, is left out. To answer,
+T_0 is zero, or with `start_at_inference=drawn` a fixed draw for each place of a history, so that
+the same history has the same answer; the authors draw anew. T_0 has the product omega sigma as one
+setting. With no step at all the answer is the pre-block's.
 """
 
 from __future__ import annotations
@@ -44,9 +46,17 @@ SIGMA = 0.5
 CUT = 3.0
 """Standard deviations at which T_0 is cut off."""
 CORE = Transformer(
-    layers=1, attention=Softmax(heads=2, bias=True), norm="layer", norm_at="post", norm_eps=1e-12, feed_forward="mlp",
-    activation="gelu", bias=True, positions="none", input_dropout=0.0,
-)  # fmt: skip
+    layers=1,
+    attention=Softmax(heads=2, bias=True),
+    norm="layer",
+    norm_at="post",
+    norm_eps=1e-12,
+    feed_forward="mlp",
+    activation="gelu",
+    bias=True,
+    positions="none",
+    input_dropout=0.0,
+)
 
 
 class LARES(ReasonerSpec):
@@ -98,8 +108,8 @@ class LARESReasoner(Reasoner):
     def steps_in_training(self, batch: Batch) -> int:
         if self.depth == "fixed":
             return self.steps
-        place = torch.full((1,), PLACE)
-        first, second = uniform_draws(batch.seed, batch.step, place, 2)[0].tolist()
+        row = torch.full((1,), PLACE)
+        first, second = uniform_draws(batch.seed, batch.step, row, 2)[0].tolist()
         if self.depth == "uniform":
             return 1 + int(first * 2 * self.steps)
         return drawn_depth(self.steps, first, second)
@@ -128,7 +138,7 @@ class LARESReasoner(Reasoner):
         return states.steps[:, -1, 0]
 
     def _first(self, hidden: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
-        """T_0."""
+        """T_0: drawn in training; zeros, or the fixed draw, in an answer."""
         if self.training:
             return self.start_std * torch.randn_like(hidden).clamp(-CUT, CUT)
         if not self.drawn:
@@ -137,7 +147,7 @@ class LARESReasoner(Reasoner):
         return self.start_draw[places].to(hidden.dtype)
 
     def _joined(self, thought: Float[Tensor, "B T D"], hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """f(T, H)."""
+        """f(T, H): the input of the core block, from thoughts and the states of the history."""
         if self.both is not None:
             return self.both(torch.cat([thought, hidden], -1))
         share = 0.5 if self.share is None else self.share.sigmoid()

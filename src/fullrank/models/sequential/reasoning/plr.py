@@ -1,16 +1,18 @@
 """PLR: several isolated streams of latent steps, weighed by a gate (PLR, Eqs. 3-6, 9 and 10).
 
-Stream m opens at h_(0,m) = h_0 + tau_m with a learned trigger tau_m (Eq. 3). Its step t is a token that starts as
-h_(t-1,m) + r_t, with r shared by the streams, and sees the history, its own earlier steps and itself: h_(t,m) is what
-the encoder makes of it, f(h_(t-1,m), r_t) (Eq. 2), with `residual` plus h_(t-1,m) (Eq. 4). z_m is the mean of h_1,m ..
-h_S,m (not of h_0), and z_rea = sum_m g_m z_m with g = softmax(W h_0 + b). The loss reads z_rea alone; the answer is
-h_0 + z_rea. Its penalties are `reasoning_contrast` (Eq. 8) and `kl_diversity` (Eq. 7), and our own `stream_loss`. With
-one stream the gate is 1, with one step z = h_1.
+Stream m opens at h_(0,m) = h_0 + tau_m with a learned trigger tau_m (Eq. 3). Its step t is a token
+that starts as h_(t-1,m) + r_t, with r shared by the streams, and sees the history, its own earlier
+steps and itself: h_(t,m) is what the encoder makes of it, f(h_(t-1,m), r_t) (Eq. 2), with
+`residual` plus h_(t-1,m) (Eq. 4). z_m is the mean of h_1,m .. h_S,m (not of h_0), and z_rea = sum_m
+g_m z_m with g = softmax(W h_0 + b). The loss reads z_rea alone; the answer is h_0 + z_rea. Its
+penalties are `reasoning_contrast` (Eq. 8) and `kl_diversity` (Eq. 7), and our own `stream_loss`.
+With one stream the gate is 1, with one step z = h_1.
 
-Differs: Eqs. 4 and 5 are of one attention, whose residual goes around the whole step and which has no norm; a step
-here is a cached token through the encoder's own blocks, as in ReaRec and as in the paper's text and FLOPs, and has the
-residual of Eq. 4 on request alone. With it a state grows with every step, and the next one reads it behind the
-encoder's input norm (or its blocks' own). A token gets no item position and no sqrt(d) (`rearec.py`).
+Differs: Eqs. 4 and 5 are of one attention, whose residual goes around the whole step and which has
+no norm; a step here is a cached token through the encoder's own blocks, as in ReaRec and as in the
+paper's text and FLOPs, and has the residual of Eq. 4 on request alone. With it a state grows with
+every step, and the next one reads it behind the encoder's input norm (or its blocks' own). A token
+gets no item position and no sqrt(d) (`rearec.py`).
 """
 
 from __future__ import annotations
