@@ -1,7 +1,8 @@
-"""Publishers' text formats as polars frames: JSON lines, lines of Python literals, and delimited text, gzipped or not.
+"""Publishers' text formats as polars frames: JSON lines, lines of Python literals, and delimited
+text, gzipped or not.
 
-Nothing is evaluated: Python literals go through `ast.literal_eval`. A damaged or foreign file is a `UserError` that
-names the file; a handful of broken lines among thousands is left out and counted.
+Nothing is evaluated: Python literals go through `ast.literal_eval`. A damaged or foreign file is a
+`UserError` that names the file; a handful of broken lines among thousands is left out and counted.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ ColumnTypes = Mapping[str, Any]
 
 
 def require(folder: Path, *names: str, hint: str) -> Path:
-    """The path of the first of these files, of which one has to be there. `hint` says what to do where none is."""
+    """The path of the first of these files, of which one has to be there. `hint` says what to do
+    where none is."""
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise UserError(f"{folder} has no file {' or '.join(map(repr, names))}; {hint}", code="missing-file")
@@ -44,7 +46,8 @@ def require(folder: Path, *names: str, hint: str) -> Path:
 
 
 def open_text(path: Path) -> io.TextIOWrapper:
-    """A UTF-8 text file, decompressed where it is gzip (known by its first bytes, not by its name)."""
+    """A UTF-8 text file, decompressed where it is gzip (known by its first bytes, not by its
+    name)."""
     with open(path, "rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
     return (gzip.open if zipped else open)(path, "rt", encoding="utf-8", newline="\n")
@@ -55,10 +58,12 @@ def records(
     schema: ColumnTypes,
     pick: Callable[[Record], Row | None],
 ) -> tuple[pl.DataFrame, int]:
-    """One row per line of a file of JSON objects or Python dict literals, and the number of unreadable lines.
+    """One row per line of a file of JSON objects or Python dict literals, and the number of
+    unreadable lines.
 
-    `pick` makes the row (in the order of `schema`) of one object, or None to leave the object out. A line counts as
-    unreadable where it is neither format, or `pick` misses a key or gets a value of the wrong type.
+    `pick` makes the row (in the order of `schema`) of one object, or None to leave the object out.
+    A line counts as unreadable where it is neither format, or `pick` misses a key or gets a value
+    of the wrong type.
     """
     frames: list[pl.DataFrame] = []
     rows: list[Row] = []
@@ -83,7 +88,8 @@ def records(
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file that are not blank. Raises `UserError` where the file is damaged."""
+    """The lines of a UTF-8 text file that are not blank. Raises `UserError` where the file is
+    damaged."""
     with reading(path), open_text(path) as stream:
         for line in stream:
             if line := line.strip():
@@ -91,7 +97,8 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def parse_line(line: str) -> Record:
-    """One object, from strict JSON or from a Python literal. Raises `ValueError` where it is neither."""
+    """One object, from strict JSON or from a Python literal. Raises `ValueError` where it is
+    neither."""
     # JSON objects open with a double quote; Python 2 wrote {'a': ...} or {u'a': ...}.
     literal = line[1:2] == "'" or line[1:3] in ("u'", 'u"')
     for read in (ast.literal_eval,) if literal else (json.loads, ast.literal_eval):
@@ -109,15 +116,16 @@ def delimited(
     separator: str = ",",
     header: bool = True,
     quoted: bool = True,
-    data: bytes | None = None,
+    content: bytes | None = None,
 ) -> pl.DataFrame:
-    """The given columns of a delimited file; without a header `columns` names them from the left.
+    """Columns of a delimited file; without a header `columns` names them from the left.
 
-    `data` replaces the file's bytes where they had to be rewritten first. Raises `UserError` with the file's name.
+    `content` replaces the file's bytes where they had to be rewritten first. Raises `UserError`
+    with the file's name.
     """
     with reading(path):
         return pl.read_csv(
-            path if data is None else data,
+            path if content is None else content,
             has_header=header,
             columns=list(columns) if header else None,
             schema_overrides=dict(columns) if header else None,
@@ -145,13 +153,14 @@ def reading(path: Path) -> Iterator[None]:
         raise damaged_download(path, error) from None
 
 
-def number(value: Any) -> float | None:
-    """A price or a quantity: 12.5, "12.5", "$1,299.00"; None for anything else ("Free To Play" is 0)."""
-    if isinstance(value, bool) or value is None:
+def number(entry: Any) -> float | None:
+    """A price or a quantity: 12.5, "12.5", "$1,299.00"; None for anything else ("Free To Play" is
+    0)."""
+    if isinstance(entry, bool) or entry is None:
         return None
-    if isinstance(value, (int, float)):
-        return float(value) if abs(value) < float("inf") else None
-    text = str(value).strip().lower()
+    if isinstance(entry, (int, float)):
+        return float(entry) if abs(entry) < float("inf") else None
+    text = str(entry).strip().lower()
     if text.startswith("free"):
         return 0.0
     try:
@@ -160,13 +169,14 @@ def number(value: Any) -> float | None:
         return None
 
 
-def text(value: Any) -> str | None:
+def text(entry: Any) -> str | None:
     """A title or a name: trimmed, on one line; None where nothing is left."""
-    return " ".join(value.split()) or None if isinstance(value, str) else None
+    return " ".join(entry.split()) or None if isinstance(entry, str) else None
 
 
 def joined(values: Any) -> str | None:
-    """A list of labels as one string with | between them, as MovieLens writes genres; None for an empty list."""
+    """A list of labels as one string with | between them, as MovieLens writes genres; None for an
+    empty list."""
     if isinstance(values, str):
         return text(values)
     if not isinstance(values, (list, tuple)):

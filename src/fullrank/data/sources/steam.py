@@ -1,8 +1,10 @@
-"""Reviews of games on Steam, with hours played (W.-C. Kang and J. McAuley, SASRec, ICDM 2018; version 2 of the set).
+"""Reviews of games on Steam, with hours played (W.-C. Kang and J. McAuley, SASRec, ICDM 2018;
+version 2 of the set).
 
-The files are lines of Python literals: 7.8 million reviews, about 1.3 GB, which take some minutes to parse. A user
-is the reviewer's name, as in the SASRec paper. The publisher gives no checksums: a download is checked against
-Content-Length. The same files are at https://mcauleylab.ucsd.edu/public_datasets/data/steam (`base_url`).
+The files are lines of Python literals: 7.8 million reviews, about 1.3 GB, which take some minutes
+to parse. A user is the reviewer's name, as in the SASRec paper. The publisher gives no checksums: a
+download is checked against Content-Length. The same files are at
+https://mcauleylab.ucsd.edu/public_datasets/data/steam (`base_url`).
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Steam(Spec):
         return tuple(RemoteFile.below(self.base_url, name) for name in (_REVIEWS, _GAMES))
 
     def read(self, folder: Path) -> Tables:
-        """Reviews in the file's order with `hours` played (missing for some); games that have a review."""
+        """Reviews in the file's order with `hours` played (missing for some); games that have a
+        review."""
         hint = f"run: {command_line('download', 'steam', '--out', folder)}"
         reviews, games = (require(folder, name, hint=hint) for name in (_REVIEWS, _GAMES))
         events, broken = records(reviews, _EVENTS, _review)

@@ -1,8 +1,9 @@
 """The Yelp Open Dataset: reviews of businesses (JSON lines in a tar archive, inside a zip).
 
-Yelp requires that its terms (academic use, no redistribution) are accepted on its page, so the archive is fetched by
-hand and laid into the folder: `Yelp-JSON.zip`, the `yelp_dataset.tar` inside it, or the unpacked JSON files. Yelp
-replaces the data from time to time under the same name, so neither size nor checksum can be stated.
+Yelp requires that its terms (academic use, no redistribution) are accepted on its page, so the
+archive is fetched by hand and laid into the folder: `Yelp-JSON.zip`, the `yelp_dataset.tar` inside
+it, or the unpacked JSON files. Yelp replaces the data from time to time under the same name, so
+neither size nor checksum can be stated.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _USERS = {"user_id": pl.String, "since": pl.String, "review_count": pl.Int64}
 
 
 class Yelp(Spec):
-    """About 7 million reviews of 150 thousand businesses by 2 million users; the numbers change with each release."""
+    """About 7 million reviews of 150 thousand businesses by 2 million users; the numbers change
+    with each release."""
 
     kind: Literal["yelp"] = "yelp"
     base_url: str | None = None
@@ -61,9 +63,11 @@ class Yelp(Spec):
         return (RemoteFile(PAGE, _TAR, manual=why, alternatives=others),)
 
     def read(self, folder: Path) -> Tables:
-        """Reviews in the file's order (local times taken as UTC); businesses and users that have a review.
+        """Reviews in the file's order (local times taken as UTC); businesses and users that have a
+        review.
 
-        `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into `folder`.
+        `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into
+        `folder`.
         """
         paths = _locate(folder)
         events, broken = records(paths[_REVIEWS], REVIEWS, _review)
