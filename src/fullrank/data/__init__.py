@@ -1,5 +1,4 @@
-"""From tables to stores: a store is a prepared dataset, what models are trained on and evaluated
-with.
+"""From tables to stores: a store is a prepared dataset, what models are trained on and evaluated with.
 
 `prepare` reads any table of events (who did what, in which order), filters it, splits it by time
 and writes a store; `Store.open` maps one into memory. A store keeps flat item ids sorted by (user,

@@ -1,5 +1,4 @@
-"""The tensors that cross rooms, and the letters of their shapes. A capital means one thing in the
-whole library:
+"""The tensors that cross rooms, and the letters of their shapes. A capital means one thing in the whole library:
 
     B  rows of a batch: users, or impressions    V  items of the catalogue
     T  positions of a history                    M  queries of a loss
@@ -35,8 +34,7 @@ from fullrank.data.features import NO_TIME, Encoded, HistoryFeatures
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """The attention that each key of a layer received: column sums of its weights (SPRINT penalises
-    them)."""
+    """The attention that each key of a layer received: column sums of its weights (SPRINT penalises them)."""
 
     module: torch.nn.Module
     sums: Float[Tensor, "B H T"]
@@ -51,8 +49,7 @@ class ColumnSums:
 
 @dataclass(frozen=True)
 class Captures:
-    """Records of a forward pass for penalties or for a cache: modules fill the fields that are not
-    None."""
+    """Records of a forward pass for penalties or for a cache: modules fill the fields that are not None."""
 
     columns: list[ColumnSums] | None = None
     """Attention that each key received, layer by layer."""
@@ -64,8 +61,7 @@ class Captures:
 
 @dataclass(frozen=True)
 class Fields:
-    """Encoded features of rows, or of positions in rows; columns in the order of the fields of each
-    kind."""
+    """Encoded features of rows, or of positions in rows; columns in the order of the fields of each kind."""
 
     ids: Int[Tensor, "*n F"]
     """An id within its own field: 0 missing, 1 unknown, 2 and up known."""
@@ -123,8 +119,7 @@ class BatchFeatures:
 
     @staticmethod
     def of(known: HistoryFeatures | None, rows: Jagged, roles: Collection[str]) -> BatchFeatures:
-        """The features of some roles of the events of these rows, of their requests and of their
-        users.
+        """The features of some roles of the events of these rows, of their requests and of their users.
 
         `known` has the tables of events beside `rows.values`, and a user and a request for each
         row; None: no features. One gather from each table serves all rows, without padding.
@@ -144,8 +139,7 @@ class BatchFeatures:
         return BatchFeatures(**fields, asked_at=None if known.asked_at is None else torch.as_tensor(known.asked_at))
 
     def at_places(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:
-        """Apply a change of the positions in rows to the features of events and of their
-        requests."""
+        """Apply a change of the positions in rows to the features of events and of their requests."""
         return replace(
             self, event=self.event and self.event.map(change), request=self.request and self.request.map(change)
         )
@@ -237,8 +231,7 @@ class Batch:
 
     @staticmethod
     def shapes(rows: int, length: int) -> Batch:
-        """A batch of shapes without numbers (the meta device), with times: what counting FLOPs
-        needs."""
+        """A batch of shapes without numbers (the meta device), with times: what counting FLOPs needs."""
         whole = torch.empty(rows, length, dtype=torch.long, device="meta")
         return Batch(whole, torch.empty(rows, dtype=torch.long, device="meta"), times=whole)
 
@@ -303,8 +296,7 @@ class Impressions:
     """Impressions as fields. Columns follow the order of the schema's fields of that kind."""
 
     categorical: Int[Tensor, "B F"]
-    """An id within its own field: 0 missing, 1 unknown (rare, or never seen in training), 2 and up
-    known."""
+    """An id within its own field: 0 missing, 1 unknown (rare, or never seen in training), 2 and up known."""
     numeric: Float[Tensor, "B X"]
     """Transformed as the schema says; 0 where missing, never NaN."""
     missing: Bool[Tensor, "B X"]

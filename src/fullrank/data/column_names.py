@@ -19,8 +19,7 @@ from fullrank.data.values import Unit
 S = TypeVar("S", bound=Spec)
 
 TimeColumn = str | EllipsisType | None
-"""A column of times; None where the rows are in order of time; `...` (the default) for the usual
-name."""
+"""A column of times; None where the rows are in order of time; `...` (the default) for the usual name."""
 USUAL = ("user_id", "item_id", "timestamp")
 """Default columns of user, item and time."""
 
@@ -33,8 +32,7 @@ def check_column(name: str, column: Any) -> Any:
 
 
 def check_said_once(setting: str, sources: Mapping[str, bool]) -> None:
-    """Raise `UserError` where several sources (source -> whether it does) give a value to one
-    setting."""
+    """Raise `UserError` where several sources (source -> whether it does) give a value to one setting."""
     with in_context(f"{setting}: "):
         check_one_way({source: True for source, says in sources.items() if says}, code="given-twice")
 
@@ -94,8 +92,7 @@ class EventColumns:
 
 
 def keywords_said(settings: Mapping[str, str], keywords: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Keyword -> (setting, value) of the keywords that the caller gave; `settings` maps keyword ->
-    setting."""
+    """Keyword -> (setting, value) of the keywords that the caller gave; `settings` maps keyword -> setting."""
     return {
         name: (path, keywords[name])
         for name, path in settings.items()
@@ -104,8 +101,7 @@ def keywords_said(settings: Mapping[str, str], keywords: Mapping[str, Any]) -> d
 
 
 def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Sequence[str]) -> S:
-    """A spec changed by keywords (name -> dotted setting and value), and then by dotted settings
-    (`set=`).
+    """A spec changed by keywords (name -> dotted setting and value), and then by dotted settings (`set=`).
 
     Raises `UserError` where two of them, or the spec and a keyword, give the same setting.
     """

@@ -1,5 +1,4 @@
-"""Download the files of a source: resumed after a cut, checked, and never half a file under the
-final name.
+"""Download the files of a source: resumed after a cut, checked, and never half a file under the final name.
 
 A file grows as `<name>.part` beside `<name>.part.json` (url, validator, total), so that an
 interrupted download goes on where it stopped, in this process or a later one. Only a complete and
@@ -53,8 +52,7 @@ _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
 def download(
     source: EventSource | ImpressionSource | str, folder: str | Path, *, progress: bool = True, attempts: int = 5
 ) -> list[Path]:
-    """Download the files of `source` into `folder` and return their paths; files that are complete
-    stay.
+    """Download the files of `source` into `folder` and return their paths; files that are complete stay.
 
     `source` is a source's spec, or its kind for the defaults. `attempts` is how often in a row a
     transfer may fail without a byte of progress before it is given up; it waits 1, 2, 4, ... up to
@@ -89,8 +87,7 @@ def download(
 
 
 class _Interrupted(Exception):
-    """The transfer stopped for a reason that may pass; `wait` is the server's Retry-After, in
-    seconds."""
+    """The transfer stopped for a reason that may pass; `wait` is the server's Retry-After, in seconds."""
 
     def __init__(self, reason: str, wait: float = 0.0):
         super().__init__(reason)
@@ -121,8 +118,7 @@ class _Part:
                 noted = read_json(part.note)
         validator, total = noted.get("validator"), noted.get("total")
         whole = _is_validator(validator) and (total is None or (is_count(total) and total < MOST_BYTES))
-        # A part without a validator could mix two versions; a checksum would find that out at the
-        # end.
+        # A part without a validator could mix two versions; a checksum would find that out at the end.
         if whole and noted.get("url") == file.url and (validator or file.md5 or file.sha256) and part.path.is_file():
             part.validator, part.total, part.done = validator, total, part.path.stat().st_size
             return part
@@ -137,8 +133,7 @@ class _Part:
         self.done, self.total, self.validator = 0, total, validator
 
     def begin(self, response: urllib3.BaseHTTPResponse) -> None:
-        """Take position, length and version from the answer, and note them before its body is
-        written."""
+        """Take position, length and version from the answer, and note them before its body is written."""
         headers, spot = response.headers, response.headers.get("Content-Range", "")
         if response.status not in (200, 206, 416):
             raise _refusal(self.file.url, response)
@@ -312,8 +307,7 @@ def _refusal(url: str, response: urllib3.BaseHTTPResponse) -> _Interrupted | Use
 
 
 def _length(header: str, url: str) -> int | None:
-    """The length in a header, None where there is none (`*` of a range). Raises `UserError` for
-    nonsense."""
+    """The length in a header, None where there is none (`*` of a range). Raises `UserError` for nonsense."""
     if header in ("", "*"):
         return None
     if not re.fullmatch("[0-9]{1,15}", header):
@@ -336,8 +330,7 @@ def _shown(text: str) -> str:
 
 
 def _cause(error: BaseException) -> Exception:
-    """The error below those of urllib3, which wraps an error as its cause or as one of its
-    arguments."""
+    """The error below those of urllib3, which wraps an error as its cause or as one of its arguments."""
     below = error.__cause__ or next((a for a in error.args if isinstance(a, Exception)), None)
     return cast(Exception, error) if below is None else _cause(below)
 

@@ -1,5 +1,4 @@
-"""Features as arrays: of events, of the requests that they answered, and of users, beside the
-items.
+"""Features as arrays: of events, of the requests that they answered, and of users, beside the items.
 
 Columns stand in the order of the fields of each kind (`data/events/features.py` declares them). Ids
 of a field: 0 missing, 1 unknown, 2 and up its values.

@@ -20,8 +20,7 @@ class Finding:
     value: float | None
     """The number, a share where the sentence says nothing else; None where there is none."""
     said: str
-    """One sentence: the number and, unless it is in order, what it means for the recipe or the
-    split."""
+    """One sentence: the number and, unless it is in order, what it means for the recipe or the split."""
 
 
 def finding(

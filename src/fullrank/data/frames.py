@@ -1,5 +1,4 @@
-"""Reading any table (a path, or a DataFrame that narwhals reads) as a polars frame of chosen
-columns.
+"""Reading any table (a path, or a DataFrame that narwhals reads) as a polars frame of chosen columns.
 
 Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the others.
 Every check and every filter happens afterwards on the same arrays, so that all engines give the
@@ -86,7 +85,7 @@ class InputTable:
             self.sliced = path.is_dir() or suffix in (".parquet", ".pq")
             if not self.typed:
                 header = next(_lines(path), b"").decode("utf-8-sig", errors="replace").rstrip("\r\n")
-                self.separator = check_separator(separator) or _found_separator(path, header)
+                self.separator = check_separator(separator) or _infer_separator(path, header)
                 with suppress(csv.Error):  # a column that is named twice would get another name
                     names = next(csv.reader([header], delimiter=self.separator), [])
                     _require_distinct(self.name, [name for name in names if name])
@@ -171,7 +170,7 @@ class InputTable:
         for `keep_text`)."""
         return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name != keep_text)
 
-    def attempt(self, action: Callable[[], Any]) -> Any:
+    def attempt(self, action: Callable[[], R]) -> R:
         """Call `action`; errors of the table's engine become `UserError`s that name the table."""
         try:
             return action()
@@ -182,8 +181,7 @@ class InputTable:
             raise UserError(
                 f"reading {self.name} needs the package {package!r}: pip install {package}", code="missing-package"
             ) from None
-        # Each engine has errors of its own; polars' panic is no Exception. The cause stays for
-        # --debug.
+        # Each engine has errors of its own; polars' panic is no Exception. The cause stays for --debug.
         except (Exception, pl.exceptions.PanicException) as error:
             if "utf" in str(error).lower() and self.separator is not None and self.path is not None:
                 _refuse_other_encoding(self.path, self.name)
@@ -234,8 +232,7 @@ class Chunks:
         return in_order(lambda start: work(start, self._read(start, self.rows, chosen)), starts, thread_count())
 
     def of(self, columns: Sequence[str], first: int = 0, stop: int | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
-        """The chunks of rows `first` .. `stop` - 1 (None: of all that follow) with these
-        columns."""
+        """The chunks of rows `first` .. `stop` - 1 (None: of all that follow) with these columns."""
         chosen, stop = list(dict.fromkeys(columns)), self.rows if stop is None else stop
         for start in range(first, stop, CHUNK):
             yield start, self._read(start, stop, chosen)
@@ -244,8 +241,7 @@ class Chunks:
         size = min(CHUNK, stop - start)
         frame = self._source.attempt(self._lazy.slice(start, size).select(columns).collect)
         assert isinstance(frame, pl.DataFrame)
-        # The table is read twice; a file that grew or shrank between would give a store that fits
-        # neither.
+        # The table is read twice; a file that grew or shrank between would give a store that fits neither.
         if len(frame) != size:
             raise UserError(f"{self.name} changed while it was read; run it again", code="table-changed")
         return frame
@@ -269,16 +265,14 @@ class Chunks:
 
 
 def input_name(table: Any) -> str:
-    """The origin of a table, for a manifest: a file's name (not its folder), or the type of the
-    DataFrame."""
+    """The origin of a table, for a manifest: a file's name (not its folder), or the type of the DataFrame."""
     if isinstance(table, (str, Path)):
         return Path(table).name
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
 
 
 def name_rows(name: str, rows: int, start: int, frame: pl.DataFrame) -> str:
-    """The name of a table in errors, with the rows of a frame where the table has more `rows` than
-    it."""
+    """The name of a table in errors, with the rows of a frame where the table has more `rows` than it."""
     return name if rows == len(frame) else f"{name}, rows {start:,} to {start + len(frame) - 1:,},"
 
 
@@ -307,8 +301,7 @@ def _require_distinct(name: str, columns: Sequence[str]) -> None:
 
 
 def check_separator(separator: Any) -> str | None:
-    """A character that separates columns (`tab` is one), or None. Raises `UserError` for anything
-    else."""
+    """A character that separates columns (`tab` is one), or None. Raises `UserError` for anything else."""
     if separator is None:
         return None
     if isinstance(separator, str) and separator in ("tab", "\\t"):  # which a shell passes on as they are
@@ -322,8 +315,7 @@ def check_separator(separator: Any) -> str | None:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a text file, of at most `LONGEST_HEADER` bytes each; none where it cannot be
-    read."""
+    """The lines of a text file, of at most `LONGEST_HEADER` bytes each; none where it cannot be read."""
     if not path.is_file():  # missing, or a pipe, which would wait
         return
     try:
@@ -335,8 +327,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _refuse_other_encoding(path: Path, name: str) -> None:
-    """Raise `UserError` that names the first line of a text file that is not UTF-8, if there is
-    one."""
+    """Raise `UserError` that names the first line of a text file that is not UTF-8, if there is one."""
     for number, line in enumerate(_lines(path), 1):
         try:
             line.decode()
@@ -349,7 +340,7 @@ def _refuse_other_encoding(path: Path, name: str) -> None:
             ) from None
 
 
-def _found_separator(path: Path, header: str) -> str:
+def _infer_separator(path: Path, header: str) -> str:
     """The separator of a text file: that of its suffix where its first line has it, else the most
     frequent one."""
     usual = "\t" if _suffix(path).startswith(".tsv") else ","

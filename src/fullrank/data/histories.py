@@ -1,5 +1,4 @@
-"""Histories of users: their events, oldest first, as ragged arrays of item ids and times; and keys
-of users.
+"""Histories of users: their events, oldest first, as ragged arrays of item ids and times; and keys of users.
 
 A key is a number made of the user's id alone, the same in every store, request and process. A model
 reads it where it keeps no vector for each user (TIGER's user token). It is a polynomial in the
@@ -26,8 +25,7 @@ from fullrank.data.values import NATIVE, joined
 OfUsers = Int[np.ndarray, "U"]
 """A number for each user."""
 MANY_REPEATS = 0.01
-"""Share of targets in their own users' histories above which it is noted, and validation ranks the
-history."""
+"""Share of targets in their own users' histories above which it is noted, and validation ranks the history."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,9 @@ class Histories:
     times: Int[Flat, "E"] | None = None
     """Seconds since 1970 beside `items.values`; None where unknown."""
     users: OfUsers | None = None
-    """Rows of the users in their store, which a model sees as `Batch.rows`; None numbers them 0, 1,
-    ..."""
+    """Rows of the users in their store, which a model sees as `Batch.rows`; None numbers them 0, 1, ..."""
     keys: UserKeys | None = None
-    """Numbers made of the users' ids, for models that read them; None where the users are
-    unknown."""
+    """Numbers made of the users' ids, for models that read them; None where the users are unknown."""
     features: HistoryFeatures | None = None
     """Features beside the items; None where there are none."""
 
@@ -75,8 +71,7 @@ class EvalSet:
 
     histories: Histories
     targets: Jagged
-    """[U rows] item ids, oldest first; they lie right behind the history, unless types of them were
-    chosen."""
+    """[U rows] item ids, oldest first; they lie right behind the history, unless types of them were chosen."""
     types: OfUsers | None = None
     """The type of target of each user, by `evaluation.targets.Targets.known`; None where types are
     not told apart."""

@@ -52,8 +52,7 @@ HASHED_WHEN_OPENED = 2**30
 """Bytes of the largest file of a store whose hash is compared when it is opened: less than a second
 of reading."""
 SETTLED = 2.0
-"""Seconds after which the times of a file show every further write: file systems count time in
-steps."""
+"""Seconds after which the times of a file show every further write: file systems count time in steps."""
 TRIES = 20
 """Numpy parses the header of an array as Python, and threads that parse at one time confuse the
 depth that Python 3.11 counts: a rare `SystemError` (python/cpython#106905)."""
@@ -238,8 +237,7 @@ def map_npy(path: Path) -> np.memmap:
 
 
 def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and
-    size."""
+    """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
     try:
         with np.errstate(over="raise"):  # a shape whose size wraps around
             array = map_npy(path)

@@ -21,8 +21,7 @@ COPY_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class StoreAt:
-    """The path of a store and the fingerprint that it has to have there: the reference that is
-    sent."""
+    """The path of a store and the fingerprint that it has to have there: the reference that is sent."""
 
     path: Path
     fingerprint: str
@@ -54,8 +53,7 @@ def _opened(reference: StoreAt, placed: Path | None) -> AnyStore:
 
 
 def _copied(reference: StoreAt, below: Path) -> Path:
-    """The path of the store on the local disk, copied unless another process of this node has done
-    it."""
+    """The path of the store on the local disk, copied unless another process of this node has done it."""
     copy = below / reference.fingerprint[:16] / reference.path.name
     with folder_lock(copy, "sweep", wait=COPY_SECONDS):
         if not is_store(copy):

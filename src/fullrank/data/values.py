@@ -24,8 +24,7 @@ _YEAR_5000 = 10**11
 """Seconds since 1970, about: numbers beyond it are probably milliseconds."""
 _WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _NEARLY_WHOLE = r"^\s*\+?(-?(?:0|[1-9]\d*))(?:\.0*)?\s*$"
-"""Text of a whole number as programs write it, `12.0`, `+12` and ` 12` too; not `012`, which is a
-name."""
+"""Text of a whole number as programs write it, `12.0`, `+12` and ` 12` too; not `012`, which is a name."""
 _LOOK = 1_000
 _LIMIT = 2**62  # seconds; far outside of any calendar, far inside of int64
 
@@ -56,8 +55,7 @@ def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
 
 
 def without_fractions(series: pl.Series) -> pl.Series:
-    """A column of floats that are all whole numbers as int64, NaN as null; any other column as it
-    is."""
+    """A column of floats that are all whole numbers as int64, NaN as null; any other column as it is."""
     if not series.dtype.is_float():
         return series
     known = series.fill_nan(None)
@@ -71,8 +69,7 @@ def without_categories(series: pl.Series) -> pl.Series:
 
 
 def whole_text(series: pl.Series) -> pl.Series:
-    """Text as int64 where every value is a whole number, also as `12.0`, `+12` or ` 12`; else as it
-    is."""
+    """Text as int64 where every value is a whole number, also as `12.0`, `+12` or ` 12`; else as it is."""
     whole = series.cast(pl.Int64, strict=False)
     odd = (whole.cast(pl.String) != series).fill_null(True)
     if not odd.any():
@@ -105,24 +102,22 @@ def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
             codes = np.cumsum(present, dtype=np.int32)
             codes -= 1
             return codes[index], _present_values(series, present)
-        if len(series) < 2**31:
-            keys = series.to_numpy()
-            order = stable_order(keys)
-            ordered = keys[order]
-            first = np.ones(len(keys), bool)
-            first[1:] = ordered[1:] != ordered[:-1]
-            codes = np.empty(len(keys), np.int32)
-            codes[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
-            return codes, pl.Series(series.name, ordered[first])
-    distinct = series.unique().sort()
+        keys = series.to_numpy()
+        order = stable_order(keys)
+        ordered = keys[order]
+        first = np.ones(len(keys), bool)
+        first[1:] = ordered[1:] != ordered[:-1]
+        distinct = pl.Series(series.name, ordered[first])
+    else:
+        distinct = series.unique().sort()
     if len(distinct) >= 2**31:
         raise UserError(
             f"{series.name} has {len(distinct):,} different ids; at most 2,147,483,647 fit", code="too-many-ids"
         )
-    if series.dtype == pl.String:  # hashing is five times as fast as ranking text
+    if not series.dtype.is_integer():  # text: hashing is five times as fast as ranking
         return series.cast(pl.Enum(distinct)).to_physical().to_numpy().astype(np.int32), distinct
-    codes = series.rank("dense").to_numpy().astype(np.int32)
-    codes -= 1
+    codes = np.empty(len(keys), np.int32)
+    codes[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
     return codes, distinct
 
 
@@ -257,8 +252,7 @@ class IdIndex:
 
 
 def finite_numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:
-    """Finite numbers. Raises `UserError` for missing, text or infinite ones, and for those below
-    `least`."""
+    """Finite numbers. Raises `UserError` for missing, text or infinite ones, and for those below `least`."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String)):
         raise wrong_type(series, what, "it must hold numbers")
     values = series.cast(pl.Float64, strict=False)
@@ -326,8 +320,7 @@ def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit) -> N
 
 
 def moments(series: pl.Series, what: str, *, typed: bool = True, notes: set[str] | None = None) -> pl.Series:
-    """Times as numbers, dates or datetimes: text parsed, the other types as they are; nulls of
-    those stay.
+    """Times as numbers, dates or datetimes: text parsed, the other types as they are; nulls of those stay.
 
     Text is ISO 8601; of an untyped file it is numbers where most of it are. `notes` gets a sentence
     where some text has an offset and some has none. Raises `UserError` for text that is neither,
@@ -442,8 +435,7 @@ def none_known(ids: pl.Series, what: str, where: str, known: pl.Series) -> UserE
 
 
 def _numeric_text(series: pl.Series) -> pl.Series | None:
-    """Text as whole numbers or floats (null where a value is neither); None where most values
-    are."""
+    """Text as whole numbers or floats (null where a value is neither); None where most values are."""
     number = series.cast(pl.Float64, strict=False)
     if 2 * number.null_count() > len(series):
         return None

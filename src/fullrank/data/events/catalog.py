@@ -1,5 +1,4 @@
-"""The item catalogue: internal id <-> external id, training events and the user's own columns of
-each item.
+"""The item catalogue: internal id <-> external id, training events and the user's own columns of each item.
 
 Codes and scales of columns that a model reads (`item_features.py`) are fitted on the items of the
 first id map (`base`): items added later keep the codes and the scale of a trained model.
@@ -62,11 +61,10 @@ class Catalog:
 
         Raises `UserError` for a missing, damaged or foreign file.
         """
-        name = f"the item table {str(path)!r}"
         if not Path(path).is_file():
             raise missing_file(path)
         frame = read_parquet(Path(path), "the item table", rows=items)
-        with in_context(f"{name}: "):
+        with in_context(f"the item table {str(path)!r}: "):
             return cls(frame, encoder_beside(Path(path).parent))
 
     def write(self, path: str | Path) -> None:
@@ -94,8 +92,7 @@ class Catalog:
 
     @property
     def version(self) -> int:
-        """Version of the id map: 0, and one more each time that items were added. Old ids never
-        change."""
+        """Version of the id map: 0, and one more each time that items were added. Old ids never change."""
         return int(self._versions.to_numpy().max())
 
     @property
@@ -182,8 +179,7 @@ class Catalog:
             )
         if low < 0:
             return self.ids.gather(pl.Series(index).replace(-1, None)).alias(name)
-        numbers = self._numbers
-        return self.ids[index].alias(name) if numbers is None else pl.Series(name, numbers[index])
+        return values.take(self.ids, index, name)
 
     def categorical(self, name: str) -> CategoricalFeature:
         """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an
@@ -191,8 +187,7 @@ class Catalog:
         return coded(self.column(name), self.base)
 
     def holds_lists(self, name: str) -> bool:
-        """Whether a column holds several values for each item. Raises `UserError` for an unknown
-        column."""
+        """Whether a column holds several values for each item. Raises `UserError` for an unknown column."""
         return isinstance(self.column(name).dtype, (pl.List, pl.Array))
 
     def categories(self, name: str) -> CategoryLists:
@@ -266,28 +261,20 @@ class Catalog:
         return pl.repeat(0, self.size, dtype=pl.Int32, eager=True)
 
     @cached_property
-    def _numbers(self) -> np.ndarray | None:
-        """The ids as an array where they are whole numbers: plain indexing costs a tenth of an
-        expression."""
-        return self.ids.to_numpy() if self.ids.dtype in values.NATIVE else None
-
-    @cached_property
     def _index(self) -> values.IdIndex:
         """The index of the ids, made once: a request looks up a few items, which must cost little
         more than they do."""
         return values.IdIndex(self.ids)
 
     def column(self, name: str) -> pl.Series:
-        """A column of the user's own. Raises `UserError` with the nearest name where there is
-        none."""
+        """A column of the user's own. Raises `UserError` with the nearest name where there is none."""
         if name not in self.columns:
             raise no_such("the items have no column", name, self.columns, "columns", code="unknown-column")
         return self.frame[name]
 
 
 def derived_column(frame: pl.DataFrame, name: str, what: str, dtype: Any, inner: Any, how: str) -> pl.Series:
-    """A column that training added to the items: `what` ("codes") of every item. `how` says what
-    makes it.
+    """A column that training added to the items: `what` ("codes") of every item. `how` says what makes it.
 
     Raises `UserError` where it is missing, lacks values, or is not of type `dtype` (of `inner`, for
     lists).

@@ -1,5 +1,4 @@
-"""Findings about a store of events, by counts: copies, bots, leaks, ties, cold targets, popularity,
-order (`order.py`).
+"""Findings about a store of events, by counts: copies, bots, leaks, ties, cold targets, popularity, order (`order.py`).
 
 Events are read once, a block of users at a time; every number is a sum over users, so a store in
 parts gives those of the store in one.
@@ -275,8 +274,7 @@ class Tally:
     span: tuple[int, int] = (0, 0)
     """The first and the last time."""
     bursts: tuple[tuple[int, int, str], ...] = ()
-    """The `BURSTS` that can be seen in times of this unit: a whole hour holds many events by
-    itself."""
+    """The `BURSTS` that can be seen in times of this unit: a whole hour holds many events by itself."""
     in_a_row: int = 0
     """Events of the same item as the event before, of the same user."""
     early: int = 0

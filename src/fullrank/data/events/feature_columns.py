@@ -1,5 +1,4 @@
-"""Columns of features on their way into a store: coded as they are read, fitted on training events,
-encoded.
+"""Columns of features on their way into a store: coded as they are read, fitted on training events, encoded.
 
 A code is an index into the sorted different values of its column, so filters, parts and files move
 whole numbers alone, and each different value is encoded once. A list is a text until then: its
@@ -42,8 +41,7 @@ class FeatureColumns:
 
     fields: tuple[AnyField, ...] = ()
     codes: tuple[Shaped[np.ndarray, "R"], ...] = ()
-    """Indices into `values`, -1 where missing (int32); numbers as they are, NaN where missing
-    (float64)."""
+    """Indices into `values`, -1 where missing (int32); numbers as they are, NaN where missing (float64)."""
     values: tuple[pl.Series, ...] = ()
     """The different values of each column, sorted; an empty series for numbers."""
 
@@ -91,8 +89,7 @@ def plain_values(field: AnyField, series: pl.Series, what: str) -> pl.Series:
 
 
 def different(parts: Sequence[pl.Series]) -> pl.Series:
-    """The different values in all of these, sorted, without nulls; whole numbers only where all
-    are."""
+    """The different values in all of these, sorted, without nulls; whole numbers only where all are."""
     if not parts:
         return NONE
     dtype = pl.Int64 if all(part.dtype == pl.Int64 for part in parts) else pl.String
@@ -112,8 +109,7 @@ def different_values(fields: Fields, frames: Iterable[tuple[str, pl.DataFrame]])
 
 
 def coded(plain: pl.Series, find: Callable[[pl.Series], np.ndarray]) -> np.ndarray:
-    """The codes of a column of `plain_values`, which `find` looks up; numbers are their own
-    codes."""
+    """The codes of a column of `plain_values`, which `find` looks up; numbers are their own codes."""
     return plain.to_numpy() if plain.dtype == pl.Float64 else find(plain).astype(np.int32)
 
 
@@ -127,8 +123,7 @@ class FeatureCoder:
 
     @classmethod
     def write(cls, fields: Fields, known: Sequence[pl.Series], folder: Path) -> FeatureCoder:
-        """Write the values of each column to a folder, and return the coder that reads them
-        there."""
+        """Write the values of each column to a folder, and return the coder that reads them there."""
         for number, distinct in enumerate(known):
             write_table(pl.DataFrame({"value": distinct}), folder / f"{name_of(number)}.parquet")
         return cls(tuple(fields), folder)
@@ -169,8 +164,7 @@ def code_types(fields: Fields) -> dict[str, str]:
 def add_columns(
     fit: FieldFit[Features], columns: FeatureColumns, chosen: Bool[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]
 ) -> None:
-    """Add the chosen rows to the statistics of their fields. `rows` are numbers that name each
-    row."""
+    """Add the chosen rows to the statistics of their fields. `rows` are numbers that name each row."""
     for field, codes, known in columns:
         if isinstance(field, Numeric):
             fit.add_numbers(field, codes[chosen], rows[chosen])
@@ -183,8 +177,7 @@ def add_columns(
 
 
 def encode(columns: FeatureColumns, encoder: FeatureEncoder) -> FeatureTable:
-    """Encode the columns that are of an encoder: each different value once, then by the codes of
-    the rows."""
+    """Encode the columns that are of an encoder: each different value once, then by the codes of the rows."""
     codes = {field.name: column for field, column, _ in columns}
     known = {field.name: distinct for field, _, distinct in columns}
     rows = len(next(iter(codes.values()))) if codes else 0

@@ -1,12 +1,13 @@
-"""The files of features: beside the events of a store, and beside the items of a run. No file is
-trusted.
+"""The files of features: beside the events of a store, and beside the items of a run.
 
-event_categorical.npy, event_numeric.npy, event_lists.npy    [E, F], [E, X], [E, Y] beside
-items.npy; of the fields request_categorical.npy, ...                                 of each kind,
-where there are any lists.parquet        the ids of the lists that the events have, by field and
-number; list 0 is that of no values vocabulary.parquet   the values of each field, in the order of
-their ids features.json        the schema and what was fitted, in a run; a store has it in its
-manifest, as `features`
+    event_categorical.npy, ...    arrays [E, F], [E, X], [E, Y] beside items.npy (`ARRAYS`), of events
+    request_categorical.npy, ...  and of requests, for the kinds of fields that there are
+    lists.parquet                 the ids of the lists of events, by field and number; list 0 is empty
+    vocabulary.parquet            the values of each field, in the order of their ids
+    features.json                 in a run: the schema and the fitted statistics, which a store has in
+                                  its manifest, as `features`
+
+No file is trusted.
 """
 
 from __future__ import annotations

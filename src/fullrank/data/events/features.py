@@ -1,5 +1,4 @@
-"""Declared features of events, requests and users, by when they are known, which decides what a
-model may read.
+"""Declared features of events, requests and users, by when they are known, which decides what a model may read.
 
 - `event`    with the event and not before it (rating, dwell, price paid): read of events before an answer alone.
 - `request`  with the request (device, place): read of past requests, and of the one that is answered.
@@ -49,8 +48,7 @@ class Features(FieldSet):
     """Columns of the events, known with each event: a model reads them of the events before its
     answer alone."""
     request: tuple[Feature, ...] = ()
-    """Columns of the events, known before each event, when it was asked for what became the
-    event."""
+    """Columns of the events, known before each event, when it was asked for what became the event."""
     user: tuple[Feature, ...] = ()
     """Columns of the table of users."""
 
@@ -77,8 +75,7 @@ class Features(FieldSet):
 
     @property
     def declared(self) -> tuple[AnyField, ...]:
-        """Every feature, in order. Raises `UserError` where the kind of one is still to be
-        inferred."""
+        """Every feature, in order. Raises `UserError` where the kind of one is still to be inferred."""
         for feature in self.all:
             if isinstance(feature, Inferred):
                 raise UserError(

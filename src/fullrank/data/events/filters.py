@@ -35,16 +35,13 @@ class Prepare(Spec):
     min_rating: Annotated[Value | None, needs("columns.rating")] = None
     """Keep events rated at least this (needs `columns.rating`); None keeps all."""
     duplicates: Duplicates = "keep"
-    """Events of one user and item that are kept: all (keep), the earliest (first), or the latest
-    (last)."""
+    """Events of one user and item that are kept: all (keep), the earliest (first), or the latest (last)."""
     k_core: CountFromZero | tuple[CountFromZero, CountFromZero] = 0
-    """Minimum events per user and per item, to a fixed point; a pair sets them apart; 0 keeps
-    all."""
+    """Minimum events per user and per item, to a fixed point; a pair sets them apart; 0 keeps all."""
     split: splits.Split = Field(default_factory=splits.LeaveOneOut)
     """Which events are targets: leave_one_out, global_time or rolling_time (no leak)."""
     features: Features = later(Features())
-    """Columns of the events and of the table of users that a model may read, by when they are
-    known."""
+    """Columns of the events and of the table of users that a model may read, by when they are known."""
 
     @field_validator("event_types", mode="before")
     @classmethod
@@ -110,8 +107,7 @@ def note_filter(steps: list[JsonObject], say: Say, name: str, facts: JsonObject,
 
 
 def of_types(events: Events, types: Sequence[str]) -> Events:
-    """Events of these types. Raises `UserError` for a type that no event has. Needs
-    `events.type`."""
+    """Events of these types. Raises `UserError` for a type that no event has. Needs `events.type`."""
     assert events.type is not None
     for name in types:
         if name not in events.type_names:
@@ -138,8 +134,7 @@ def without_duplicates(events: Events, keep: Literal["first", "last"]) -> Events
 
 
 def k_core(events: Events, per_user: int, per_item: int) -> tuple[Events, int]:
-    """The largest set of events where each user has at least `per_user` and each item at least
-    `per_item`.
+    """The largest set of events where each user has at least `per_user` and each item at least `per_item`.
 
     Users and items below are dropped in turn until none is: the result does not depend on the
     order. Returns the events and the number of rounds that dropped some.

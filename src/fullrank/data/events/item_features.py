@@ -1,5 +1,4 @@
-"""Columns of items as numbers: codes of a category, or of a list of categories, and standardised
-numeric columns.
+"""Columns of items as numbers: codes of a category, or of a list of categories, and standardised numeric columns.
 
 All are fitted on the items of the first id map, the first `base` rows: items added later keep the
 codes and the scale of a trained model, and a category that it never saw is coded as missing (in a
@@ -19,8 +18,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.values import IdIndex, refuse, wrong_type
 
 LONGEST = 64
-"""Most different values in the list of an item: every item holds as many codes as the longest list
-has."""
+"""Most different values in the list of an item: every item holds as many codes as the longest list has."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,7 @@ class CodedColumn:
 
     name: str
     codes: np.ndarray
-    """0 where the value is missing (or unknown), 1 .. cardinality - 1 in sorted order of the
-    values."""
+    """0 where the value is missing (or unknown), 1 .. cardinality - 1 in sorted order of the values."""
     values: pl.Series
     """The values of codes 1, 2, ..."""
 
@@ -63,8 +60,7 @@ class NumericFeatures:
 
     names: tuple[str, ...]
     values: Float32[np.ndarray, "V X"]
-    """Mean 0 and standard deviation 1 over the known values of the first id map; 0 where
-    missing."""
+    """Mean 0 and standard deviation 1 over the known values of the first id map; 0 where missing."""
     missing: Float32[np.ndarray, "V X"]
     """1 where the value is missing."""
 
@@ -75,8 +71,7 @@ class NumericFeatures:
 
 
 def coded(column: pl.Series, base: int, *, listed: bool = False) -> CategoricalFeature:
-    """Codes of a column of strings, categories, whole numbers or booleans. Raises `UserError` for
-    other types.
+    """Codes of a column of strings, categories, whole numbers or booleans. Raises `UserError` for other types.
 
     `listed`: these are the values of a column of lists, which cannot be a numeric feature instead.
     """
@@ -118,8 +113,7 @@ def coded_lists(column: pl.Series, base: int) -> CategoryLists:
 
 
 def standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
-    """Standardised columns of numbers or booleans. Raises `UserError` for other types and infinite
-    values."""
+    """Standardised columns of numbers or booleans. Raises `UserError` for other types and infinite values."""
     raw = []
     for column in columns:
         if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
@@ -134,8 +128,7 @@ def standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
     mean = np.where(known, matrix[:base], 0).sum(axis=0) / count
     centred = np.where(missing, 0, matrix - mean)
     spread = np.sqrt((centred[:base] ** 2).sum(axis=0) / count)
-    # A constant column says nothing: it becomes 0 instead of rounding noise blown up by a tiny
-    # spread.
+    # A constant column says nothing: it becomes 0 instead of rounding noise blown up by a tiny spread.
     scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), 1 / np.maximum(spread, 1e-300), 0)
     names = tuple(column.name for column in columns)
     return NumericFeatures(names, (centred * scale).astype(np.float32), missing.astype(np.float32))

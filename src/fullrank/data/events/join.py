@@ -1,5 +1,4 @@
-"""Join several stores into one, to train on all of them at once: the users and items of each, and
-their columns.
+"""Join several stores into one, to train on all of them at once: the users and items of each, and their columns.
 
 Nobody is the same user, and nothing the same item, in two stores: external ids get the name of
 their store in front (``toys/17``). In an epoch the rows of a store count as often as its weight

@@ -1,5 +1,4 @@
-"""Training batches: batch k is a pure function of (seed, k), so a resumed run reads what an
-unbroken one would.
+"""Training batches: batch k is a pure function of (seed, k), so a resumed run reads what an unbroken one would.
 
 An epoch's rows come from the task. Their number of batches is the same in every epoch: rows are
 laid in order of length (ties in random order) or at random, cut where the running total crosses
@@ -87,7 +86,8 @@ class Loader(Batches):
 
     def __post_init__(self) -> None:
         store = self.store
-        self._times, self._keys = store.times if self.times else None, store.user_keys if self.users else None
+        self._times = store.times if self.times else None
+        self._keys = store.user_keys if self.users else None
         self._lengths = np.asarray(store.bounds[:, 0] - store.offsets[:-1])
         if self.wanted is not None:  # events behind the last wanted one of a user predict nothing: cut them off
             at = np.flatnonzero(self.wanted.flat())
@@ -102,7 +102,7 @@ class Loader(Batches):
                 "no user has enough training events for this task; at least two per user are needed",
                 code="too-few-events",
             )
-        sizes = ends - starts if self.by == "tokens" else np.ones(len(ends), dtype=np.int64)
+        sizes = self._sizes(ends - starts)
         self.total = int(sizes.sum() if self._weights is None else np.ceil((sizes * self._weights[owners]).sum()))
         self.steps_per_epoch = max(1, min(-(-self.total // self.size), len(ends)))
 
@@ -131,6 +131,10 @@ class Loader(Batches):
         user_rows = None if people is None else FeatureRows(people, users)
         return BatchFeatures.of(HistoryFeatures(store.event_features, store.request_features, user_rows), rows, roles)
 
+    def _sizes(self, lengths: np.ndarray) -> np.ndarray:
+        """The sizes of rows of these lengths, in the unit of batches."""
+        return lengths if self.by == "tokens" else np.ones_like(lengths)
+
     def _draw(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, epoch])
 
@@ -147,7 +151,7 @@ class Loader(Batches):
         # A row belongs to the batch in whose equal share of the total it begins: batch =
         # floor(before * steps / total). `batch` rises, so its edges are where each number would be
         # inserted.
-        size = lengths[order] if self.by == "tokens" else np.ones(len(order), dtype=np.int64)
+        size = self._sizes(lengths[order])
         before = np.cumsum(size) - size
         batch = before * self.steps_per_epoch // max(1, int(size.sum()))
         edges = np.searchsorted(batch, np.arange(self.steps_per_epoch + 1))

@@ -84,8 +84,7 @@ class Order(NamedTuple):
 
 
 def order_of(store: Store) -> Order:
-    """The bits of each order. Arrays without a user in their name are of training events of drawn
-    items."""
+    """The bits of each order. Arrays without a user in their name are of training events of drawn items."""
     items, starts, keys, popularity = store.items, store.offsets[:-1], store.user_keys, store.catalog.popularity
     ends, until, width = store.bounds[:, 0], store.bounds[:, 1], store.num_items
     most = max(FOLLOWED, store.num_events // FOLLOWED_SHARE)
@@ -135,8 +134,7 @@ def _moments(block: Block, drawn: Bool[np.ndarray, "V"]) -> Int64[np.ndarray, "4
 
 
 def _other(index: Ints, length: Ints, chance: Bits) -> Ints:
-    """Another index of 0 .. length - 1, each with equal chance; the same one where there is no
-    other."""
+    """Another index of 0 .. length - 1, each with equal chance; the same one where there is no other."""
     return np.asarray((index + 1 + (chance * (length - 1)).astype(np.int64)) % length)
 
 

@@ -1,5 +1,4 @@
-"""Tasks on one part of a store in preparation: filter, count, drop events outside the k-core, split
-and write.
+"""Tasks on one part of a store in preparation: filter, count, drop events outside the k-core, split and write.
 
 Each task knows a folder that all processes see and the number of a part, and nothing of the other
 parts; what they know together are sums (`Runner.total`). So tasks may run anywhere, in any order.
@@ -41,8 +40,7 @@ Moments = Int64[np.ndarray, "m"]
 """Rising seconds, or a count for each of them."""
 NO_USER = 2**62
 BINS = 1 << 20
-"""Stretches of time in which events are counted, for a share of them that is rounded to four
-digits."""
+"""Stretches of time in which events are counted, for a share of them that is rounded to four digits."""
 WAYS = 1024
 """Moments that a search looks at in one pass over the parts."""
 
@@ -78,16 +76,14 @@ class Counted:
 
 @dataclass(frozen=True)
 class Segments:
-    """Counts of the events of training, validation and test: of each item, and in each bin of
-    time."""
+    """Counts of the events of training, validation and test: of each item, and in each bin of time."""
 
     items: Int64[np.ndarray, "3 V"]
     bins: Int64[np.ndarray, "3 bins"] | None
 
     @classmethod
     def of(cls, store: Store, span: Sequence[int] | None) -> Segments:
-        """The counts of a part. `span` is the first and the last second of all parts; None without
-        times."""
+        """The counts of a part. `span` is the first and the last second of all parts; None without times."""
         segment = splits.event_parts(store.offsets, store.bounds)
 
         def counted(column: np.ndarray, size: int) -> Int64[np.ndarray, "3 size"]:
@@ -220,13 +216,13 @@ class PartWork:
         rank[order] = np.arange(len(order), dtype=np.int32)
         key = columns.pop("key", columns.get("time"))  # a key that is the time itself was not written
         features = self.features.columns(columns)
+        arrays: dict[str, Any] = {"user": rank[user], **columns}
         events = Events(
-            rank[user],
+            **arrays,
             user_ids=user_ids[order].alias("user_id"),
             item_ids=self.item_ids,
             type_names=tuple(state["types"]),
             features=features,
-            **columns,
         )
         return events.take(stable_order(events.user) if key is None else stable_order(events.user, key))
 

@@ -1,5 +1,4 @@
-"""Stores in parts: users by the hash of their id, each part a whole store, one manifest and one
-fingerprint for all.
+"""Stores in parts: users by the hash of their id, each part a whole store, one manifest and one fingerprint for all.
 
 A user's key is a number made of the id alone (`data/histories.py`); its highest bits are one of
 `BUCKETS` buckets, and a part holds neighbouring buckets. Users stand in order of key, then id. So
@@ -27,6 +26,7 @@ from pydantic import BaseModel, Field
 from fullrank.core.files import JsonObject, foreign_files, require_replaceable
 from fullrank.core.jagged import offsets_of
 from fullrank.data import manifest as manifests
+from fullrank.data.events.splits import Bounds, Offsets
 from fullrank.data.values import hash_ids, joined
 
 BUCKETS = 4096
@@ -42,8 +42,7 @@ def user_buckets(keys: Int64[np.ndarray, "U"]) -> Int64[np.ndarray, "U"]:
 
 
 def part_of(buckets: Int64[np.ndarray, "n"], parts: int) -> Int64[np.ndarray, "n"]:
-    """The part of each bucket, where there are `parts` of them: 0 .. parts - 1, rising with the
-    bucket."""
+    """The part of each bucket, where there are `parts` of them: 0 .. parts - 1, rising with the bucket."""
     return np.asarray(buckets * parts // BUCKETS)
 
 
@@ -75,8 +74,8 @@ def bucket_hashes(
     keys: Int64[np.ndarray, "U"],
     user_ids: pl.Series,
     items: Int32[np.ndarray, "E"],
-    offsets: Int64[np.ndarray, "U1"],
-    bounds: Int64[np.ndarray, "U 2"],
+    offsets: Offsets,
+    bounds: Bounds,
 ) -> dict[int, str]:
     """SHA-256 of the histories of each bucket that has users: ids, numbers of events, of training
     and of validation, items.

@@ -1,5 +1,4 @@
-"""Reading a table of events in pieces, in the memory of one piece, and spilling its events to the
-parts of a store.
+"""Reading a table of events in pieces, in the memory of one piece, and spilling its events to the parts of a store.
 
 `EventPieces` checks and codes each piece as `table.read_events` does a whole table. `Spill` takes
 the events to the parts of their users in input order: columns that grow in files, one folder for
@@ -25,7 +24,7 @@ from fullrank.data import values
 from fullrank.data.events import parts
 from fullrank.data.events.feature_columns import FeatureCoder, different, name_of, plain_values
 from fullrank.data.events.filters import Prepare
-from fullrank.data.events.table import Columns, Events, left_out_notes, missing_rows
+from fullrank.data.events.table import Columns, Events, left_out_notes, missing_rows, weights_and_ratings
 from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.histories import user_keys
 from fullrank.data.impressions.schema import Numeric
@@ -33,16 +32,14 @@ from fullrank.data.manifest import map_npy
 from fullrank.data.values import IdIndex, TextIndex, joined, take
 
 HELD, EACH = 128 << 20, 1 << 18
-"""Bytes that wait in memory before they are written: at most, and for each file that is opened for
-them."""
+"""Bytes that wait in memory before they are written: at most, and for each file that is opened for them."""
 MERGED = 1 << 20
 """Most ids of items that wait to be merged, beside twice those that are merged already."""
 SUFFIX = ".column"
 TEXT = "user_text"
 """The file of the bytes of user ids that are text; their lengths stand in `user`."""
 ByPart = dict[str, tuple[np.ndarray, Int64[np.ndarray, "P1"]]]
-"""Events in order of their parts. File -> values, and where those of each part begin and the last
-end."""
+"""Events in order of their parts. File -> values, and where those of each part begin and the last end."""
 Find = Callable[[pl.Series], np.ndarray]
 """A function from ids of items to their numbers."""
 T = TypeVar("T")
@@ -90,22 +87,16 @@ class EventPieces:
 
         def distinct(what: str, frame: pl.DataFrame) -> tuple[pl.Series, set[str], dict[str, pl.Series]]:
             ids = values.distinct(values.ids(frame[columns.item], what))
-            types = set[str]()
-            if columns.type is not None:
-                types |= {*values.names(frame[columns.type], what).unique()}
+            types = set[str]() if columns.type is None else set(values.names(frame[columns.type], what).unique())
             features = {field.name: different([plain_values(field, frame[field.name], what)]) for field in coded}
             return ids, types, features
 
         read = [columns.item, *([] if columns.type is None else [columns.type]), *known]
         for ids, piece_types, features in self._each(distinct, self.columns if self.spec.missing == "drop" else read):
             types |= piece_types
-            items.append(ids)
-            if _many(items):
-                items = [values.distinct(pl.concat(items))]
+            _add(items, ids, lambda parts: values.distinct(pl.concat(parts)))
             for name, feature in features.items():
-                known[name].append(feature)
-                if _many(known[name]):
-                    known[name] = [different(known[name])]
+                _add(known[name], feature, different)
         self.feature_values = [different(known.get(field.name, [])) for field in self.features]
         self.notes = list(left_out_notes(self.left_out, self.chunks.rows, self.source.name))
         whole = values.distinct(pl.concat(items)).sort() if items else pl.Series([], dtype=pl.String)
@@ -162,10 +153,7 @@ def coded_piece(
     arrays: dict[str, np.ndarray] = {"item": find(items).astype(np.int32)}
     if columns.time is not None:
         arrays["time"], arrays["key"] = values.seconds(frame[columns.time], what, columns.time_unit, notes=notes)
-    if columns.weight is not None:
-        arrays["weight"] = values.finite_numbers(frame[columns.weight], what, least=0.0).astype(np.float32)
-    if columns.rating is not None:
-        arrays["rating"] = values.finite_numbers(frame[columns.rating], what)
+    arrays |= weights_and_ratings(columns, frame.get_column, what)
     if columns.type is not None:
         named = values.names(frame[columns.type], what)
         arrays["type"] = TextIndex(pl.Series("type", coding.types, dtype=pl.String)).find(named).astype(np.int32)
@@ -174,9 +162,11 @@ def coded_piece(
     return parts.part_of(parts.user_buckets(user_keys(users)), coding.parts), users, arrays
 
 
-def _many(series: list[pl.Series]) -> bool:
-    """Whether to merge these columns of values, of which the first is what was merged so far."""
-    return sum(map(len, series)) > 2 * len(series[0]) + MERGED
+def _add(parts: list[pl.Series], part: pl.Series, merge: Callable[[list[pl.Series]], pl.Series]) -> None:
+    """Add a part to a column of distinct values, and merge the parts where many wait beside the first."""
+    parts.append(part)
+    if sum(map(len, parts)) > 2 * len(parts[0]) + MERGED:
+        parts[:] = [merge(parts)]
 
 
 def _typed(source: InputTable, columns: Columns) -> InputTable:

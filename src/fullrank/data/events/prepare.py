@@ -239,8 +239,7 @@ def _prepare_whole(source: InputTable, out: Path, spec: Prepare, beside: Beside,
 
 @dataclass(frozen=True)
 class Fitting:
-    """A plan to prepare a table in parts that fit memory: their number, and the bytes that one may
-    take."""
+    """A plan to prepare a table in parts that fit memory: their number, and the bytes that one may take."""
 
     parts: int
     room: int

@@ -1,5 +1,4 @@
-"""Prepare a store in parts on Spark, which reads, codes and sends each event to its part, and runs
-the tasks on parts.
+"""Prepare a store in parts on Spark, which reads, codes and sends each event to its part, and runs the tasks on parts.
 
 What happens to a piece of the table and to a part is what happens in one process (`pieces.py`,
 `part_work.py`), so the store is the same, to the fingerprint. The driver gets the ids of items and
@@ -81,7 +80,9 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
         facts, tasks = send_to_parts(frame, name, coding, find_of, scratch / SPILL)
         span = None
         if columns.time is not None:
-            span = tasks.select(pl.col("first").min(), pl.col("last").max()).row(0)  # a task without events has null
+            # a task without events has null
+            first, last = tasks.select(pl.col("first").min(), pl.col("last").max()).row(0)
+            span = first, last
             numbers = to_polars(frame.limit(0))[columns.time].dtype.is_numeric()
             notes += sorted(unit_notes(*span, columns, numbers))
     return {"events": int(tasks["events"].sum()), "span": span, "types": list(types), "notes": notes, **facts}
@@ -130,8 +131,7 @@ def ordered_frame(
 
 
 def _without_missing(frame: DataFrame, spec: Prepare, name: str) -> tuple[DataFrame, list[str]]:
-    """The rows that `missing` leaves, as `table.missing_rows` decides, and a note of how many it
-    drops."""
+    """The rows that `missing` leaves, as `table.missing_rows` decides, and a note of how many it drops."""
     from pyspark.sql import functions as F
 
     if spec.missing != "drop":

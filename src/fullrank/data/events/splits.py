@@ -1,5 +1,4 @@
-"""Split rules: which events are trained on and which are predicted, as bounds inside each user's
-history.
+"""Split rules: which events are trained on and which are predicted, as bounds inside each user's history.
 
 Each rule returns bounds [U, 2], positions in the flat events: a user's training events end at
 bounds[u, 0], validation targets at bounds[u, 1], test targets at the end of the history. Histories
@@ -49,8 +48,7 @@ class LeaveOneOut(Spec):
             "split=global_time has no such leak",
         }
         if times is not None and tested.any():
-            # the share of all training events that are later than a test event, averaged over test
-            # events
+            # the share of all training events that are later than a test event, averaged over test events
             part = event_parts(offsets, bounds)
             train, test = np.sort(times[part == 0]), times[part == 2]
             share = 1 - np.searchsorted(train, test, side="right").mean() / len(train)
@@ -62,8 +60,7 @@ Moment = Annotated[float, Field(gt=0, lt=1)]
 
 
 class GlobalTime(Spec):
-    """Two moments for all users: events before the first are trained on, those from the second on
-    are tested.
+    """Two moments for all users: events before the first are trained on, those from the second on are tested.
 
     A moment is a share of all events (0 < x < 1), seconds since 1970 (a whole number), or an ISO
     8601 date.
@@ -88,8 +85,7 @@ class GlobalTime(Spec):
         return moment
 
     def at(self, times: Times | EventTimes | None) -> GlobalMoments:
-        """The two moments in seconds. Raises `UserError` without times or where a part would be
-        empty."""
+        """The two moments in seconds. Raises `UserError` without times or where a part would be empty."""
         if times is None:
             raise needs_times(self.kind, "columns.time", "leave_one_out")
         known = ArrayTimes(times) if isinstance(times, np.ndarray) else times
@@ -141,8 +137,7 @@ class ArrayTimes:
 
 @dataclass(frozen=True)
 class GlobalMoments:
-    """The rule of `global_time`, in seconds: a user may have no training event, or nothing but
-    these."""
+    """The rule of `global_time`, in seconds: a user may have no training event, or nothing but these."""
 
     first: int
     second: int

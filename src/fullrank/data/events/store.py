@@ -22,11 +22,10 @@ from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import read_parquet
 from fullrank.core.parted import Flat, PartedArray, stretches
 from fullrank.data import manifest as manifests
-from fullrank.data.events import feature_files, parts
+from fullrank.data.events import feature_files, parts, splits
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.feature_files import OfEvents, StoredFeatures
 from fullrank.data.events.features import FeatureEncoder, encoder_of
-from fullrank.data.events.splits import repeated_share
 from fullrank.data.features import FeatureRows, FeatureTable, HistoryFeatures
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
 from fullrank.data.impressions.encoder_files import VOCABULARY
@@ -49,6 +48,10 @@ MOST_WEIGHT = 1000.0
 """Highest weight of the rows of a store that was joined, in an epoch."""
 
 
+Users = Int64[np.ndarray, "u"]
+"""A number for each of some users."""
+
+
 class Store:
     """Prepared events of U users on V items. Open one with `Store.open`;
     `fullrank.data.events.prepare` makes it.
@@ -64,9 +67,9 @@ class Store:
     path: Path
     manifest: JsonObject
     items: Int32[np.ndarray, "E"]
-    offsets: Int64[np.ndarray, "U1"]
-    bounds: Int64[np.ndarray, "U 2"]
-    times: Int64[np.ndarray, "E"] | None
+    offsets: splits.Offsets
+    bounds: splits.Bounds
+    times: splits.Times | None
     """Seconds since 1970; None where the input had only an order."""
     weights: Float32[np.ndarray, "E"] | None
     types: Int32[np.ndarray, "E"] | None
@@ -169,8 +172,7 @@ class Store:
 
     @cached_property
     def users(self) -> pl.DataFrame:
-        """users.parquet: `user` (0 .. U-1), `user_id` (external), then the columns of the user
-        table."""
+        """users.parquet: `user` (0 .. U-1), `user_id` (external), then the columns of the user table."""
         entries = self.manifest["parts"] if parts.is_parts(self.manifest) else [self.manifest]
         tables = []
         for folder, entry in zip(self.folders, entries, strict=True):
@@ -219,9 +221,7 @@ class Store:
         tables: dict[OfEvents, FeatureTable | None] = {"event": self.event_features, "request": self.request_features}
         return StoredFeatures(self.features, {role: table for role, table in tables.items() if table is not None})
 
-    def history_features(
-        self, users: Int64[np.ndarray, "u"], requests: Int64[np.ndarray, "u"]
-    ) -> HistoryFeatures | None:
+    def history_features(self, users: Users, requests: Users) -> HistoryFeatures | None:
         """The features beside the histories of these users, whose next events stand at the
         positions `requests`.
 
@@ -231,8 +231,7 @@ class Store:
         return HistoryFeatures.of(self.event_features, self.request_features, of_user, self.times, requests)
 
     def rows_of(self, users: pl.Series) -> Int64[np.ndarray, "n"]:
-        """Rows of users by their external ids, of the type of `user_ids`; -1 where the store has
-        none."""
+        """Rows of users by their external ids, of the type of `user_ids`; -1 where the store has none."""
         return self._user_index.find(users)
 
     @property
@@ -242,8 +241,7 @@ class Store:
         return Histories(Jagged.from_offsets(self.items, self.offsets), self.times, keys=keys)
 
     def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
-        """The users that have a target in a split, in order of user: their histories, and their
-        targets.
+        """The users that have a target in a split, in order of user: their histories, and their targets.
 
         `split` is train, validation or test. A test history includes the validation events. Of
         `train` the target is the last training event and the history what precedes it. Users whose
@@ -265,17 +263,14 @@ class Store:
         return EvalSet(Histories(known, self.times, users, keys, self.history_features(users, ends[users])), targets)
 
     def repeated_share(self, split: str) -> float:
-        """The share of a split's targets (validation, test) that stand in their own user's
-        history."""
+        """The share of a split's targets (validation, test) that stand in their own user's history."""
         counts = self.manifest.get("split", {}).get(split, {})
         if "repeated_targets" not in counts:  # a store of version 0.2 or earlier
             users = self.eval_set(split, without_history=True)
             counts = {"targets": len(users.truth.flat()), "repeated_targets": users.repeated_targets()}
-        return repeated_share(counts)
+        return splits.repeated_share(counts)
 
-    def histories(
-        self, split: str, *, without_history: bool = False
-    ) -> tuple[Int64[np.ndarray, "u"], Int64[np.ndarray, "u"], Int64[np.ndarray, "u"], Int64[np.ndarray, "u"]]:
+    def histories(self, split: str, *, without_history: bool = False) -> tuple[Users, Users, Users, Users]:
         """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and
         ``items[ends:target_ends]``."""
         warnings.warn(
@@ -337,8 +332,7 @@ Arrays = tuple[dict[str, Flat | None], FeatureEncoder | None]
 
 
 def _opened(folder: Path, verify: bool | None, encoder: FeatureEncoder | None = None) -> tuple[JsonObject, Arrays]:
-    """The manifest of a store, its arrays (those of parts behind each other), and the encoder of
-    its features.
+    """The manifest of a store, its arrays (those of parts behind each other), and the encoder of its features.
 
     A part has the `encoder` of the whole store.
     """
@@ -361,7 +355,7 @@ def _opened(folder: Path, verify: bool | None, encoder: FeatureEncoder | None = 
     arrays_of_parts = [arrays for _, (arrays, _) in opened.values()]
     joined: dict[str, Flat | None] = {}
     for name in arrays_of_parts[0]:
-        arrays = [arrays[name] for arrays in arrays_of_parts if arrays[name] is not None]
+        arrays = [array for part_arrays in arrays_of_parts if (array := part_arrays[name]) is not None]
         if 0 < len(arrays) < len(opened):
             raise manifests.incomplete_manifest(folder, f"has parts with and without {name}")
         joined[name] = cast(Flat, PartedArray(arrays)) if arrays else None
@@ -375,7 +369,7 @@ def _opened(folder: Path, verify: bool | None, encoder: FeatureEncoder | None = 
 
 def moved_up(
     events: Sequence[int], offsets: Sequence[np.ndarray], bounds: Sequence[np.ndarray]
-) -> tuple[Int64[np.ndarray, "U1"], Int64[np.ndarray, "U 2"]]:
+) -> tuple[splits.Offsets, splits.Bounds]:
     """The offsets and bounds of several stores behind each other, each moved up by the `events` of
     those before it."""
     before = np.cumsum([0, *events[:-1]])
@@ -439,8 +433,7 @@ def _read_manifest(folder: Path) -> JsonObject:
 
 
 def _array(folder: Path, manifest: JsonObject, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
-    """An array mapped read-only, or None where the store has none. Its header must agree with the
-    manifest."""
+    """An array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
     dtype, needed = ARRAYS[name] if name in ARRAYS else (feature_files.ARRAYS[name], True)
     path = folder / f"{name}.npy"
     if path.name not in manifest["files"]:

@@ -1,5 +1,4 @@
-"""Prepare a store in parts, out of core: the table is read in pieces and its events go to files by
-user, part by part.
+"""Prepare a store in parts, out of core: the table is read in pieces and its events go to files by user, part by part.
 
 Facts about all events are counted on the way: the ids of items, the k-core (a count for each item;
 a user lies in one part), the moments of a split in time. Everything else is of one user, so each
@@ -46,8 +45,7 @@ events), and bytes for each item that it counts."""
 
 @dataclass(frozen=True)
 class Beside:
-    """Inputs of a preparation beside the events: tables of items and users, and facts for the
-    manifest."""
+    """Inputs of a preparation beside the events: tables of items and users, and facts for the manifest."""
 
     items: Any
     users: Any

@@ -1,5 +1,4 @@
-"""Subsets of a store: a share of its users with all of their events, without given users, or with
-items hidden.
+"""Subsets of a store: a share of its users with all of their events, without given users, or with items hidden.
 
 A ladder of data sizes (SRT, SIGIR 2024, Sec. 4.1): users are drawn at random and bring their
 histories along, so the smaller sets have the distribution of the large one, and fewer items. The
@@ -73,19 +72,18 @@ def subset(
     with folder_lock(folder, "subset"):
         require_replaceable_store(folder, overwrite=overwrite)
         chosen = _first(source.num_users, share, seed)
-        strangers = np.zeros(source.num_users, bool)
+        drawn = int(chosen.sum())
         if other is not None:  # a whole number and its text are the same id
             ids, excluded = (of_store.user_ids.cast(pl.String) for of_store in (source, other))
-            strangers = ids.is_in(excluded.implode()).to_numpy()
-        if not (chosen & ~strangers).any():
+            chosen &= ~ids.is_in(excluded.implode()).to_numpy()
+        if not chosen.any():
             reason = "so none would be left; give a larger one"
-            if chosen.any():
+            if drawn:
                 reason = "all of them users of the store in without= too; are the ids of both those of the same people?"
             raise UserError(
-                f"a share of {share:g} is {int(chosen.sum()):,} of {source.num_users:,} users, {reason}",
+                f"a share of {share:g} is {drawn:,} of {source.num_users:,} users, {reason}",
                 code="no-users-left",
             )
-        left_out, chosen = int((chosen & strangers).sum()), chosen & ~strangers
         hidden = _first(source.num_items, hide_items, seed, kind=1)
         owner = source.events.items.row_of()
         items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
@@ -114,6 +112,7 @@ def subset(
             "hidden_events": int((mine & ~remains).sum()),
         }
         if other is not None:
+            left_out = drawn - int(chosen.sum())
             facts["without"] = {"store": other.path.name, "fingerprint": other.fingerprint, "users": left_out}
         _write(folder, source, owner, part, remains, alive, facts)
         return Store.open(folder, verify=False)  # the hashes were taken just now
@@ -128,7 +127,8 @@ def _write(
     alive: Bool[np.ndarray, "V"],
     facts: dict[str, Any],
 ) -> None:
-    counts = np.stack([np.bincount(owner[remains & (part == p)], minlength=source.num_users) for p in range(3)], 1)
+    # [U, 3] events that remain of each user in training, validation and test
+    counts = np.bincount((3 * owner + part)[remains], minlength=3 * source.num_users).reshape(-1, 3)
     present = counts.sum(1) > 0
     offsets = offsets_of(counts[present].sum(1))
     bounds = offsets[:-1, None] + np.cumsum(counts[present, :2], axis=1)

@@ -1,5 +1,4 @@
-"""Input tables in memory: events, coded and in order of time; tables of items and of users, joined
-to them.
+"""Input tables in memory: events, coded and in order of time; tables of items and of users, joined to them.
 
 Whatever engine a table came from, the arrays are the same. Item and user tables are joined to the
 ids that have events: one row per id, in the store's order.
@@ -7,6 +6,7 @@ ids that have events: one row per id, in the store's order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -78,8 +78,6 @@ class Events:
     type: Int32[np.ndarray, "E"] | None = None
     type_names: tuple[str, ...] = ()
     features: FeatureColumns = FeatureColumns()
-    typed: bool = True
-    """False where ids came from a file without types (CSV)."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -91,8 +89,7 @@ class Events:
         return replace(self, **arrays, features=self.features.take(rows))
 
     def compact(self) -> Events:
-        """Drop ids without an event: codes become 0 .. U-1 and 0 .. V-1, in the order of the
-        ids."""
+        """Drop ids without an event: codes become 0 .. U-1 and 0 .. V-1, in the order of the ids."""
         user, user_ids = compacted(self.user, self.user_ids)
         item, item_ids = compacted(self.item, self.item_ids)
         return replace(self, user=user, item=item, user_ids=user_ids, item_ids=item_ids)
@@ -101,8 +98,7 @@ class Events:
 def read_events(
     source: InputTable, columns: Columns, *, missing: Literal["error", "drop"] = "error", features: Fields = ()
 ) -> Events:
-    """Read, check, code and sort an event table that has these columns. `missing` is as in
-    `Prepare`.
+    """Read, check, code and sort an event table that has these columns. `missing` is as in `Prepare`.
 
     Raises `UserError` for missing ids, unreadable times or numbers, and for an empty table.
     """
@@ -144,24 +140,30 @@ def _coded(
         source.require_one_kind(name)
     user, user_ids = values.dense(values.ids(column(columns.user), what, typed=source.typed))
     item, item_ids = values.dense(values.ids(column(columns.item), what, typed=source.typed))
-    events = Events(user, item, user_ids, item_ids, typed=source.typed, notes=notes)
+    events = Events(user, item, user_ids, item_ids, notes=notes)
     if columns.type is not None:
         code, type_names = values.dense(values.names(column(columns.type), what))
         events = replace(events, type=code, type_names=tuple(type_names))
-    if columns.weight is not None:
-        weight = values.finite_numbers(column(columns.weight), what, least=0.0)
-        events = replace(events, weight=weight.astype(np.float32))
-    if columns.rating is not None:
-        events = replace(events, rating=values.finite_numbers(column(columns.rating), what))
-    events = replace(events, features=FeatureColumns.of(features, column, what))
+    numbers = weights_and_ratings(columns, column, what)
+    events = replace(events, **numbers, features=FeatureColumns.of(features, column, what))
     if columns.time is None:
         return events
     moments, doubts = column(columns.time), set[str]()
-    numbers = moments.dtype not in (pl.Date, pl.Datetime)
+    counted = moments.dtype not in (pl.Date, pl.Datetime)
     time, order = values.in_time(moments, what, columns.time_unit, typed=source.typed, notes=doubts)
-    doubts |= unit_notes(int(time.min()), int(time.max()), columns, numbers)
+    doubts |= unit_notes(int(time.min()), int(time.max()), columns, counted)
     events = replace(events, time=time, notes=(*notes, *sorted(doubts)))
     return events if order is None else events.take(order)
+
+
+def weights_and_ratings(columns: Columns, column: Callable[[str], pl.Series], what: str) -> dict[str, Any]:
+    """The arrays `weight` and `rating` of a table, where it has such a column, which is read by its name."""
+    arrays: dict[str, Any] = {}
+    if columns.weight is not None:
+        arrays["weight"] = values.finite_numbers(column(columns.weight), what, least=0.0).astype(np.float32)
+    if columns.rating is not None:
+        arrays["rating"] = values.finite_numbers(column(columns.rating), what)
+    return arrays
 
 
 def compacted(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
@@ -197,8 +199,7 @@ def _without_missing(frame: pl.DataFrame, columns: Columns, name: str) -> tuple[
 
 
 def left_out_notes(left_out: int, rows: int, name: str) -> tuple[str, ...]:
-    """A note of the number of rows that `missing` drops, if any. Raises `UserError` where no row is
-    left."""
+    """A note of the number of rows that `missing` drops, if any. Raises `UserError` where no row is left."""
     if left_out == rows:
         raise UserError(
             f"none of the {rows:,} rows of {name} has a user, an item and a time, so missing='drop' leaves none",

@@ -38,8 +38,7 @@ def write_store(
     keys: Int64[np.ndarray, "U"] | None = None,
     encoder: FeatureEncoder | None = None,
 ) -> None:
-    """Sort compacted events by user, split them, and write the store at `out`. `facts` go into the
-    manifest.
+    """Sort compacted events by user, split them, and write the store at `out`. `facts` go into the manifest.
 
     The rising `keys` of its users make it a part of a store in parts: it gets the hashes of its
     buckets. Its features are encoded by `encoder`, which was fitted on all parts.
@@ -79,8 +78,7 @@ def write_store(
 def fit_features(
     features: Features, events: Events, users: JoinedTable, offsets: splits.Offsets, bounds: splits.Bounds
 ) -> FieldFit[Features]:
-    """The statistics of features on training events, and of features of users on those who have
-    any.
+    """The statistics of features on training events, and of features of users on those who have any.
 
     Events are in order of user. A row is named by its user's key and its place in the history, so
     that parts and the whole store take the same sample.
@@ -130,8 +128,7 @@ def save_store(
 def store_fingerprint(
     user_ids: pl.Series, item_ids: pl.Series, items: np.ndarray, offsets: np.ndarray, bounds: np.ndarray
 ) -> str:
-    """SHA-256 of external ids, histories and bounds, with widths and encodings that no engine
-    changes."""
+    """SHA-256 of external ids, histories and bounds, with widths and encodings that no engine changes."""
     state = hashlib.sha256()
     for ids in (user_ids, item_ids):
         state.update(b"text" if ids.dtype == pl.String else b"whole")
@@ -143,7 +140,6 @@ def store_fingerprint(
 
 
 def whole_table(rows: JoinedTable, kind: str, extra: dict[str, np.ndarray]) -> pl.DataFrame:
-    """A table of a store: internal and external ids, `extra` columns, and the columns of the user's
-    table."""
+    """A table of a store: internal and external ids, `extra` columns, and the columns of the user's table."""
     table = pl.DataFrame({kind: np.arange(len(rows.ids), dtype=np.int64), f"{kind}_id": rows.ids, **extra})
     return table.hstack(rows.frame.get_columns()) if rows.frame.width else table

@@ -1,5 +1,4 @@
-"""Public data sets, a file for each publisher, and those that the library generates itself
-(`planted`, ...).
+"""Public data sets, a file for each publisher, and those that the library generates itself (`planted`, ...).
 
 A source names the publisher's files (`files`) and turns them into tables: of events (`read`), for
 recommenders, or of impressions (`impressions`), for rankers. It downloads nothing:
@@ -32,13 +31,11 @@ class RemoteFile:
     size: int | None = None
     """Bytes, where known from the publisher; None relies on the server's Content-Length."""
     md5: str | None = None
-    """Hexadecimal, lower case. Only checksums that the publisher or several users of the file
-    report."""
+    """Hexadecimal, lower case. Only checksums that the publisher or several users of the file report."""
     sha256: str | None = None
     """Hexadecimal, lower case."""
     manual: str | None = None
-    """Why a program may not fetch it, and what to do instead (a clause); None for a file that it
-    may."""
+    """Why a program may not fetch it, and what to do instead (a clause); None for a file that it may."""
     alternatives: tuple[str, ...] = ()
     """Other names under which the same content may lie in the folder: the archive, or what was
     taken out of it."""
@@ -64,11 +61,9 @@ class Tables:
     describes them."""
 
     events: pl.DataFrame
-    """`user_id`, `item_id`, `timestamp` (integer seconds since 1970), `rating` or `type` where they
-    exist."""
+    """`user_id`, `item_id`, `timestamp` (integer seconds since 1970), `rating` or `type` where they exist."""
     items: pl.DataFrame | None = None
-    """`item_id`, `title` and what else is known (category, genres, brand, price, ...); `item_id` is
-    unique."""
+    """`item_id`, `title` and what else is known (category, genres, brand, price, ...); `item_id` is unique."""
     users: pl.DataFrame | None = None
     """`user_id` and what is known of the user; `user_id` is unique."""
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -85,8 +80,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class ImpressionTables:
-    """The table that a source of impressions read, a row for each, and the schema of its
-    columns."""
+    """The table that a source of impressions read, a row for each, and the schema of its columns."""
 
     table: pl.DataFrame | pl.LazyFrame
     """Lazy where the files may be larger than memory."""
@@ -131,6 +125,5 @@ class ImpressionSource(Source, Protocol):
     """A source of impressions."""
 
     def impressions(self, folder: Path) -> ImpressionTables:
-        """The publisher's files below `folder`. Raises `UserError` for a missing or malformed
-        file."""
+        """The publisher's files below `folder`. Raises `UserError` for a missing or malformed file."""
         ...

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -80,8 +81,7 @@ class Market:
         return logits
 
     def log_topic_weight(self) -> Floats:
-        """[topics] log of the attractiveness on each shelf, damped: shelves differ less than
-        items."""
+        """[topics] log of the attractiveness on each shelf, damped: shelves differ less than items."""
         return 0.5 * np.log(np.bincount(self.topic, weights=self.weight, minlength=len(self.topic_vectors)))
 
     def tier_shares(self, users: Ints) -> Floats:
@@ -123,52 +123,15 @@ class Market:
         """The inverse of `save`. Raises `UserError` for a file that is none."""
         try:
             with np.load(Path(path), allow_pickle=False) as stored:
-                arrays = {f.name: stored[f.name] for f in fields(cls)}
+                arrays: dict[str, Any] = {f.name: stored[f.name] for f in fields(cls)}
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             reason = f"it holds no planted ground truth ({error})"
             raise damaged_file(Path(path), reason, "write it with Market.save") from None
-        return cls(**{name: array if array.ndim else float(array) for name, array in arrays.items()})
+        arrays |= {name: float(array) for name, array in arrays.items() if not array.ndim}
+        return cls(**arrays)
 
 
-def build(
-    users: int, items: int, *, exponent: float, drift: float, follow: float, loyalty: float, session: float, seed: int
-) -> Market:
-    """Draw a marketplace. `exponent` is that of the popularity power law, `session` the mean events
-    of a session."""
-    rng = np.random.default_rng([seed, 0])
-    topics, width = max(2, min(64, items // (4 * TIERS))), 8
-    # Every (topic, tier) cell gets one item before chance fills the rest: no draw can meet an empty
-    # shelf.
-    cell = np.concatenate([np.arange(topics * TIERS), rng.integers(topics * TIERS, size=items - topics * TIERS)])
-    cell = rng.permutation(cell)
-    weight = rng.permutation((np.arange(items) + 5.0) ** -exponent)
-    vectors = rng.normal(size=(topics, width))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    turn, other = (np.linalg.qr(rng.normal(size=(width, width)))[0] for _ in range(2))
-    topic = cell // TIERS
-    lead = 2.0 * vectors @ vectors.T + 3.5 * vectors @ turn @ vectors.T
-    echo = 3.0 * vectors @ other @ vectors.T
-    interests = rng.normal(size=(users, 2, width)) * 1.3
-    share = 1.0 / np.arange(1, 5)
-    return Market(
-        topic=topic,
-        tier=cell % TIERS,
-        weight=weight,
-        topic_vectors=vectors,
-        lead=lead,
-        echo=echo,
-        accessories=_accessories(topic, lead, len(share), rng),
-        accessory_share=share / share.sum(),
-        interests=interests,
-        user_tier=rng.choice(TIERS, size=users, p=[0.35, 0.3, 0.2, 0.15]),
-        drift=drift,
-        follow=follow,
-        loyalty=loyalty,
-        restart=1.0 / session,
-    )
-
-
-def _accessories(topic: Ints, lead: Floats, count: int, rng: np.random.Generator) -> Ints:
+def draw_accessories(topic: Ints, lead: Floats, count: int, rng: np.random.Generator) -> Ints:
     """[V, accessories] distinct items that follow each item: of its topic's three favourite next
     topics, not itself.
 
@@ -183,8 +146,7 @@ def _accessories(topic: Ints, lead: Floats, count: int, rng: np.random.Generator
     for slot in range(count):
         shelf = favourite[topic, slot % favourite.shape[1]]
         size = starts[shelf + 1] - starts[shelf]
-        # Different slots of one shelf step by one, so they never coincide (a shelf holds at least 4
-        # items).
+        # Different slots of one shelf step by one, so they never coincide (a shelf holds at least 4 items).
         offset = first + slot // favourite.shape[1]
         pick = by_topic[starts[shelf] + offset % size]
         chosen[:, slot] = np.where(pick == np.arange(items), by_topic[starts[shelf] + (offset + 2) % size], pick)

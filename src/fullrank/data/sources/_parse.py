@@ -1,5 +1,4 @@
-"""Publishers' text formats as polars frames: JSON lines, lines of Python literals, and delimited
-text, gzipped or not.
+"""Publishers' text formats as polars frames: JSON lines, lines of Python literals, and delimited text, gzipped or not.
 
 Nothing is evaluated: Python literals go through `ast.literal_eval`. A damaged or foreign file is a
 `UserError` that names the file; a handful of broken lines among thousands is left out and counted.
@@ -46,8 +45,7 @@ def require(folder: Path, *names: str, hint: str) -> Path:
 
 
 def open_text(path: Path) -> io.TextIOWrapper:
-    """A UTF-8 text file, decompressed where it is gzip (known by its first bytes, not by its
-    name)."""
+    """A UTF-8 text file, decompressed where it is gzip (known by its first bytes, not by its name)."""
     with open(path, "rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
     return (gzip.open if zipped else open)(path, "rt", encoding="utf-8", newline="\n")
@@ -57,9 +55,8 @@ def records(
     path: Path,
     schema: ColumnTypes,
     pick: Callable[[Record], Row | None],
-) -> tuple[pl.DataFrame, int]:
-    """One row per line of a file of JSON objects or Python dict literals, and the number of
-    unreadable lines.
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """One row per line of a file of JSON objects or Python dict literals, and the number of unreadable lines.
 
     `pick` makes the row (in the order of `schema`) of one object, or None to leave the object out.
     A line counts as unreadable where it is neither format, or `pick` misses a key or gets a value
@@ -84,12 +81,12 @@ def records(
         lines_of = f"{broken:,} of {total:,} lines are unreadable: is it of this source and variant?"
         raise damaged_download(path, ValueError(lines_of))
     frames.append(_frame(rows, schema, path))
-    return pl.concat(frames), broken
+    notes = (f"{broken:,} unreadable lines of {path.name} were left out",) if broken else ()
+    return pl.concat(frames), notes
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file that are not blank. Raises `UserError` where the file is
-    damaged."""
+    """The lines of a UTF-8 text file that are not blank. Raises `UserError` where the file is damaged."""
     with reading(path), open_text(path) as stream:
         for line in stream:
             if line := line.strip():
@@ -97,8 +94,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def parse_line(line: str) -> Record:
-    """One object, from strict JSON or from a Python literal. Raises `ValueError` where it is
-    neither."""
+    """One object, from strict JSON or from a Python literal. Raises `ValueError` where it is neither."""
     # JSON objects open with a double quote; Python 2 wrote {'a': ...} or {u'a': ...}.
     literal = line[1:2] == "'" or line[1:3] in ("u'", 'u"')
     for read in (ast.literal_eval,) if literal else (json.loads, ast.literal_eval):
@@ -154,8 +150,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def number(entry: Any) -> float | None:
-    """A price or a quantity: 12.5, "12.5", "$1,299.00"; None for anything else ("Free To Play" is
-    0)."""
+    """A price or a quantity: 12.5, "12.5", "$1,299.00"; None for anything else ("Free To Play" is 0)."""
     if isinstance(entry, bool) or entry is None:
         return None
     if isinstance(entry, (int, float)):
@@ -182,11 +177,6 @@ def joined(values: Any) -> str | None:
     if not isinstance(values, (list, tuple)):
         return None
     return "|".join(label for label in map(text, values) if label) or None
-
-
-def unreadable_note(broken: int, path: Path) -> tuple[str, ...]:
-    """The note about unreadable lines; none where there were none."""
-    return (f"{broken:,} unreadable lines of {path.name} were left out",) if broken else ()
 
 
 def rows_with_events(items: pl.DataFrame, events: pl.DataFrame, key: str = "item_id") -> pl.DataFrame:

@@ -1,5 +1,4 @@
-"""Amazon product reviews by category, in the editions of 2014, 2018 and 2023 (J. McAuley's group,
-UC San Diego).
+"""Amazon product reviews by category, in the editions of 2014, 2018 and 2023 (J. McAuley's group, UC San Diego).
 
 2014: R. He and J. McAuley, WWW 2016; J. McAuley et al., SIGIR 2015. 2018: J. Ni, J. Li, J. McAuley,
 EMNLP 2019. 2023: Y. Hou et al., "Bridging Language and Items for Retrieval and Recommendation",
@@ -34,7 +33,6 @@ from fullrank.data.sources._parse import (
     require,
     rows_with_events,
     text,
-    unreadable_note,
 )
 
 BASES = {
@@ -80,14 +78,11 @@ class Amazon(Spec):
     year: Literal[2014, 2018, 2023] = 2014
     """Edition."""
     category: str = "Beauty"
-    """The category as its files are named, e.g. `Sports_and_Outdoors`; the names differ between
-    editions."""
+    """The category as its files are named, e.g. `Sports_and_Outdoors`; the names differ between editions."""
     subset: Literal["5core", "ratings"] = "5core"
-    """`5core`: users and items with at least five reviews. `ratings`: all of them, without their
-    text."""
+    """`5core`: users and items with at least five reviews. `ratings`: all of them, without their text."""
     metadata: bool = True
-    """Whether the items' titles, brands, categories and prices are downloaded and read too (a
-    larger file)."""
+    """Whether the items' titles, brands, categories and prices are downloaded and read too (a larger file)."""
     base_url: str | None = None
     """Folder of the edition on the server; None is the publisher's."""
 
@@ -109,12 +104,11 @@ class Amazon(Spec):
         specific) and `categories` (the path, A|B|C). Brand is the store in 2023. Prices are US
         dollars."""
         files = [require(folder, file.name, hint=self._hint(folder)) for file in self.files()]
-        events, broken = self._read_events(files[0])
-        notes = unreadable_note(broken, files[0])
+        events, notes = self._read_events(files[0])
         items = None
         if self.metadata:
-            items, broken = records(files[1], _ITEMS, self._item)
-            items, notes = rows_with_events(items, events), notes + unreadable_note(broken, files[1])
+            items, more = records(files[1], _ITEMS, self._item)
+            items, notes = rows_with_events(items, events), notes + more
         return Tables(events, items, notes=(*notes, f"Amazon {self.year} {self.category}: for research"))
 
     def _events_path(self) -> str:
@@ -138,16 +132,16 @@ class Amazon(Spec):
         without = " (or set metadata=false to do without the items)" if self.metadata else ""
         return f"run: {command_line('download', 'amazon', *settings, '--out', folder)}{without}"
 
-    def _read_events(self, path: Path) -> tuple[pl.DataFrame, int]:
+    def _read_events(self, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
         if self.year == 2023:
             columns = {"user_id": pl.String, "parent_asin": pl.String, "rating": pl.Float32, "timestamp": pl.Int64}
             frame = delimited(path, columns)
             frame = frame.rename({"parent_asin": "item_id"}).with_columns(timestamp=pl.col("timestamp") // 1000)
-            return frame.select(*REVIEWS), 0
+            return frame.select(*REVIEWS), ()
         if self.subset == "ratings":
             order = ("user_id", "item_id") if self.year == 2014 else ("item_id", "user_id")
             columns = {name: REVIEWS[name] for name in (*order, "rating", "timestamp")}
-            return delimited(path, columns, header=False).select(*REVIEWS), 0
+            return delimited(path, columns, header=False).select(*REVIEWS), ()
         return records(path, REVIEWS, _review)
 
     def _item(self, record: Record) -> Row:

@@ -1,5 +1,4 @@
-"""Frappe (Baltrunas et al. 2015, arXiv:1505.03014): which app was used in which context; 96,203
-records of 957 users.
+"""Frappe (Baltrunas et al. 2015, arXiv:1505.03014): which app was used in which context; 96,203 records of 957 users.
 
 The publisher's frappe.csv holds what was used. As X. He and T.-S. Chua (NFM, SIGIR 2017) do, each
 record becomes a positive impression and two negatives: the same user and context with apps that the

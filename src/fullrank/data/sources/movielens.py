@@ -1,5 +1,4 @@
-"""MovieLens (GroupLens, University of Minnesota): star ratings of movies, and the same as click
-prediction.
+"""MovieLens (GroupLens, University of Minnesota): star ratings of movies, and the same as click prediction.
 
 F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Context", ACM TiiS 5(4), 2015.
 Research use; no redistribution without permission (README of each archive). Formats: 1m has `::`
@@ -35,8 +34,7 @@ YEAR = pl.col("title").str.extract(r"\((\d{4})\)\s*$")
 
 
 class MovieLens(Spec):
-    """MovieLens (GroupLens, University of Minnesota): star ratings of movies with titles and
-    genres.
+    """MovieLens (GroupLens, University of Minnesota): star ratings of movies with titles and genres.
 
     1,000,209 ratings of 6,040 users (1m); 20,000,263 of 138,493 (20m); 32,000,204 of 200,948 (32m).
     """
@@ -96,8 +94,7 @@ ONE = ("user", "item", "gender", "age", "occupation", "zip", "year", "genre", "h
 
 
 class MovieLensCTR(Spec):
-    """MovieLens-1M as click prediction: is a rating 4 or more? Eleven fields, temporal split 80 :
-    10 : 10.
+    """MovieLens-1M as click prediction: is a rating 4 or more? Eleven fields, temporal split 80 : 10 : 10.
 
     A million ratings of 6,040 users, of which 58 % are 4 or 5, joined with what is known of users
     and movies. The hour (UTC) and the weekday are those of the rating; the year stands in the
@@ -115,8 +112,7 @@ class MovieLensCTR(Spec):
         return MovieLens(base_url=self.base_url).files()
 
     def impressions(self, folder: Path) -> ImpressionTables:
-        """From ml-1m.zip, the unpacked .dat files beside it, or ratings, users and movies as
-        Parquet."""
+        """From ml-1m.zip, the unpacked .dat files beside it, or ratings, users and movies as Parquet."""
         if all((folder / name).is_file() for name in PARQUET):
             tables = []
             for name in PARQUET:

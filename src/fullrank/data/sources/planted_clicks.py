@@ -1,5 +1,4 @@
-"""Generated impressions whose clicks follow a known law that no linear model can learn: any size,
-offline.
+"""Generated impressions whose clicks follow a known law that no linear model can learn: any size, offline.
 
     P(click) = sigmoid(bias + strength * s(user) t(item) + context * u(device) v(hour) + slope * price
                        + taste * mean over tags of w(tag))

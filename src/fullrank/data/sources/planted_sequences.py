@@ -1,5 +1,4 @@
-"""Generated impressions whose clicks depend on which events of the history are of the target's
-category.
+"""Generated impressions whose clicks depend on which events of the history are of the target's category.
 
     P(click) = sigmoid(bias + strength / counted * sum of s(item) over the newest `counted` events whose category is
                        that of the target)
@@ -31,20 +30,17 @@ from fullrank.data.sources._marketplace import Ints
 from fullrank.metrics.ctr import auc
 
 START, DAY = 1_577_836_800, 86_400
-"""2020-01-01 00:00 UTC; a user has one event a day, and an impression of day n comes after n
-events."""
+"""2020-01-01 00:00 UTC; a user has one event a day, and an impression of day n comes after n events."""
 FIRST_ITEM = 1001
 """Id of the first item; users and categories count from 1."""
 ROW_BYTES, EVENT_BYTES, ITEM_BYTES = 100, 16, 64
-"""Memory that an impression takes at least, each event of a history (item and category), and an
-item."""
+"""Memory that an impression takes at least, each event of a history (item and category), and an item."""
 BLOCK = 1 << 22
 """Events of histories drawn at once."""
 
 
 class PlantedSequences(Generated):
-    """Generated impressions with histories: 100,000 by default, which attention learns within a
-    minute."""
+    """Generated impressions with histories: 100,000 by default, which attention learns within a minute."""
 
     kind: Literal["planted_sequences"] = "planted_sequences"
     rows: int = Field(100_000, ge=100, le=MOST_COUNT)
@@ -62,8 +58,7 @@ class PlantedSequences(Generated):
     counted: Parts = 3
     """Newest events of the target's category that count; older ones of it do not."""
     interested: Share = 0.6
-    """Share of the targets that are of one of the user's interests; the others are of any
-    category."""
+    """Share of the targets that are of one of the user's interests; the others are of any category."""
     disliked: Share = 0.1
     """Share of each category's items, rounded to whole items, that speak against a click."""
     bias: Logit = -1.5
@@ -137,8 +132,7 @@ class PlantedSequences(Generated):
         return signs
 
     def _timelines(self) -> tuple[Ints, Ints]:
-        """The interests [users, interests] of each user, and items [users, length], oldest
-        first."""
+        """The interests [users, interests] of each user, and items [users, length], oldest first."""
         random = np.random.default_rng([self.seed, 3])
         interests = random.integers(0, self.categories, (self.users, self.interests))
         which = random.integers(0, self.interests, (self.users, self.length))

@@ -1,5 +1,4 @@
-"""Sets that reczoo distributes for BARS (J. Zhu et al., SIGIR 2022): one zip archive of CSV files,
-one for each part.
+"""Sets that reczoo distributes for BARS (J. Zhu et al., SIGIR 2022): one zip archive of CSV files, one for each part.
 
     criteo, avazu                                fields of an ad, in three files: train, valid and test
     amazonelectronics, kuaivideo, taobaoad       fields and behaviour sequences, in train and test
@@ -64,8 +63,7 @@ class Criteo(Spec):
         return (RemoteFile.below(self.base_url, self.archive, alternatives=tuple(PARTS)),)
 
     def impressions(self, folder: Path) -> ImpressionTables:
-        """The three files behind each other, unpacked into `folder` where they lie there as an
-        archive."""
+        """The three files behind each other, unpacked into `folder` where they lie there as an archive."""
         columns = ("label", *self.numbers, *self.categories)
         hint = f"run: {command_line('download', 'criteo', '--out', folder)}"
         table = _three_files(folder, self.archive, hint, lambda path: scanned(path, columns).select(*columns))
@@ -191,8 +189,7 @@ class SequenceSet(Spec):
 
 
 class AmazonElectronics(SequenceSet):
-    """Amazon Electronics as DIN uses it, `amazonelectronics_x1`: which product does a user review
-    next?
+    """Amazon Electronics as DIN uses it, `amazonelectronics_x1`: which product does a user review next?
 
     2,993,570 impressions, half of them positive: 2,608,764 to train on, 384,806 to test. The set of
     G. Zhou et al. (DIN, KDD 2018, arXiv:1706.06978): for each review a drawn negative, the products

@@ -1,5 +1,4 @@
-"""RetailRocket: views, additions to the cart and transactions of an e-commerce site, May to
-September 2015.
+"""RetailRocket: views, additions to the cart and transactions of an e-commerce site, May to September 2015.
 
 Published on Kaggle under CC BY-NC-SA 4.0, behind a login: the archive is fetched by hand and laid
 into the folder, as `archive.zip` or unpacked. Events are CSV with milliseconds; item properties are
@@ -63,8 +62,7 @@ class RetailRocket(Spec):
 
 
 def _items(paths: dict[str, Path]) -> pl.DataFrame:
-    """`item_id`, `category`, `department`: the latest category of each item and that category's
-    parent."""
+    """`item_id`, `category`, `department`: the latest category of each item and that category's parent."""
     columns = {"timestamp": pl.Int64, "itemid": pl.Int64, "property": pl.String, "value": pl.String}
     # One part at a time: both together would hold 20 million rows of text.
     parts = [delimited(paths[n], columns).filter(pl.col("property") == "categoryid") for n in _PROPERTIES]

@@ -1,5 +1,4 @@
-"""Reviews of games on Steam, with hours played (W.-C. Kang and J. McAuley, SASRec, ICDM 2018;
-version 2 of the set).
+"""Reviews of games on Steam, with hours played (W.-C. Kang and J. McAuley, SASRec, ICDM 2018; version 2 of the set).
 
 The files are lines of Python literals: 7.8 million reviews, about 1.3 GB, which take some minutes
 to parse. A user is the reviewer's name, as in the SASRec paper. The publisher gives no checksums: a
@@ -27,7 +26,6 @@ from fullrank.data.sources._parse import (
     require,
     rows_with_events,
     text,
-    unreadable_note,
 )
 
 BASE = "https://cseweb.ucsd.edu/~wckang"
@@ -58,14 +56,13 @@ class Steam(Spec):
         return tuple(RemoteFile.below(self.base_url, name) for name in (_REVIEWS, _GAMES))
 
     def read(self, folder: Path) -> Tables:
-        """Reviews in the file's order with `hours` played (missing for some); games that have a
-        review."""
+        """Reviews in the file's order with `hours` played (missing for some); games that have a review."""
         hint = f"run: {command_line('download', 'steam', '--out', folder)}"
         reviews, games = (require(folder, name, hint=hint) for name in (_REVIEWS, _GAMES))
-        events, broken = records(reviews, _EVENTS, _review)
-        items, broken_items = records(games, _ITEMS, _game)
-        notes = unreadable_note(broken, reviews) + unreadable_note(broken_items, games)
-        return Tables(events, rows_with_events(items, events), notes=(*notes, "Steam reviews: for research"))
+        events, notes = records(reviews, _EVENTS, _review)
+        items, more = records(games, _ITEMS, _game)
+        notes = (*notes, *more, "Steam reviews: for research")
+        return Tables(events, rows_with_events(items, events), notes=notes)
 
 
 def _review(record: Record) -> Row:

@@ -27,7 +27,6 @@ from fullrank.data.sources._parse import (
     require,
     rows_with_events,
     text,
-    unreadable_note,
 )
 
 PAGE = "https://business.yelp.com/data/resources/open-dataset/"
@@ -63,19 +62,16 @@ class Yelp(Spec):
         return (RemoteFile(PAGE, _TAR, manual=why, alternatives=others),)
 
     def read(self, folder: Path) -> Tables:
-        """Reviews in the file's order (local times taken as UTC); businesses and users that have a
-        review.
+        """Reviews in the file's order (local times taken as UTC); businesses and users that have a review.
 
         `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into
         `folder`.
         """
         paths = _locate(folder)
-        events, broken = records(paths[_REVIEWS], REVIEWS, _review)
-        items, broken_items = records(paths[_ITEMS_FILE], _ITEMS, _business)
-        users, broken_users = records(paths[_USERS_FILE], _USERS, _user)
-        counts = zip((broken, broken_items, broken_users), _WANTED, strict=True)
-        notes = tuple(note for count, name in counts for note in unreadable_note(count, paths[name]))
-        notes += ("Yelp Open Dataset: academic use under Yelp's terms",)
+        events, notes = records(paths[_REVIEWS], REVIEWS, _review)
+        items, of_items = records(paths[_ITEMS_FILE], _ITEMS, _business)
+        users, of_users = records(paths[_USERS_FILE], _USERS, _user)
+        notes += (*of_items, *of_users, "Yelp Open Dataset: academic use under Yelp's terms")
         items, users = rows_with_events(items, events), rows_with_events(users, events, "user_id")
         return Tables(events, items, users, notes=notes)
 
