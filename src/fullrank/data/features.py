@@ -51,7 +51,7 @@ class FeatureTable:
         lists = np.repeat(rows[:, None], len(encoded.bags), axis=1)
         return cls(encoded.categorical, encoded.numeric, lists, encoded.bags)
 
-    def some(self, rows: Int[np.ndarray, "n"] | Bool[np.ndarray, "R"]) -> FeatureTable:
+    def select(self, rows: Int[np.ndarray, "n"] | Bool[np.ndarray, "R"]) -> FeatureTable:
         """Select rows, with the same lists."""
         return replace(self, **{name: getattr(self, name)[rows] for name in ("categorical", "numeric", "lists")})
 
@@ -131,7 +131,7 @@ class HistoryFeatures:
 
     def of_events(self, rows: Int[np.ndarray, "n"] | Bool[np.ndarray, "E"]) -> HistoryFeatures:
         """Select the events, by number or by mask."""
-        event, request = (None if table is None else table.some(rows) for table in (self.event, self.request))
+        event, request = (None if table is None else table.select(rows) for table in (self.event, self.request))
         return replace(self, event=event, request=request)
 
     def take(self, rows: Rows) -> HistoryFeatures:

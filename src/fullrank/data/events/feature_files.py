@@ -67,7 +67,7 @@ class StoredFeatures:
 
     def take(self, rows: Any) -> StoredFeatures:
         """Select events, by a mask."""
-        return StoredFeatures(self.encoder, {role: table.some(rows) for role, table in self.tables.items()})
+        return StoredFeatures(self.encoder, {role: table.select(rows) for role, table in self.tables.items()})
 
     def write(self, folder: Path) -> JsonObject:
         """Write the files, and return the entry of the manifest."""

@@ -52,7 +52,7 @@ class EventPieces:
         columns = spec.columns_read
         self.source, self.spec = source if source.typed else _typed(source, columns), spec
         self.features = spec.features.of_events
-        self.columns = list(dict.fromkeys([*columns.roles.values(), *(field.name for field in self.features)]))
+        self.columns = list(dict.fromkeys(columns.names(self.features)))
         self.feature_values: list[pl.Series] = []
         """The different values of each feature's column, once `look` has seen them."""
         self.chunks = Chunks(self.source, self.columns, scratch)

@@ -67,8 +67,7 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
     """Both passes over the table on Spark, as `stream.read_pieces` makes them in one process."""
     columns = spec.columns_read
     fields = spec.features.of_events
-    names = dict.fromkeys([*columns.roles.values(), *(field.name for field in fields)])
-    frame, name = ordered_frame(session, table, list(names))
+    frame, name = ordered_frame(session, table, list(dict.fromkeys(columns.names(fields))))
     with as_user_error():
         frame, notes = _without_missing(frame, spec, name)
         item_ids = values.ids(_distinct(frame, columns.item), name).sort()

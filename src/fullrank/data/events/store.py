@@ -221,14 +221,14 @@ class Store:
         tables: dict[OfEvents, FeatureTable | None] = {"event": self.event_features, "request": self.request_features}
         return StoredFeatures(self.features, {role: table for role, table in tables.items() if table is not None})
 
-    def history_features(self, users: Users, requests: Users) -> HistoryFeatures | None:
+    def history_features(self, users: Users, asked: Users) -> HistoryFeatures | None:
         """The features beside the histories of these users, whose next events stand at the
-        positions `requests`.
+        positions `asked`.
 
         None where there are no features and no times.
         """
         of_user = None if self.user_features is None else FeatureRows(self.user_features, users)
-        return HistoryFeatures.of(self.event_features, self.request_features, of_user, self.times, requests)
+        return HistoryFeatures.of(self.event_features, self.request_features, of_user, self.times, asked)
 
     def rows_of(self, users: pl.Series) -> Int64[np.ndarray, "n"]:
         """Rows of users by their external ids, of the type of `user_ids`; -1 where the store has none."""

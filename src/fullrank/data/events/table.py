@@ -55,6 +55,10 @@ class Columns(Spec):
         roles = ("user", "item", "time", "type", "weight", "rating")
         return {role: name for role in roles if (name := getattr(self, role)) is not None}
 
+    def names(self, features: Fields) -> list[str]:
+        """The columns that are read: those of the roles, and those of features."""
+        return [*self.roles.values(), *(field.name for field in features)]
+
     @model_validator(mode="after")
     def _apart(self) -> Columns:
         names = [name for name in (self.user, self.item, self.time) if name is not None]
@@ -102,7 +106,7 @@ def read_events(
 
     Raises `UserError` for missing ids, unreadable times or numbers, and for an empty table.
     """
-    names = [*columns.roles.values(), *(field.name for field in features)]
+    names = columns.names(features)
     frame = source.read(names)
     source.require_rows(len(frame))
     if missing == "drop":
@@ -129,7 +133,7 @@ def _coded(
     frame: pl.DataFrame, notes: tuple[str, ...], source: InputTable, columns: Columns, features: Fields
 ) -> Events:
     """The events of a frame, whose columns are taken out of it one after the other."""
-    waiting, what = [*columns.roles.values(), *(field.name for field in features)], source.name
+    waiting, what = columns.names(features), source.name
 
     def column(name: str) -> pl.Series:
         """A column, which the frame lets go of at its last use, so that its memory is reused."""

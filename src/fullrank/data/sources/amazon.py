@@ -42,14 +42,7 @@ BASES = {
 }
 """The editions' folders. The same group's other addresses (datarepo.eng.ucsd.edu,
 jmcauley.ucsd.edu) also served them; an edition that moved is reached with `base_url`."""
-_ITEMS = {
-    "item_id": pl.String,
-    "title": pl.String,
-    "brand": pl.String,
-    "category": pl.String,
-    "categories": pl.String,
-    "price": pl.Float64,
-}
+_ITEMS = {**dict.fromkeys(("item_id", "title", "brand", "category", "categories"), pl.String), "price": pl.Float64}
 
 _BOTH_OLD = (
     "Automotive Books CDs_and_Vinyl Cell_Phones_and_Accessories Clothing_Shoes_and_Jewelry Digital_Music Electronics "

@@ -32,12 +32,7 @@ BASE = "https://cseweb.ucsd.edu/~wckang"
 _REVIEWS, _GAMES = "steam_reviews.json.gz", "steam_games.json.gz"
 _EVENTS = {"user_id": pl.String, "item_id": pl.String, "timestamp": pl.Int64, "hours": pl.Float64}
 _ITEMS = {
-    "item_id": pl.String,
-    "title": pl.String,
-    "genres": pl.String,
-    "tags": pl.String,
-    "developer": pl.String,
-    "publisher": pl.String,
+    **dict.fromkeys(("item_id", "title", "genres", "tags", "developer", "publisher"), pl.String),
     "price": pl.Float64,
     "released": pl.String,
 }

@@ -34,12 +34,7 @@ _REVIEWS, _ITEMS_FILE, _USERS_FILE = (f"yelp_academic_dataset_{part}.json" for p
 _WANTED = (_REVIEWS, _ITEMS_FILE, _USERS_FILE)
 _TAR, _TARS, _ZIP = "yelp_dataset.tar", ("yelp_dataset.tar", "yelp_dataset.tgz", "yelp_dataset.tar.gz"), "Yelp-JSON.zip"
 _ITEMS = {
-    "item_id": pl.String,
-    "title": pl.String,
-    "category": pl.String,
-    "categories": pl.String,
-    "city": pl.String,
-    "state": pl.String,
+    **dict.fromkeys(("item_id", "title", "category", "categories", "city", "state"), pl.String),
     "stars": pl.Float64,
 }
 _USERS = {"user_id": pl.String, "since": pl.String, "review_count": pl.Int64}
