@@ -38,8 +38,7 @@ class LeaveOneOut(Spec):
     kind: Literal["leave_one_out"] = "leave_one_out"
 
     def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, JsonObject]:
-        """Bounds, and facts for the manifest. Users with fewer than three events are trained on and
-        not tested."""
+        """Bounds, and facts for the manifest. Users with fewer than three events are trained on and not tested."""
         ends = offsets[1:]
         tested = np.diff(offsets) >= 3
         bounds = np.stack([ends - 2 * tested, ends - tested], axis=1)
