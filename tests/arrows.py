@@ -55,7 +55,7 @@ PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "sh
 PICKLING_CALLS = {"read_pickle", "to_pickle"}
 # What importing a room, or the package itself, must not load.
 LIGHT = {"data": {"torch", *LIGHTNING}, "core": {"torch", *LIGHTNING}, "__init__": {"torch", "polars", *LIGHTNING}}
-MAY_BE_HEAVY = {"core.device", "core.tensor_files", "data.batch", "data.events.loader", "data.feature_batches"}
+MAY_BE_HEAVY = {"core.device", "core.tensor_files", "data.batch", "data.events.loader"}
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ import numpy as np
 import polars as pl
 import torch
 
-from fullrank.data.batch import Batch, BatchFeatures, Fields
+from fullrank.data.batch import Batch, BatchFeatures, Fields, to_fields
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.features import FeatureEncoder, Features, encoder_of
 from fullrank.data.events.store import Store
-from fullrank.data.feature_batches import to_fields
 from fullrank.data.features import FeatureRows, FeatureTable, HistoryFeatures
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.impressions.encoding import FieldEncoder

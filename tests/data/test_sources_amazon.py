@@ -186,8 +186,8 @@ def test_lines_in_either_format() -> None:
 def test_rows_come_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fullrank.data.sources._parse.BLOCK", 3)
     path = gz(tmp_path, "x.gz", [json.dumps({"a": i}) for i in range(8)])
-    frame, broken = records(path, {"a": pl.Int64}, lambda record: (record["a"],) if record["a"] != 4 else None)
-    assert frame["a"].to_list() == [0, 1, 2, 3, 5, 6, 7] and broken == 0
+    frame, notes = records(path, {"a": pl.Int64}, lambda record: (record["a"],) if record["a"] != 4 else None)
+    assert frame["a"].to_list() == [0, 1, 2, 3, 5, 6, 7] and notes == ()
 
 
 def test_numbers() -> None:

@@ -9,47 +9,50 @@
     P  parallel streams of a reasoner            L  longest bag of a batch
     S  steps of a reasoner                       W  width of a layer of a ranker
 
-Of tables and stores: E events or values, U users, R rows of a table or a ragged array. A lower-case letter is a size of
-no meaning beyond its function: k the length of a list, n a number of things, p one of pairs; e the width of a head's
-queries and keys, f that of its values.
+Of tables and stores: E events or values, U users, R rows of a table or a ragged array. A lower-case
+letter is a size of no meaning beyond its function: k the length of a list, n a number of things, p
+one of pairs; e the width of a head's queries and keys, f that of its values.
 
 Rows are right-padded. Validity is `lengths`, never a reserved item id: item ids are 0 .. V-1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fullrank.data.features import NO_TIME
+from fullrank.core.jagged import Jagged
+from fullrank.data.features import NO_TIME, Encoded, HistoryFeatures
 
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """How much attention every key of one layer received: the column sums of its weights (SPRINT penalises them)."""
+    """The attention that each key of a layer received: column sums of its weights (SPRINT penalises them)."""
 
     module: torch.nn.Module
     sums: Float[Tensor, "B H T"]
-    """Absolute weights (or what they cannot exceed) summed over the valid queries; zero at padded keys."""
+    """Absolute weights (or bounds of them) summed over the valid queries; zero at padded keys."""
     valid: Bool[Tensor, "B T"]
     rows: Float[Tensor, "B H T"] | None = None
     """The same summed over the keys, zero at padded queries; None where rows sum to one."""
     queries: int | None = None
-    """How many queries look at every key, where these are of another sequence; None where they are the keys' own."""
+    """Number of queries, where they are of another sequence (cross-attention); None where they are
+    the keys' own."""
 
 
 @dataclass(frozen=True)
 class Captures:
-    """What modules keep of one forward pass for penalties or for a cache: a module fills what is not None."""
+    """Records of a forward pass for penalties or for a cache: modules fill the fields that are not None."""
 
     columns: list[ColumnSums] | None = None
-    """How much attention each key received, layer by layer."""
+    """Attention that each key received, layer by layer."""
     after_dropout: bool = False
     """Whether columns are sums of the weights after dropout."""
     memory: dict[torch.nn.Module, tuple[Tensor, Tensor]] | None = None
@@ -58,7 +61,7 @@ class Captures:
 
 @dataclass(frozen=True)
 class Fields:
-    """Encoded features of rows, or of the places of rows; columns in the order of the fields of each kind."""
+    """Encoded features of rows, or of positions in rows; columns in the order of the fields of each kind."""
 
     ids: Int[Tensor, "*n F"]
     """An id within its own field: 0 missing, 1 unknown, 2 and up known."""
@@ -79,101 +82,141 @@ class Fields:
         return Fields(ids, numbers, missing, tuple(bags))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Fields:
-        """The same of changed rows."""
+        """Apply a change of rows to every tensor."""
         return Fields.of(map(change, self.tensors))
 
     def unknown(self, *shape: int) -> Fields:
-        """The same fields of rows or places of this shape, all missing."""
+        """The same fields for rows or positions of this shape, all missing."""
         gone = self.map(lambda x: x.new_zeros(*shape, x.shape[-1]))
         return replace(gone, missing=torch.ones_like(gone.missing))
 
     def joined(self, other: Fields) -> Fields:
-        """Places of rows [B T] with those of the other behind them."""
-        widths = [max(a.shape[-1], b.shape[-1]) for a, b in zip(self.tensors, other.tensors, strict=True)]
-        both = ([pad(x, (0, width - x.shape[-1])) for x, width in zip(one.tensors, widths, strict=True)]
-                for one in (self, other))  # fmt: skip
-        return Fields.of(torch.cat(pair, 1) for pair in zip(*both, strict=True))
+        """Concatenate the positions of rows [B T]; bags are padded to the longer width."""
+
+        def concatenated(a: Tensor, b: Tensor) -> Tensor:
+            width = max(a.shape[-1], b.shape[-1])
+            return torch.cat([pad(x, (0, width - x.shape[-1])) for x in (a, b)], 1)
+
+        return Fields.of(map(concatenated, self.tensors, other.tensors))
 
 
 @dataclass(frozen=True)
 class BatchFeatures:
-    """What is known beside the items of a batch; None where nothing is."""
+    """Features beside the items of a batch; None where there are none."""
 
     event: Fields | None = None
-    """[B T]: with each event, and not before."""
+    """[B T] of events: known with each event, and not before."""
     request: Fields | None = None
-    """[B T]: of the request that each event answered."""
+    """[B T] of the request that each event answered."""
     user: Fields | None = None
-    """[B]"""
+    """[B] of users."""
     asked: Fields | None = None
-    """Of the request that is to be answered: [B] as it is loaded, [B T] of the request behind each place once a task
-    has made inputs of a batch."""
+    """The request to be answered: [B] as it is loaded, [B T] the request behind each position once
+    a task has made inputs of a batch."""
     asked_at: Int[Tensor, "B"] | Int[Tensor, "B T"] | None = None
-    """When that is, seconds since 1970, `NO_TIME` where nobody knows; None where a model may not know it."""
+    """The time of that request, seconds since 1970, `NO_TIME` where unknown; None where a model may
+    not know it."""
+
+    @staticmethod
+    def of(known: HistoryFeatures | None, rows: Jagged, roles: Collection[str]) -> BatchFeatures:
+        """The features of some roles of the events of these rows, of their requests and of their users.
+
+        `known` has the tables of events beside `rows.values`, and a user and a request for each
+        row; None: no features. One gather from each table serves all rows, without padding.
+        """
+        if known is None:
+            return BatchFeatures()
+        places, lengths = rows.places(), rows.lengths
+        fields = {
+            role: to_fields(table.take(places), lengths)
+            for role, table in (("event", known.event), ("request", known.request))
+            if table is not None and role in roles
+        } | {
+            name: to_fields(features.table.take(features.rows))
+            for name, role, features in (("user", "user", known.user), ("asked", "request", known.asked))
+            if features is not None and role in roles
+        }
+        return BatchFeatures(**fields, asked_at=None if known.asked_at is None else torch.as_tensor(known.asked_at))
 
     def at_places(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:
-        """The same of other places of the rows."""
+        """Apply a change of the positions in rows to the features of events and of their requests."""
         return replace(
             self, event=self.event and self.event.map(change), request=self.request and self.request.map(change)
         )
 
     def before_targets(self, times: Int[Tensor, "B T"] | None) -> BatchFeatures:
-        """Of training rows, less their last event, which is a target alone: behind place t stands the request of event
-        t + 1, and nothing else of that event."""
-        asked = self.request and self.request.map(lambda x: x[:, 1:])
+        """Features of training rows less their last event, which is a target alone: behind position
+        t stands the request of event t + 1, and nothing else of that event."""
+        requests = self.request and self.request.map(lambda x: x[:, 1:])
         read = self.at_places(lambda x: x[:, :-1])
-        return replace(read, asked=asked, asked_at=None if times is None else times[:, 1:])
+        return replace(read, asked=requests, asked_at=None if times is None else times[:, 1:])
 
     def before_answers(self, times: Int[Tensor, "B T"] | None, lengths: Int[Tensor, "B"], width: int) -> BatchFeatures:
-        """Of whole histories: behind each place stands the next event's request, behind the last one the request that
-        is to be answered (missing where it is not known)."""
+        """Features of whole histories: behind each position stands the next event's request, behind
+        the last one the request to be answered (missing where it is not known)."""
         rows, asked_at = lengths.shape[0], None  # len() of a tensor would fix it in a graph
+        # position t of a row reads t + 1; its last event reads column `width`, where the request to
+        # be answered stands
         at = torch.arange(1, width + 1, device=lengths.device).expand(rows, -1)
         at = torch.where(at < lengths[:, None], at, width)
         row = torch.arange(rows, device=lengths.device)[:, None]
-        if (asked := self.asked or self.request) is not None:
-            past, new = self.request or asked.unknown(rows, width), self.asked or asked.unknown(rows)
-            asked = past.joined(new.map(lambda x: x[:, None])).map(lambda x: x[row, at])
+        if (requests := self.asked or self.request) is not None:
+            past, new = self.request or requests.unknown(rows, width), self.asked or requests.unknown(rows)
+            requests = past.joined(new.map(lambda x: x[:, None])).map(lambda x: x[row, at])
         if times is not None:
             new_at = torch.full_like(lengths, NO_TIME) if self.asked_at is None else self.asked_at
             asked_at = torch.cat([times, new_at[:, None]], 1)[row, at]
-        return replace(self, asked=asked, asked_at=asked_at)
+        return replace(self, asked=requests, asked_at=asked_at)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> BatchFeatures:
-        """The same of changed rows."""
+        """Apply a change of rows to every tensor."""
         moved: dict[str, Any] = {
-            name: change(value) if isinstance(value, Tensor) else value.map(change)
-            for name, value in vars(self).items()
-            if value is not None
+            name: change(part) if isinstance(part, Tensor) else part.map(change)
+            for name, part in vars(self).items()
+            if part is not None
         }
         return replace(self, **moved)
 
 
+def to_fields(encoded: Encoded, lengths: Int[np.ndarray, "B"] | None = None) -> Fields:
+    """Encoded rows as tensors: a row each, or padded rows of these lengths, whose other positions
+    are missing."""
+
+    def padded(values: np.ndarray, fill: Any = 0) -> Tensor:
+        return torch.from_numpy(values if lengths is None else Jagged.from_lengths(values, lengths).padded(fill=fill))
+
+    missing = np.isnan(encoded.numeric)
+    numbers = np.where(missing, np.float32(0), encoded.numeric)
+    bags = tuple(padded(bag.padded().astype(np.int32, copy=False)) for bag in encoded.bags)
+    return Fields(padded(encoded.categorical), padded(numbers), padded(missing, True), bags)
+
+
 @dataclass(frozen=True)
 class Batch:
-    """Histories of some users. `step` and `seed` with `rows` are the place that randomness is a function of."""
+    """Histories of users. Randomness is a function of `seed`, `step` and `rows`."""
 
     items: Int[Tensor, "B T"]
     lengths: Int[Tensor, "B"]
     rows: Int[Tensor, "B"] | None = None
-    """Number that names each row wherever it is drawn again: randomness depends on it, never on its place in the
-    batch."""
+    """Number that names each row wherever it is drawn again: randomness depends on it, never on its
+    position in the batch."""
     users: Int[Tensor, "B"] | None = None
-    """Which user each row belongs to; None where every row is a user of its own."""
+    """The user of each row; None where every row is a user of its own."""
     user_keys: Int[Tensor, "B"] | None = None
-    """A number made of each row's user id, the same wherever the user appears, where the model reads users; -1: nobody
-    knows who it is."""
+    """A number made of each row's user id, the same wherever the user appears, where the model
+    reads users; -1 for an unknown user."""
     times: Int[Tensor, "B T"] | None = None
     """Seconds since 1970, where the data has times and the model reads them."""
     features: BatchFeatures | None = None
-    """What is known beside the items, where the model reads features."""
+    """Features beside the items, where the model reads them."""
     hidden: Bool[Tensor, "B T"] | None = None
     """Positions that a task covers up."""
     wanted: Bool[Tensor, "B T"] | None = None
     """Events that a task is to predict, where types of targets were chosen; None is all."""
     answer: int = 0
-    """Tokens at the end of each row that are part of what it is asked for: codes of the item behind the history, of
-    which the next is predicted (teacher forcing). An encoder that reads both sides must not show them to the others."""
+    """Tokens at the end of each row that belong to the answer: codes of the item behind the
+    history, of which the next is predicted (teacher forcing). An encoder that reads both sides must
+    not show them to the others."""
     seed: int = 0
     step: int = 0
     counts: Mapping[str, int] | None = None
@@ -181,9 +224,10 @@ class Batch:
     empty_shard: bool = False
     """A shard without rows of its own: it takes part in the step and adds nothing."""
     captures: Captures | None = None
-    """Where modules keep what a penalty or a cache needs; None where nothing is needed."""
+    """Records that modules fill for a penalty or a cache; None where nobody needs any."""
     views: int = 1
-    """How often the rows are repeated, each time under other dropout: rows [0, B / views) are the first view."""
+    """Number of times that the rows are repeated, each under other dropout: rows [0, B / views) are
+    the first view."""
 
     @staticmethod
     def shapes(rows: int, length: int) -> Batch:
@@ -193,7 +237,7 @@ class Batch:
 
     @property
     def row_ids(self) -> Int[Tensor, "B"]:
-        """`rows`, or the places in the batch where nobody named them."""
+        """`rows`, or the positions in the batch where that is None."""
         return torch.arange(len(self.items), device=self.items.device) if self.rows is None else self.rows
 
     @property
@@ -214,7 +258,7 @@ class Batch:
         return self._moved(lambda x: x.to(device))
 
     def select(self, rows: Int[Tensor, "b"]) -> Batch:
-        """Some of the rows, as one view."""
+        """Select rows, as one view."""
         return replace(self._moved(lambda x: x[rows]), views=1)
 
     def first_view(self) -> Batch:
@@ -224,18 +268,19 @@ class Batch:
         return self.select(torch.arange(len(self.items) // self.views, device=self.items.device))
 
     def repeated(self, views: int) -> Batch:
-        """The rows as several views, one view after the other."""
+        """Repeat the rows as several views, one view after the other."""
         return replace(self._moved(lambda x: x.repeat(views, *[1] * (x.ndim - 1))), views=views)
 
     def _moved(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        moved: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
         features = None if self.features is None else self.features.map(change)
         return replace(self, **moved, features=features)
 
 
 @dataclass(frozen=True)
 class Bag:
-    """A field with several values in a row: a set, or a behaviour sequence (oldest first). Right-padded with 0."""
+    """A field with several values in a row: a set, or a behaviour sequence (oldest first).
+    Right-padded with 0."""
 
     ids: Int[Tensor, "B L"]
     """As in `Impressions.categorical`; what `lengths` leaves out is padding."""
@@ -248,7 +293,7 @@ class Bag:
 
 @dataclass(frozen=True)
 class Impressions:
-    """What was shown to whom, as fields. Columns follow the order of the schema's fields of that kind."""
+    """Impressions as fields. Columns follow the order of the schema's fields of that kind."""
 
     categorical: Int[Tensor, "B F"]
     """An id within its own field: 0 missing, 1 unknown (rare, or never seen in training), 2 and up known."""
@@ -261,9 +306,9 @@ class Impressions:
     labels: Float[Tensor, "B"] | None = None
     """1 clicked, 0 not; None where unknown."""
     rows: Int[Tensor, "B"] | None = None
-    """Row number in the store; with `step` and `seed` the place that randomness is a function of."""
+    """Row number in the store; randomness is a function of it, `seed` and `step`."""
     groups: Int[Tensor, "B"] | None = None
-    """Whose impression it is, for metrics by group; None without a group column."""
+    """The group of each impression, for metrics by group; None without a group column."""
     step: int = 0
     seed: int = 0
     count: int | None = None
@@ -275,5 +320,5 @@ class Impressions:
         return len(self.categorical)
 
     def to(self, device: torch.device | str) -> Impressions:
-        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, bags=tuple(bag.to(device) for bag in self.bags), **moved)

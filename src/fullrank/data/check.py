@@ -1,7 +1,7 @@
-"""Check a store: what counts say of its data before anything is trained.
+"""Check a store before anything is trained: is its data worth a model? Answered by counts.
 
-`fullrank.verify` asks whether files are as they were written, `fullrank.diagnose` what a model made of the data; this
-asks whether the data is worth a model. The findings: `data/events/check.py`, `data/impressions/check.py`.
+`fullrank.verify` asks whether files are as they were written, `fullrank.diagnose` what a model
+learned. The findings: `data/events/check.py`, `data/impressions/check.py`.
 """
 
 from __future__ import annotations
@@ -22,52 +22,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """What `check` found."""
+    """The findings of `check` about a store."""
 
     path: Path
     problem: Literal["retrieval", "ranking"]
-    """Of a store of events, and of one of impressions."""
+    """Retrieval for a store of events, ranking for one of impressions."""
     findings: tuple[Finding, ...]
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """Those that are likely to make a result worthless."""
-        return tuple(one for one in self.findings if one.grade == "warning")
+        """The findings that are likely to make a result worthless."""
+        return tuple(finding for finding in self.findings if finding.grade == "warning")
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is warned of."""
+        """Whether there are no warnings."""
         return not self.warnings
 
     @property
     def error(self) -> UserError:
-        """One sentence that names the warnings."""
-        names = ", ".join(dict.fromkeys(one.name for one in self.warnings))
+        """The error that names the warnings, in one sentence."""
+        names = ", ".join(dict.fromkeys(finding.name for finding in self.warnings))
         return UserError(
             f"the data of {str(self.path)!r} is warned of ({names}): correct the table and prepare it again",
             code="data-warned-of",
         )
 
     def require_ok(self) -> None:
-        """Raise `UserError` where something is warned of."""
+        """Raise `UserError` where there are warnings."""
         if not self.ok:
             raise self.error
 
     def dump(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        findings = [asdict(one) for one in self.findings]
+        findings = [asdict(finding) for finding in self.findings]
         return {"store": self.path, "problem": self.problem, "ok": self.ok, "findings": findings}
 
 
 def check(store: Store | ImpressionStore | str | Path) -> Check:
     """Look for what is wrong with the data of a store, by counts: nothing is trained.
 
-    Of events: copies, bots, times that are none, what is trained on though it happened later, ties, cold users and
-    targets, and whether the order of events matters. Of impressions: labels, copies, fields that are constant or tell
-    the label, unseen values, groups, order in time. Raises `UserError` for what is no store; what is wrong with the
-    data stands in the result (`Check.require_ok`).
+    Of events: copies, bots, times that are none, training events that happened after test events,
+    ties, cold users and targets, and whether the order of events matters. Of impressions: labels,
+    copies, fields that are constant or tell the label, unseen values, groups, order in time. Raises
+    `UserError` for a folder that is no store; faults of the data stand in the result
+    (`Check.require_ok`).
     """
-    if not isinstance(store, Store):  # what prepare of events does without takes as long to load as a check
+    if not isinstance(store, Store):  # imported late: loading these takes as long as a check of events
         from fullrank.data.impressions.check import impression_findings
         from fullrank.data.impressions.store import ImpressionStore, open_store
 

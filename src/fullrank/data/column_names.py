@@ -1,5 +1,6 @@
-"""Names of columns as keywords of public functions, `user_col=`, `time_unit=` and so on, which the shell writes
-`--user-col`, `--time-unit`: one vocabulary wherever a table is read.
+"""Keywords of public functions that name columns of tables: `user_col=`, `time_unit=` and so on.
+
+The shell writes them `--user-col`, `--time-unit`: one vocabulary wherever a table is read.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from fullrank.data.values import Unit
 S = TypeVar("S", bound=Spec)
 
 TimeColumn = str | EllipsisType | None
-"""A column of times; None where the rows are in order of time; `...` where the caller says nothing."""
+"""A column of times; None where the rows are in order of time; `...` (the default) for the usual name."""
 USUAL = ("user_id", "item_id", "timestamp")
-"""Columns of user, item and time where the caller says nothing."""
+"""Default columns of user, item and time."""
 
 
-def check_column(name: str, given: Any) -> Any:
-    """A keyword that names a column; None where it is not given. Raises `UserError` for other types."""
-    named = given is None or isinstance(given, str)
-    check_that(named, name, given, ": give the name of a column", code="not-column-names")
-    return given
+def check_column(name: str, column: Any) -> Any:
+    """The value of the keyword `name`, a column or None. Raises `UserError` for other types."""
+    named = column is None or isinstance(column, str)
+    check_that(named, name, column, ": give the name of a column", code="not-column-names")
+    return column
 
 
 def check_said_once(setting: str, sources: Mapping[str, bool]) -> None:
-    """Raise `UserError` where several of the sources (`set=`, whether it does) say one setting."""
+    """Raise `UserError` where several sources (source -> whether it does) give a value to one setting."""
     with in_context(f"{setting}: "):
         check_one_way({source: True for source, says in sources.items() if says}, code="given-twice")
 
@@ -47,9 +48,13 @@ class ColumnKeywords(TypedDict, total=False):
 
 
 COLUMN_DEFAULTS: dict[str, Any] = {
-    "columns": USUAL, "user_col": None, "item_col": None, "time_col": ..., "time_unit": "s",
-}  # fmt: skip
-"""What `ColumnKeywords` are where the caller says nothing."""
+    "columns": USUAL,
+    "user_col": None,
+    "item_col": None,
+    "time_col": ...,
+    "time_unit": "s",
+}
+"""Defaults of `ColumnKeywords`."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,10 @@ class EventColumns:
 
     @classmethod
     def of(cls, keywords: ColumnKeywords, counts: tuple[int, ...] = (2, 3)) -> EventColumns:
-        """The columns of a call, so many: `columns` as they are, or those that the other keywords name.
+        """The columns that a call names, by `columns` or by the other keywords; `counts` are the
+        numbers allowed.
 
-        Raises `UserError` where both name some, and for what is no name and no unit.
+        Raises `UserError` where both ways are used, and for invalid names and units.
         """
         typed = {**COLUMN_DEFAULTS, **keywords}
         columns, time = typed["columns"], typed["time_col"]
@@ -86,20 +92,23 @@ class EventColumns:
 
 
 def keywords_said(settings: Mapping[str, str], keywords: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Those of some keywords (name -> setting) that the caller says, with the setting and the value."""
-    said = {name: (path, keywords[name]) for name, path in settings.items()}
-    return {name: pair for name, pair in said.items() if pair[1] is not (... if name == "time_col" else None)}
+    """Keyword -> (setting, value) of the keywords that the caller gave; `settings` maps keyword -> setting."""
+    return {
+        name: (path, keywords[name])
+        for name, path in settings.items()
+        if keywords[name] is not (... if name == "time_col" else None)
+    }
 
 
 def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Sequence[str]) -> S:
-    """A spec with keywords (name -> dotted setting and value) and then dotted settings (`set=`) in it.
+    """A spec changed by keywords (name -> dotted setting and value), and then by dotted settings (`set=`).
 
-    Raises `UserError` where two of them, or the spec and a keyword, say the same setting.
+    Raises `UserError` where two of them, or the spec and a keyword, give the same setting.
     """
-    asked = {read_setting(text)[0] for text in settings}
+    set_paths = {read_setting(text)[0] for text in settings}
     tree, default = spec.dump(), type(spec)().dump()
-    for name, (path, value) in keywords.items():
-        there, usual = (reduce(dict.__getitem__, path.split("."), one) for one in (tree, default))
-        check_said_once(path, {f"{name}=": True, "set=": path in asked, f"spec.{path}": there != usual})
-        put_setting(tree, path, value)
+    for name, (path, setting) in keywords.items():
+        current, usual = (reduce(dict.__getitem__, path.split("."), root) for root in (tree, default))
+        check_said_once(path, {f"{name}=": True, "set=": path in set_paths, f"spec.{path}": current != usual})
+        put_setting(tree, path, setting)
     return type(spec).parse(tree).override(*settings)

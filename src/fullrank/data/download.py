@@ -1,8 +1,9 @@
 """Download the files of a source: resumed after a cut, checked, and never half a file under the final name.
 
-A file grows as `<name>.part` beside `<name>.part.json` (url, validator, total), so that an interrupted download goes
-on where it stopped, in this process or a later one. Only a complete and checked file gets its final name, by rename.
-urllib3 does the HTTP. Its own retries are off: they begin a body again from its first byte.
+A file grows as `<name>.part` beside `<name>.part.json` (url, validator, total), so that an
+interrupted download goes on where it stopped, in this process or a later one. Only a complete and
+checked file gets its final name, by rename. urllib3 does the HTTP. Its own retries are off: they
+begin a body again from its first byte.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -41,7 +43,7 @@ TIMEOUT = 60.0
 LONGEST_WAIT = 30.0
 """Seconds between two attempts, at most."""
 MOST_BYTES = 1 << 38
-"""Bytes of a file whose length nobody says: 256 GiB, far above what any source here publishes."""
+"""Most bytes of a file of unknown length: 256 GiB, far above what any source here publishes."""
 # Redirects are followed; every failure is ours to wait for and to go on from.
 _RETRIES = Retry(total=None, connect=0, read=0, other=0, status=0, redirect=10)
 _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -50,12 +52,13 @@ _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
 def download(
     source: EventSource | ImpressionSource | str, folder: str | Path, *, progress: bool = True, attempts: int = 5
 ) -> list[Path]:
-    """Fetch what `source` needs into `folder` and return the paths of its files; what is complete is kept.
+    """Download the files of `source` into `folder` and return their paths; files that are complete stay.
 
-    `source` is a source's spec, or its kind for the defaults. `attempts` is how often in a row a transfer may fail
-    without a byte of progress before it is given up; it waits 1, 2, 4, ... up to 30 seconds in between. Raises
-    `UserError`: for files that have to be fetched by hand (the others are fetched first), where the server does not
-    answer or has no such file, where the disk is full, and where size or checksum are wrong.
+    `source` is a source's spec, or its kind for the defaults. `attempts` is how often in a row a
+    transfer may fail without a byte of progress before it is given up; it waits 1, 2, 4, ... up to
+    30 seconds in between. Raises `UserError`: for files that have to be fetched by hand (the others
+    are fetched first), where the server does not answer or has no such file, where the disk is
+    full, and where size or checksum are wrong.
     """
     if isinstance(source, str):
         with in_context("", code="unknown-source"):
@@ -67,9 +70,9 @@ def download(
         if file.name in ("", ".", "..") or PurePosixPath(file.name.replace("\\", "/")).name != file.name:
             sentence = f"the source names a file {file.name!r} outside of the download folder; names hold no folders"
             raise UserError(sentence, code="path-outside-folder")
-        for place in (target / f"{file.name}{ending}" for ending in ("", ".part", ".part.json")):
-            if place.exists() and not place.is_file():  # a pipe would never answer
-                sentence = f"{place} is no file, and {file.name} would be downloaded there; move it away"
+        for path in (target / f"{file.name}{ending}" for ending in ("", ".part", ".part.json")):
+            if path.exists() and not path.is_file():  # a pipe would never answer
+                sentence = f"{path} is no file, and {file.name} would be downloaded there; move it away"
                 raise UserError(sentence, code="not-a-file")
     require_no_store(target, "downloads")
     make_folder(target)
@@ -84,7 +87,7 @@ def download(
 
 
 class _Interrupted(Exception):
-    """The transfer stopped for a reason that may pass; `wait` is what the server asked for, in seconds."""
+    """The transfer stopped for a reason that may pass; `wait` is the server's Retry-After, in seconds."""
 
     def __init__(self, reason: str, wait: float = 0.0):
         super().__init__(reason)
@@ -93,21 +96,21 @@ class _Interrupted(Exception):
 
 @dataclass
 class _Part:
-    """The growing file of a transfer, and its note about which version of which address it is."""
+    """The growing file of a transfer, and the note of its address and version."""
 
     file: RemoteFile
     path: Path
     note: Path
     done: int = 0
-    """Bytes of it."""
+    """Bytes so far."""
     total: int | None = None
-    """Bytes of the whole file as the server says, None where it does not."""
+    """Bytes of the whole file according to the server, None where it does not say."""
     validator: str | None = None
-    """A strong ETag or a Last-Modified date: the version that it was begun with."""
+    """A strong ETag or a Last-Modified date: the version that the transfer began with."""
 
     @classmethod
     def of(cls, file: RemoteFile, target: Path) -> _Part:
-        """The part where an earlier process left it; from the start where that cannot be trusted."""
+        """The part as an earlier process left it; an empty one where that cannot be trusted."""
         part = cls(file, target.with_name(f"{target.name}.part"), target.with_name(f"{target.name}.part.json"))
         noted: dict[str, Any] = {}
         if part.note.is_file():
@@ -123,13 +126,14 @@ class _Part:
         return part
 
     def restart(self, total: int | None = None, validator: str | None = None) -> None:
-        """Begin another version. The old bytes go first: a kill must not pair them with a new validator."""
+        """Begin another version. The old bytes go first: a killed process must not pair them with a
+        new validator."""
         self.path.unlink(missing_ok=True)
         self.note.unlink(missing_ok=True)
         self.done, self.total, self.validator = 0, total, validator
 
     def begin(self, response: urllib3.BaseHTTPResponse) -> None:
-        """Take the answer's place, length and version, and note them before its body is written."""
+        """Take position, length and version from the answer, and note them before its body is written."""
         headers, spot = response.headers, response.headers.get("Content-Range", "")
         if response.status not in (200, 206, 416):
             raise _refusal(self.file.url, response)
@@ -159,7 +163,8 @@ class _Part:
         write_json(self.note, {"url": self.file.url, "validator": self.validator, "total": total}, indent=None)
 
     def copy(self, response: urllib3.BaseHTTPResponse, tell: Callable[[], None]) -> None:
-        """Append the body. Raises `_Interrupted` for the network, `OSError` for the disk, `UserError` for no end."""
+        """Append the body. Raises `_Interrupted` for the network, `OSError` for the disk,
+        `UserError` for no end."""
         most = self.total or self.file.size or MOST_BYTES
         with open(self.path, "r+b" if self.done else "wb") as out:
             out.seek(self.done)
@@ -186,7 +191,7 @@ class _Part:
 
 
 def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Path | None:
-    """Bring a file's part to its end and give it its final name, with as much patience as `attempts` says.
+    """Complete a file's part and give it its final name; `attempts` is that of `download`.
 
     None for a file that has to be fetched by hand.
     """
@@ -203,8 +208,9 @@ def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Pa
                 failures = 1 if part.done > most else failures + 1  # only more bytes than ever before are progress
                 most = max(most, part.done)
                 if failures >= attempts:
-                    kept = f"; {part.done:,} bytes are kept: run the command again to go on from there"
-                    sentence = f"cannot download {file.url}: {error}{kept if part.done else ''}"
+                    sentence = f"cannot download {file.url}: {error}"
+                    if part.done:
+                        sentence += f"; {part.done:,} bytes are kept: run the command again to go on from there"
                     raise UserError(sentence, code="download-interrupted") from None
                 wait = min(LONGEST_WAIT, max(error.wait, 2.0 ** (failures - 1)))
                 shown.say(f"{error}; trying again in {wait:.0f} s")
@@ -222,7 +228,8 @@ def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Pa
 
 
 def _attempt(part: _Part, tell: Callable[[], None]) -> None:
-    """One request for what is missing of a part. Raises `_Interrupted` for what may pass, `UserError` for the rest."""
+    """Request the missing bytes of a part. Raises `_Interrupted` for failures that may pass,
+    `UserError` for others."""
     url = part.file.url
     # identity: a length and a range mean the stored bytes only without a transport compression.
     headers = {"User-Agent": "fullrank (dataset download)", "Accept-Encoding": "identity"}
@@ -232,9 +239,15 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError("it begins otherwise")
         response = _pool(url).request(
-            "GET", url, headers=headers, retries=_RETRIES, timeout=TIMEOUT, preload_content=False,
-            decode_content=False, enforce_content_length=False,
-        )  # fmt: skip
+            "GET",
+            url,
+            headers=headers,
+            retries=_RETRIES,
+            timeout=TIMEOUT,
+            preload_content=False,
+            decode_content=False,
+            enforce_content_length=False,
+        )
     except ValueError as error:  # urllib3's LocationValueError, urljoin's own
         raise UserError(
             f"cannot download {brief(url)}: {_shown(str(error)[:80])}; it, or what it redirects to, is no address that "
@@ -260,7 +273,8 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
 
 
 def _pool(url: str) -> urllib3.PoolManager:
-    """Connections by way of the proxy that the environment (`https_proxy`, `no_proxy`, ...) names for an address."""
+    """Connections by way of the proxy that the environment (`https_proxy`, `no_proxy`, ...) names
+    for an address."""
     where = parse_url(url)
     proxy = urllib.request.getproxies().get(where.scheme or "")
     if proxy is None or urllib.request.proxy_bypass(where.netloc or ""):
@@ -292,37 +306,38 @@ def _refusal(url: str, response: urllib3.BaseHTTPResponse) -> _Interrupted | Use
     return UserError(f"cannot download {url}: {status}; {advice}", code="server-refused")
 
 
-def _length(given: str, url: str) -> int | None:
-    """The length that a header says, None where it says none (`*` of a range). Raises `UserError` for nonsense."""
-    if given in ("", "*"):
+def _length(header: str, url: str) -> int | None:
+    """The length in a header, None where there is none (`*` of a range). Raises `UserError` for nonsense."""
+    if header in ("", "*"):
         return None
-    if not re.fullmatch("[0-9]{1,15}", given):
+    if not re.fullmatch("[0-9]{1,15}", header):
         raise UserError(
-            f"cannot download {url}: the server says that it has {brief(given, 60)} bytes, which is no length; set "
+            f"cannot download {url}: the server says that it has {brief(header, 60)} bytes, which is no length; set "
             "base_url to a mirror, or fetch it by hand",
             code="answer-malformed",
         )
-    return int(given)
+    return int(header)
 
 
-def _is_validator(value: object) -> bool:
-    """Whether a value can be sent back as If-Range: no header takes a line break."""
-    return value is None or (isinstance(value, str) and re.fullmatch("[ -~]{0,999}", value) is not None)
+def _is_validator(header: object) -> bool:
+    """Whether a header can be sent back as If-Range, or is None: no header takes a line break."""
+    return header is None or (isinstance(header, str) and re.fullmatch("[ -~]{0,999}", header) is not None)
 
 
 def _shown(text: str) -> str:
-    """What a server said, as a sentence can hold it."""
+    """A server's text for a sentence: printable and short."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:120])
 
 
 def _cause(error: BaseException) -> Exception:
-    """What happened below urllib3, which wraps an error as its cause or as one of its arguments."""
+    """The error below those of urllib3, which wraps an error as its cause or as one of its arguments."""
     below = error.__cause__ or next((a for a in error.args if isinstance(a, Exception)), None)
     return cast(Exception, error) if below is None else _cause(below)
 
 
 def _complete(file: RemoteFile, folder: Path) -> Path | None:
-    """Where the file, or the same content under another name, lies already; a wrong one is fetched again."""
+    """The path of the file, or of the same content under another name, where it is there; None to
+    download it (again)."""
     for name in (file.name, *file.alternatives):
         path = folder / name
         if path.is_file() and (name != file.name or _fault(path, file) is None):
@@ -339,11 +354,12 @@ def _fault(path: Path, file: RemoteFile) -> UserError | None:
         return UserError(sentence, code="size-differs")
     for name, expected in (("md5", file.md5), ("sha256", file.sha256)):
         if expected is not None:
+            algorithm = partial(hashlib.new, name, usedforsecurity=False)
             with open(path, "rb") as stream:
-                found = hashlib.file_digest(stream, lambda kind=name: hashlib.new(kind, usedforsecurity=False))  # type: ignore[misc]
-            if found.hexdigest() != expected.lower():
+                digest = hashlib.file_digest(stream, algorithm).hexdigest()
+            if digest != expected.lower():
                 return UserError(
-                    f"{file.url} has the {name} {found.hexdigest()}, not {expected}: it was damaged on the way or "
+                    f"{file.url} has the {name} {digest}, not {expected}: it was damaged on the way or "
                     "replaced by its publisher; nothing was kept, download it again",
                     code="checksum-differs",
                 )

@@ -1,4 +1,4 @@
-"""Findings: what counts say of prepared data, each a sentence with its number and how grave it is."""
+"""Findings about prepared data: each a sentence with its number and its grade."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Grade = Literal["ok", "note", "warning"]
-"""In order; worth knowing when a recipe and a split are chosen; or likely to make a result worthless."""
+"""ok: in order; note: worth knowing when a recipe and a split are chosen; warning: likely to make
+results worthless."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was counted."""
+    """A fact about the data that was counted."""
 
     name: str
     grade: Grade
@@ -25,11 +26,12 @@ class Finding:
 def finding(
     name: str, value: float, fact: str, meaning: str, *, note: float = 0.0, warning: float = math.inf
 ) -> Finding:
-    """A finding that is a note where its number is above `note`, and a warning where it is above `warning`."""
+    """A finding that is a note above the value `note` and a warning above `warning`; then `meaning`
+    follows the fact."""
     grade: Grade = "warning" if value > warning else "note" if value > note else "ok"
     return Finding(name, grade, round(value, 6), fact if grade == "ok" else f"{fact}: {meaning}")
 
 
 def share(part: float, whole: float) -> float:
-    """Part of a whole; 0 of none."""
+    """A part over its whole; 0 where the whole is 0."""
     return float(part / whole) if whole else 0.0

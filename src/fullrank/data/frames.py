@@ -1,11 +1,13 @@
-"""Any table a user has (a path, or a DataFrame that narwhals reads) as a polars frame of the columns asked for.
+"""Reading any table (a path, or a DataFrame that narwhals reads) as a polars frame of chosen columns.
 
-Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the others. Every check
-and every filter happens afterwards on the same arrays, so that all engines give the same store.
+Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the others.
+Every check and every filter happens afterwards on the same arrays, so that all engines give the
+same store.
 
-`Chunks` gives a table as frames of `CHUNK` rows in input order, as often as needed, in the memory of one of them.
-Parquet is read by row groups. What cannot be read from the middle (CSV, JSONL, lazy queries) is first streamed into a
-Parquet file in a scratch folder. A DataFrame in memory is cut as it is.
+`Chunks` gives a table as frames of `CHUNK` rows in input order, as often as needed, in the memory
+of one of them. Parquet is read by row groups. What cannot be read from the middle (CSV, JSONL, lazy
+queries) is first streamed into a Parquet file in a scratch folder. A DataFrame in memory is cut as
+it is.
 """
 
 from __future__ import annotations
@@ -39,17 +41,19 @@ SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", "
 """File names that `InputTable` reads."""
 
 SEPARATORS = (",", ";", "\t", "|")
-"""What may stand between the columns of a text file; of two that are as frequent in its first line, the first."""
+"""What may stand between the columns of a text file; of two that are as frequent in its first line,
+the first."""
 LONGEST_HEADER = 1 << 20
-"""Bytes of a text file's first line that are looked at."""
+"""Most bytes that are read of a line of a text file."""
 
 CHUNK = 1 << 17
 """Rows of a chunk. Statistics are summed by chunk, so another size may change their last digits."""
 
 MOST_LINES = 1_000
-"""JSON lines that are looked at for a number in the place of text."""
+"""Most JSON lines that are searched for a number in place of text."""
 MOST_OTHERS = 100_000
-"""Files and folders beside Parquet files below a folder that is read: with more, a wrong folder such as / was named."""
+"""Files and folders beside Parquet files below a folder that is read: with more, a wrong folder
+such as / was named."""
 _FAILURES = (*BROKEN, UnicodeError)
 R = TypeVar("R")
 
@@ -57,19 +61,20 @@ R = TypeVar("R")
 class InputTable:
     """A table that is read when its columns are known.
 
-    `table` is a path (Parquet, CSV, TSV or JSONL, by suffix; a folder of Parquet files), or an eager or lazy
-    DataFrame of any engine that narwhals reads. `what` names it in errors ("events"). `typed` is False where values
-    are text whose type is not known yet (CSV). `sliced` is True where some rows can be read without the rest (Parquet).
-    `separator` stands between the columns of a text file; without it, it is found in the first line.
+    `table` is a path (Parquet, CSV, TSV or JSONL, by suffix; a folder of Parquet files), or an
+    eager or lazy DataFrame of any engine that narwhals reads. `what` names it in errors ("events").
+    `typed` is False where values are text whose type is not known yet (CSV). `sliced` is True where
+    some rows can be read without the rest (Parquet). `separator` stands between the columns of a
+    text file; without it, it is inferred from the first line.
     """
 
     def __init__(self, table: Any, what: str, *, separator: str | None = None):
         self.what, self.table = what, table
         self.path = Path(table) if isinstance(table, (str, os.PathLike)) else None
         self.separator: str | None = None
-        """Of a text file; None for other tables."""
+        """The separator of a text file; None for other tables."""
         self.unlike: UnlikeFiles | None = None
-        """Of a folder whose files are of different types."""
+        """The columns of a folder whose files are of different types; None for other tables."""
         self.typed = True
         self.sliced = False
         self.frame: nw.LazyFrame[Any] | nw.DataFrame[Any]
@@ -80,7 +85,7 @@ class InputTable:
             self.sliced = path.is_dir() or suffix in (".parquet", ".pq")
             if not self.typed:
                 header = next(_lines(path), b"").decode("utf-8-sig", errors="replace").rstrip("\r\n")
-                self.separator = check_separator(separator) or _found_separator(path, header)
+                self.separator = check_separator(separator) or _infer_separator(path, header)
                 with suppress(csv.Error):  # a column that is named twice would get another name
                     names = next(csv.reader([header], delimiter=self.separator), [])
                     _require_distinct(self.name, [name for name in names if name])
@@ -110,60 +115,69 @@ class InputTable:
             raise no_such(f"{self.name} has no column", column, self.columns, "columns", remedy, code="missing-column")
 
     def require_rows(self, rows: int) -> None:
-        """Raise `UserError` where the table has none."""
+        """Raise `UserError` unless the table has rows."""
         require_rows(self.name, rows)
 
     def _other_separator(self) -> str:
-        """A hint where names of columns hold what may separate columns."""
-        others = [one for one in SEPARATORS if one != self.separator and any(one in name for name in self.columns)]
-        if self.separator is None or not others:
+        """A hint where names of columns contain a character that may separate columns."""
+        others = {*SEPARATORS} - {self.separator}
+        if self.separator is None or not any(other in name for other in others for name in self.columns):
             return ""
         return f"; its columns were taken to be separated by {self.separator!r}, others are named by separator="
 
     def read(self, names: Sequence[str]) -> pl.DataFrame:
-        """These columns, rows in input order. A column named twice is read once."""
+        """Read columns, rows in input order. A column named twice is read once."""
         chosen = self.frame.select(*dict.fromkeys(names))
         return self.attempt(lambda: to_polars(chosen))
 
     def ids(self, frame: pl.DataFrame, column: str, *, text: bool = False) -> pl.Series:
-        """A column of what was read as ids (`values.ids`); with `text`, those of a text file stay text.
+        """A column of a frame that was read, as ids (`values.ids`); with `text`, those of a text
+        file stay text.
 
-        Raises `UserError` for what is no id, and for JSON lines with numbers beside text.
+        Raises `UserError` for values that are no ids, and for JSON lines with numbers beside text.
         """
         self.require_one_kind(column)
         return values.ids(frame[column], self.name, typed=self.typed or text)
 
     def require_one_kind(self, column: str) -> None:
-        """Raise `UserError` where JSON lines hold numbers beside text in a column: 7 and "7" would become one id."""
+        """Raise `UserError` where JSON lines hold numbers beside text in a column: 7 and "7" would
+        become one id."""
         if self.path is None or not _is_json(self.path) or self.frame.collect_schema()[column] != nw.String:
             return
         lines = pl.scan_csv(
-            self.path, has_header=False, new_columns=["line"], separator="\x01", quote_char=None, infer_schema=False,
+            self.path,
+            has_header=False,
+            new_columns=["line"],
+            separator="\x01",
+            quote_char=None,
+            infer_schema=False,
             glob=False,
-        ).with_row_index("row", offset=1)  # fmt: skip
-        number = re.escape(json.dumps(column, ensure_ascii=False)) + r"\s*:\s*-?\d"
-        likely = lines.filter(pl.col("line").str.contains(number)).head(MOST_LINES)  # or inside of another value
+        ).with_row_index("row", offset=1)
+        pattern = re.escape(json.dumps(column, ensure_ascii=False)) + r"\s*:\s*-?\d"
+        likely = lines.filter(pl.col("line").str.contains(pattern)).head(MOST_LINES)  # or inside of another value
         for row, line in self.attempt(lambda: likely.collect(engine="streaming").iter_rows()):
-            value = read_json_text(line).get(column)
-            if isinstance(value, int | float):
+            number = read_json_text(line).get(column)
+            if isinstance(number, int | float):
                 raise UserError(
-                    f"column {column!r} of {self.name} holds text, and in line {row} the number {value}: as ids "
-                    f"{json.dumps(str(value))} and {value} would be one; write all of them as text, or all as numbers",
+                    f"column {column!r} of {self.name} holds text, and in line {row} the number {number}: as ids "
+                    f"{json.dumps(str(number))} and {number} would be one; write all of them as text, or all as "
+                    "numbers",
                     code="mixed-ids",
                 )
 
     def infer(self, frame: pl.DataFrame, keep_text: str | None = None) -> pl.DataFrame:
-        """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
+        """Cast columns of an untyped file to integers, floats or booleans where all values fit (but
+        for `keep_text`)."""
         return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name != keep_text)
 
-    def attempt(self, action: Any) -> Any:
-        """What `action` gives; its engine's errors become `UserError`s that name the table."""
+    def attempt(self, action: Callable[[], R]) -> R:
+        """Call `action`; errors of the table's engine become `UserError`s that name the table."""
         try:
             return action()
         except UserError:
             raise
         except ImportError as error:  # polars and pandas say which package only in the sentence
-            package = error.name or next((one for one in ("pyarrow", "pandas") if one in str(error)), "unknown")
+            package = error.name or next((name for name in ("pyarrow", "pandas") if name in str(error)), "unknown")
             raise UserError(
                 f"reading {self.name} needs the package {package!r}: pip install {package}", code="missing-package"
             ) from None
@@ -179,9 +193,10 @@ class InputTable:
 
 
 class Chunks:
-    """Some columns of a table; iterate over it for (row number of the first row, frame).
+    """Columns of a table in chunks; iterate over it for (row number of the first row, frame).
 
-    With `spooled`, `scratch` holds the Parquet file of a table that an earlier process could not read from the middle.
+    With `spooled`, `scratch` holds the Parquet file of a table that an earlier process could not
+    read from the middle.
     """
 
     def __init__(self, source: InputTable, columns: Sequence[str], scratch: Path, *, spooled: bool = False):
@@ -211,22 +226,23 @@ class Chunks:
         return self._read(0, self.rows, self._columns).clear()
 
     def each(self, work: Callable[[int, pl.DataFrame], R], columns: Sequence[str]) -> Iterator[R]:
-        """`work` of the first row number and the frame of each chunk, in order; several are worked on at once."""
+        """Call `work` with the first row number and the frame of each chunk; results in order,
+        several at once."""
         chosen, starts = list(dict.fromkeys(columns)), range(0, self.rows, CHUNK)
         return in_order(lambda start: work(start, self._read(start, self.rows, chosen)), starts, thread_count())
 
     def of(self, columns: Sequence[str], first: int = 0, stop: int | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
-        """The chunks of rows `first` .. `stop` - 1 (None: of all that follow) with some of the columns."""
+        """The chunks of rows `first` .. `stop` - 1 (None: of all that follow) with these columns."""
         chosen, stop = list(dict.fromkeys(columns)), self.rows if stop is None else stop
         for start in range(first, stop, CHUNK):
             yield start, self._read(start, stop, chosen)
 
     def _read(self, start: int, stop: int, columns: list[str]) -> pl.DataFrame:
-        some = self._lazy.slice(start, min(CHUNK, stop - start)).select(columns)
-        frame = self._source.attempt(some.collect)
+        size = min(CHUNK, stop - start)
+        frame = self._source.attempt(self._lazy.slice(start, size).select(columns).collect)
         assert isinstance(frame, pl.DataFrame)
         # The table is read twice; a file that grew or shrank between would give a store that fits neither.
-        if len(frame) != min(CHUNK, stop - start):
+        if len(frame) != size:
             raise UserError(f"{self.name} changed while it was read; run it again", code="table-changed")
         return frame
 
@@ -249,14 +265,14 @@ class Chunks:
 
 
 def input_name(table: Any) -> str:
-    """Where a table came from, for a manifest: a file's name (not its folder), or the type of the DataFrame."""
+    """The origin of a table, for a manifest: a file's name (not its folder), or the type of the DataFrame."""
     if isinstance(table, (str, Path)):
         return Path(table).name
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
 
 
 def name_rows(name: str, rows: int, start: int, frame: pl.DataFrame) -> str:
-    """A table in errors, with the rows of a frame where it has more `rows`."""
+    """The name of a table in errors, with the rows of a frame where the table has more `rows` than it."""
     return name if rows == len(frame) else f"{name}, rows {start:,} to {start + len(frame) - 1:,},"
 
 
@@ -275,7 +291,7 @@ def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
 
 
 def require_rows(name: str, rows: int) -> None:
-    """Raise `UserError` where a table has none."""
+    """Raise `UserError` unless a table has rows."""
     if not rows:
         raise UserError(f"{name} has no rows", code="empty-table")
 
@@ -284,18 +300,18 @@ def _require_distinct(name: str, columns: Sequence[str]) -> None:
     check_once(columns, f"columns of {name}", "rename or remove one of the two", code="repeated-column")
 
 
-def check_separator(given: Any) -> str | None:
-    """One character that separates columns, or None; `tab` is one. Raises `UserError` for what is none."""
-    if given is None:
+def check_separator(separator: Any) -> str | None:
+    """A character that separates columns (`tab` is one), or None. Raises `UserError` for anything else."""
+    if separator is None:
         return None
-    if isinstance(given, str) and given in ("tab", "\\t"):  # which a shell passes on as they are
+    if isinstance(separator, str) and separator in ("tab", "\\t"):  # which a shell passes on as they are
         return "\t"
-    single = isinstance(given, str) and len(given) == 1 and given.isascii()
-    sound = single and not given.isalnum() and given not in '"\r\n'
+    single = isinstance(separator, str) and len(separator) == 1 and separator.isascii()
+    sound = single and not separator.isalnum() and separator not in '"\r\n'
     shown = ", ".join(map(repr, SEPARATORS)).replace("\\t", "tab")
     demand = f": give the one character that separates columns, such as {shown}"
-    check_that(sound, "separator", given, demand, code="not-a-separator")
-    return str(given)
+    check_that(sound, "separator", separator, demand, code="not-a-separator")
+    return str(separator)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -324,11 +340,12 @@ def _refuse_other_encoding(path: Path, name: str) -> None:
             ) from None
 
 
-def _found_separator(path: Path, header: str) -> str:
-    """The separator of a text file: that of its suffix where its first line has it, else the most frequent one."""
+def _infer_separator(path: Path, header: str) -> str:
+    """The separator of a text file: that of its suffix where its first line has it, else the most
+    frequent one."""
     usual = "\t" if _suffix(path).startswith(".tsv") else ","
     header = re.sub('"[^"]*"', "", header)
-    return usual if usual in header else max(SEPARATORS, key=lambda one: (header.count(one), one == usual))
+    return usual if usual in header else max(SEPARATORS, key=lambda mark: (header.count(mark), mark == usual))
 
 
 def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
@@ -361,11 +378,12 @@ def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
 
 
 def _require_parquet(folder: Path, name: str) -> None:
-    """Raise `UserError` unless the folder holds Parquet files and, at any depth, few other things: not a whole disk."""
+    """Raise `UserError` unless the folder holds Parquet files and, at any depth, few others: not a
+    whole disk."""
     tables = others = 0
     for _, folders, files in os.walk(folder):
-        own = sum(file.endswith(".parquet") for file in files)
-        tables, others = tables + own, others + len(files) - own + len(folders)
+        parquet = sum(file.endswith(".parquet") for file in files)
+        tables, others = tables + parquet, others + len(files) - parquet + len(folders)
         if others > MOST_OTHERS:
             raise UserError(
                 f"{name} is a folder of more than {MOST_OTHERS:,} other files and folders; give a file or a folder of "
@@ -387,7 +405,7 @@ def _is_json(path: Path) -> bool:
 
 
 def to_polars(frame: nw.LazyFrame[Any] | nw.DataFrame[Any]) -> pl.DataFrame:
-    """A table of any engine, read."""
+    """Read a table of any engine."""
     if isinstance(frame, nw.LazyFrame):
         frame = frame.collect(backend="polars")
     native = frame.to_polars()

@@ -1,8 +1,8 @@
-"""The manifest of a folder: what the folder says of itself, and the checks that it is true.
+"""Manifests: the description of a folder that lies in it, and the checks that the folder agrees.
 
-Stores of events, stores of impressions, folders of semantic ids and runs share these. No file is trusted, none can run
-code. A manifest holds the SHA-256 of each file and, as its seal, that of itself. They find damage and mix-ups, not
-malice: whoever can write the folder can write new hashes.
+Stores of events, stores of impressions, folders of semantic ids and runs share these. No file is
+trusted, none can run code. A manifest holds the SHA-256 of each file and, as its seal, that of
+itself. They find damage and mix-ups, not malice: whoever can write the folder can write new hashes.
 """
 
 from __future__ import annotations
@@ -30,32 +30,44 @@ from fullrank.core.registry import PROBLEMS, Problem
 from fullrank.core.spec import error_sentence
 
 PARTS = "fullrank.parts"
-"""What a manifest calls a store of events in parts (`data/events/parts.py`)."""
+"""The format of a store of events in parts (`data/events/parts.py`)."""
 IMPRESSION_PARTS = "fullrank.impressions_parts"
-"""What a manifest calls a store of impressions in parts."""
+"""The format of a store of impressions in parts."""
 FORMATS: Mapping[Problem, tuple[str, str]] = {
-    "retrieval": ("fullrank.store", PARTS), "ranking": ("fullrank.impressions", IMPRESSION_PARTS)
-}  # fmt: skip
-"""What a manifest calls the stores of each problem, in one and in parts."""
+    "retrieval": ("fullrank.store", PARTS),
+    "ranking": ("fullrank.impressions", IMPRESSION_PARTS),
+}
+"""The formats of the stores of each problem, in one and in parts."""
 STORES = dict.fromkeys(FORMATS["retrieval"], "is a store of events") | dict.fromkeys(
     FORMATS["ranking"], "is a store of impressions"
 )
-"""The same in words, by what a manifest calls them."""
+"""Format -> words for it in sentences."""
 NAME = "manifest.json"
 SEAL = "seal"
 """The key of a manifest that holds the hash of all its others."""
 AGAIN = "prepare the data again"
 RUN_AGAIN = "take another copy of the run, or train it again"
-"""What to do where a file of a run is damaged."""
+"""The advice where a file of a run is damaged."""
 HASHED_WHEN_OPENED = 2**30
-"""Bytes of the largest file of a store whose hash is compared when it is opened: less than a second of reading."""
+"""Bytes of the largest file of a store whose hash is compared when it is opened: less than a second
+of reading."""
 SETTLED = 2.0
-"""Seconds after which the times of a file tell of every further write: file systems count time in steps."""
-
-
+"""Seconds after which the times of a file show every further write: file systems count time in steps."""
 TRIES = 20
-"""Numpy parses the header of an array as Python, and threads that parse at one time confuse the depth that Python 3.11
-counts: a rare `SystemError` (python/cpython#106905)."""
+"""Numpy parses the header of an array as Python, and threads that parse at one time confuse the
+depth that Python 3.11 counts: a rare `SystemError` (python/cpython#106905)."""
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    OSError,
+    EOFError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
+    TokenError,
+)
+"""Errors of numpy for a damaged .npy file."""
 Count = Annotated[int, Field(ge=0, strict=True)]
 """A number of things, as a manifest has it."""
 
@@ -71,7 +83,7 @@ def describe_files(folder: Path) -> dict[str, JsonObject]:
 
 
 def hash_files(folder: Path, names: Iterable[str]) -> dict[str, JsonObject]:
-    """Size and hash of some files of a folder that is being written."""
+    """Size and hash of files of a folder that is being written."""
     return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)} for name in names}
 
 
@@ -90,7 +102,8 @@ def sha256_file(path: Path) -> str:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file, read once in a process for as long as the file stays as it is.
 
-    One that was written in the last seconds is read each time. Raises `UserError` where it cannot be read.
+    One that was written in the last seconds is read each time. Raises `UserError` where it cannot
+    be read.
     """
     try:
         at = path.stat()
@@ -107,39 +120,43 @@ def _hash_of(path: str, *state: int) -> str:
 
 
 def sealed(tree: JsonObject) -> JsonObject:
-    """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and without spaces."""
-    own = {key: value for key, value in tree.items() if key != SEAL}
-    as_read = read_json_text(json.dumps(own))  # keys that are numbers become text
+    """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and
+    without spaces."""
+    unsealed = {key: entry for key, entry in tree.items() if key != SEAL}
+    as_read = read_json_text(json.dumps(unsealed))  # keys that are numbers become text
     text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
-    return own | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
+    return unsealed | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
 
 
 def write_manifest(folder: Path, form: FolderFormat, facts: JsonObject, files: dict[str, JsonObject]) -> None:
-    """The manifest of a folder of this form that holds all else."""
+    """Write the manifest of a folder that holds all its other files."""
     header = {"format": form.name, "format_version": form.version, "library_version": __version__}
     tree = header | facts | {"content": content(files), "files": files}
     write_json(folder / NAME, sealed(tree), indent=1, ensure_ascii=False)
 
 
 def check_seal(tree: JsonObject, path: Path, again: str = AGAIN) -> None:
-    """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older ones have none."""
+    """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older
+    ones have none."""
     if SEAL in tree and tree[SEAL] != sealed(tree)[SEAL]:
         raise damaged_file(path, "it is not as it was written (its seal differs)", again)
 
 
 def is_store(folder: Path, *problems: Problem) -> bool:
-    """Whether a folder says that it is a store (of any version): for one of `problems` where any are named."""
+    """Whether a folder's manifest is that of a store (of any version), for one of `problems` where
+    any are named."""
     named = format_of(folder)
     return any(named in FORMATS[problem] for problem in problems or PROBLEMS)
 
 
 def is_described(folder: Path) -> bool:
-    """Whether a folder says that it is whole as it stands, with a list of its files: a store, or codes."""
+    """Whether a folder's manifest lists all of its files: a store, or codes."""
     return format_of(folder).startswith("fullrank.")
 
 
 def format_of(folder: Path) -> str:
-    """The format that a folder's manifest names, of any version; empty where there is none that can be read."""
+    """The format that a folder's manifest names, of any version; empty where there is none that can
+    be read."""
     try:
         return str(load_manifest(folder).get("format")) if (folder / NAME).is_file() else ""
     except UserError:
@@ -147,13 +164,14 @@ def format_of(folder: Path) -> str:
 
 
 def require_elsewhere(out: Path, *read: Path) -> None:
-    """Raise `UserError` where a folder would be written over one that is read."""
+    """Raise `UserError` where the folder `out` would be written over one that is read."""
     if os.path.realpath(out) in map(os.path.realpath, read):
         raise UserError(f"{str(out)!r} is what is read; name another folder", code="same-folder")
 
 
 def require_outside_stores(out: Path) -> None:
-    """Raise `UserError` where a folder would be written into a store or a folder of codes: it could not be replaced."""
+    """Raise `UserError` where a folder would be written into a store or a folder of codes: it could
+    not be replaced."""
     for around in Path(os.path.realpath(out)).parents:
         if is_described(around):
             raise UserError(
@@ -163,7 +181,8 @@ def require_outside_stores(out: Path) -> None:
 
 
 def require_no_store(out: Path, what: str) -> None:
-    """Raise `UserError` where files would be put into a store or a folder of codes: it could not be replaced."""
+    """Raise `UserError` where files would be put into a store or a folder of codes: it could not be
+    replaced."""
     if is_described(out):
         raise UserError(
             f"{str(out)!r} is prepared data, which holds nothing else; name another folder for the {what}",
@@ -178,15 +197,16 @@ class FolderFormat:
 
     what: str
     make: str
-    """How to get one."""
+    """Advice how to make such a folder."""
     name: str
     version: int
     again: str = AGAIN
-    """What to do where one is damaged or of another version."""
+    """Advice where a folder is damaged or of another version."""
 
 
 def read_header(folder: Path, *forms: FolderFormat) -> JsonObject:
-    """The manifest of a folder of one of these forms. Raises `UserError` for another folder, form or version."""
+    """The manifest of a folder of one of these forms. Raises `UserError` for another folder, form
+    or version."""
     form = forms[0]
     if not folder.exists():
         raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}", code="missing-folder")
@@ -209,7 +229,7 @@ def read_header(folder: Path, *forms: FolderFormat) -> JsonObject:
 
 
 def map_npy(path: Path) -> np.memmap:
-    """A .npy file mapped read-only, whatever it holds. Raises what numpy does."""
+    """A .npy file mapped read-only, of any dtype and shape. Raises the errors of numpy."""
     for _ in range(TRIES):
         with suppress(SystemError):
             return np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
@@ -220,22 +240,22 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A .npy file mapped read-only. Raises `UserError` unless it is exactly this dtype, shape and size."""
     try:
         with np.errstate(over="raise"):  # a shape whose size wraps around
-            found = map_npy(path)
-    except (ValueError, TypeError, ArithmeticError, OSError, EOFError, SyntaxError, RecursionError,
-            MemoryError, TokenError) as error:  # fmt: skip
+            array = map_npy(path)
+    except _UNREADABLE as error:
         raise cannot_open(path, error) or damaged_file(path, reason_line(error)) from None
-    if found.dtype.str != dtype or found.shape != shape or not found.flags.c_contiguous:
-        order = "" if found.flags.c_contiguous else " by columns"
-        raise damaged_file(path, f"it holds {found.dtype} {found.shape}{order}, expected {np.dtype(dtype)} {shape}")
-    if path.stat().st_size != found.offset + found.nbytes:
+    if array.dtype.str != dtype or array.shape != shape or not array.flags.c_contiguous:
+        order = "" if array.flags.c_contiguous else " by columns"
+        raise damaged_file(path, f"it holds {array.dtype} {array.shape}{order}, expected {np.dtype(dtype)} {shape}")
+    if path.stat().st_size != array.offset + array.nbytes:
         raise damaged_file(path, "its size does not fit its header")
-    return found
+    return array
 
 
 def verify_hashes(folder: Path, manifest: JsonObject, again: str = AGAIN, *, verify: bool | None = True) -> None:
     """Read the files and compare their hashes. Raises `UserError` for the first that differs.
 
-    `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this process.
+    `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this
+    process.
     """
     if verify is False:
         return
@@ -267,23 +287,25 @@ def checked_file(folder: Path, name: str, again: str = AGAIN) -> Path:
 
 
 def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:
-    """The error for a file of a folder that is not what it should be."""
+    """The error for a damaged file of a folder."""
     return UserError(f"{str(path)!r} is damaged: {reason.rstrip('.')[:200]}; {again}", code="file-damaged")
 
 
 def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserError:
-    """The error for a manifest that lacks something; `what` says it behind the manifest's name ("lacks 'split'")."""
+    """The error for a manifest that lacks something; `what` says it behind the manifest's name
+    ("lacks 'split'")."""
     return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
 
 
 def require_keys(folder: Path, tree: JsonObject, kinds: Mapping[str, Any], again: str = AGAIN) -> None:
-    """Raise `UserError` unless a manifest has these keys, each as its annotation says (as pydantic reads it)."""
+    """Raise `UserError` unless a manifest has these keys, each valid for its annotation (`kinds`,
+    by pydantic)."""
     for key, kind in kinds.items():
         try:
             _adapter(kind).validate_python(tree.get(key))
         except ValidationError as error:
-            told = f"has no sound {key!r}: {error_sentence(error)}"
-            raise incomplete_manifest(folder, told, again) from None
+            reason = f"has no sound {key!r}: {error_sentence(error)}"
+            raise incomplete_manifest(folder, reason, again) from None
 
 
 _adapter = lru_cache(maxsize=64)(TypeAdapter)
@@ -291,7 +313,8 @@ _adapter = lru_cache(maxsize=64)(TypeAdapter)
 
 
 def load_manifest(folder: Path, again: str = AGAIN) -> JsonObject:
-    """The manifest of any store as JSON; nothing of it is checked. Raises `UserError` where it cannot be read."""
+    """The manifest of any store as JSON; nothing of it is checked. Raises `UserError` where it
+    cannot be read."""
     try:
         return read_json(folder / NAME)
     except UserError as error:
@@ -299,7 +322,8 @@ def load_manifest(folder: Path, again: str = AGAIN) -> JsonObject:
 
 
 def check_files(folder: Path, files: JsonObject, allowed: set[str], needed: set[str], again: str = AGAIN) -> None:
-    """Raise `UserError` unless all files listed are allowed and there, of the stated size, and none needed lacks."""
+    """Raise `UserError` unless all files listed are `allowed` and there, of the stated size, and
+    all `needed` are listed."""
     for name, entry in files.items():
         # Names are ours or refused: a manifest cannot point out of its folder.
         if name not in allowed:
@@ -321,6 +345,6 @@ def check_files(folder: Path, files: JsonObject, allowed: set[str], needed: set[
             raise incomplete_manifest(folder, f"does not list {name}", again)
 
 
-def is_count(value: Any) -> bool:
-    """Whether a value of a manifest is a whole number of at least 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def is_count(entry: Any) -> bool:
+    """Whether an entry of a manifest is a whole number of at least 0."""
+    return isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0

@@ -1,4 +1,5 @@
-"""A store on its way to another process: of its arrays nothing is sent, and each process opens it once."""
+"""References to stores that are sent to other processes: nothing of the arrays is, and each process
+opens a store once."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from fullrank.data.impressions.store import AnyStore, open_store
 from fullrank.data.manifest import is_store
 
 COPY_SECONDS = 3600.0
-"""How long the processes of a node wait for the one that copies the store."""
+"""Longest wait of the processes of a node for the one that copies the store."""
 
 
 @dataclass(frozen=True)
 class StoreAt:
-    """Where a store lies, and which one it has to be: what travels of it to another process."""
+    """The path of a store and the fingerprint that it has to have there: the reference that is sent."""
 
     path: Path
     fingerprint: str
@@ -30,30 +31,32 @@ class StoreAt:
         return cls(Path(os.path.abspath(store.path)), store.fingerprint)
 
     def open(self, placed: Path | None = None) -> AnyStore:
-        """The store, opened once in a process. `placed` is a folder of a node's local disk that it is copied into, once
-        for all processes, and read from. Raises `UserError` where this machine has another one at its path.
+        """Open the store, once in a process.
+
+        `placed` is a folder of a node's local disk into which it is copied, once for all processes,
+        and read from. Raises `UserError` where this machine has another store at its path.
         """
         return _opened(self, placed)
 
 
 @cache
-def _opened(there: StoreAt, placed: Path | None) -> AnyStore:
-    store = open_store(there.path if placed is None else _copied(there, placed))
-    if store.fingerprint != there.fingerprint:
+def _opened(reference: StoreAt, placed: Path | None) -> AnyStore:
+    store = open_store(reference.path if placed is None else _copied(reference, placed))
+    if store.fingerprint != reference.fingerprint:
         raise UserError(
             f"{store.path} is not the store that this was started with (the fingerprints differ); the path has to be "
             "the same store on every machine, and stay as it is",
             code="store-differs",
         )
-    store.path = there.path  # what manifests of runs say: the place that every machine sees
+    store.path = reference.path  # manifests of runs name the path that every machine sees
     return store
 
 
-def _copied(there: StoreAt, below: Path) -> Path:
-    """The store on the local disk, copied unless another process of this node has done it."""
-    copy = below / there.fingerprint[:16] / there.path.name
+def _copied(reference: StoreAt, below: Path) -> Path:
+    """The path of the store on the local disk, copied unless another process of this node has done it."""
+    copy = below / reference.fingerprint[:16] / reference.path.name
     with folder_lock(copy, "sweep", wait=COPY_SECONDS):
         if not is_store(copy):
             with whole_folder(copy) as part:
-                shutil.copytree(there.path, part, dirs_exist_ok=True)
+                shutil.copytree(reference.path, part, dirs_exist_ok=True)
     return copy

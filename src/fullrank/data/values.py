@@ -1,6 +1,6 @@
-"""One column of a user's table as ids, seconds or numbers, and where ids stand in a column.
+"""Columns of tables as ids, seconds or numbers, and indices that look ids up in a column.
 
-What cannot be an id, a time or a number is refused with its count and its first row.
+Values that cannot be an id, a time or a number are refused, with their count and the first row.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _LIMIT = 2**62  # seconds; far outside of any calendar, far inside of int64
 def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
     """External ids, whole numbers or strings, of the dtype they came in (categoricals as strings).
 
-    Floats without fractions, as pandas makes of whole numbers with a gap, become int64, and so does text of an untyped
-    file where every value is a whole number: ``42``, ``42.0`` or ``+42``, not ``042``.
-    Raises `UserError` for missing ids and for types that cannot be an id (fractions, dates, lists).
+    Floats without fractions, as pandas makes of whole numbers with a gap, become int64, and so does
+    text of an untyped file where every value is a whole number: ``42``, ``42.0`` or ``+42``, not
+    ``042``. Raises `UserError` for missing ids and for types that cannot be an id (fractions,
+    dates, lists).
     """
     series = without_fractions(series)
     refuse(series.is_null(), series, what, "missing ids", code="missing-ids")
     if series.dtype.is_float():
-        refuse((series != series.floor()) | (series.abs() > 2**53), series, what,
-               "ids that are neither whole numbers nor strings", code="not-whole-numbers")  # fmt: skip
+        bad = (series != series.floor()) | (series.abs() > 2**53)
+        problem = "ids that are neither whole numbers nor strings"
+        refuse(bad, series, what, problem, code="not-whole-numbers")
     series = without_categories(series)
     if series.dtype == pl.String and not typed:
         series = whole_text(series)
@@ -79,7 +81,8 @@ def whole_text(series: pl.Series) -> pl.Series:
 
 
 def nearly_whole(text: T) -> T:
-    """Text (a Series or an expression) as int64, also `12.0`, `+12` and ` 12`; null where it is no whole number."""
+    """Text (a Series or an expression) as int64, also `12.0`, `+12` and ` 12`; null where it is no
+    whole number."""
     return text.str.extract(_NEARLY_WHOLE).cast(pl.Int64, strict=False)
 
 
@@ -89,60 +92,61 @@ def parse_whole(text: pl.Series, dtype: Any) -> pl.Series:
 
 
 def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
-    """Codes [E] int32 into the sorted distinct values, and those: equal on every engine and for every row order."""
+    """Codes [E] int32 into the sorted distinct values, and these: equal on every engine and for
+    every row order."""
     if not len(series):
         return np.zeros(0, np.int32), series
     if series.dtype.is_integer():
-        if (found := _near(series)) is not None:
-            there, place = found
-            codes = np.cumsum(there, dtype=np.int32)
+        if (table := _presence(series)) is not None:
+            present, index = table
+            codes = np.cumsum(present, dtype=np.int32)
             codes -= 1
-            return codes[place], _there(series, there)
-        if len(series) < 2**31:
-            keys = series.to_numpy()
-            order = stable_order(keys)
-            ordered = keys[order]
-            first = np.ones(len(keys), bool)
-            first[1:] = ordered[1:] != ordered[:-1]
-            codes = np.empty(len(keys), np.int32)
-            codes[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
-            return codes, pl.Series(series.name, ordered[first])
-    distinct = series.unique().sort()
+            return codes[index], _present_values(series, present)
+        keys = series.to_numpy()
+        order = stable_order(keys)
+        ordered = keys[order]
+        first = np.ones(len(keys), bool)
+        first[1:] = ordered[1:] != ordered[:-1]
+        distinct = pl.Series(series.name, ordered[first])
+    else:
+        distinct = series.unique().sort()
     if len(distinct) >= 2**31:
         raise UserError(
             f"{series.name} has {len(distinct):,} different ids; at most 2,147,483,647 fit", code="too-many-ids"
         )
-    if series.dtype == pl.String:  # hashing is five times as fast as ranking text
+    if not series.dtype.is_integer():  # text: hashing is five times as fast as ranking
         return series.cast(pl.Enum(distinct)).to_physical().to_numpy().astype(np.int32), distinct
-    codes = series.rank("dense").to_numpy().astype(np.int32)
-    codes -= 1
+    codes = np.empty(len(keys), np.int32)
+    codes[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
     return codes, distinct
 
 
 def distinct(series: pl.Series) -> pl.Series:
     """The distinct values, in any order."""
-    found = _near(series) if series.dtype.is_integer() and len(series) else None
-    return series.unique() if found is None else _there(series, found[0])
+    table = _presence(series) if series.dtype.is_integer() and len(series) else None
+    return series.unique() if table is None else _present_values(series, table[0])
 
 
-def _near(series: pl.Series) -> tuple[Bool[np.ndarray, "span"], Int64[np.ndarray, "E"]] | None:
-    """Of whole numbers that lie close together: which there are from the least on, and the place of each among these.
+def _presence(series: pl.Series) -> tuple[Bool[np.ndarray, "span"], Int64[np.ndarray, "E"]] | None:
+    """For whole numbers that lie close together: which of the span from least to most occur, and
+    the index of each.
 
-    One table over their span takes far less memory than ranks.
+    A table over the span takes far less memory than ranks. None for numbers that are spread too
+    widely.
     """
-    least, most = int(series.min()), int(series.max())  # type: ignore[arg-type]
+    least, most = int(series.to_numpy().min()), int(series.to_numpy().max())
     if most - least >= min(2**31 - 1, max(4 * len(series), 2**16)) or most >= 2**63:
         return None
     # Unsigned ids are cast too: the check above says that the differences fit.
-    place = np.subtract(series.to_numpy(), least, dtype=np.int64, casting="unsafe")
-    there = np.zeros(most - least + 1, bool)
-    there[place] = True
-    return there, place
+    index = np.subtract(series.to_numpy(), least, dtype=np.int64, casting="unsafe")
+    present = np.zeros(most - least + 1, bool)
+    present[index] = True
+    return present, index
 
 
-def _there(series: pl.Series, there: Bool[np.ndarray, "span"]) -> pl.Series:
-    """The distinct values of `_near`, sorted."""
-    return (pl.Series(series.name, np.flatnonzero(there)) + series.min()).cast(series.dtype)
+def _present_values(series: pl.Series, present: Bool[np.ndarray, "span"]) -> pl.Series:
+    """The distinct values of `_presence`, sorted."""
+    return (pl.Series(series.name, np.flatnonzero(present)) + series.min()).cast(series.dtype)
 
 
 def hash_ids(state: Any, ids: pl.Series) -> None:
@@ -164,8 +168,11 @@ NATIVE = (pl.Int64, pl.Int32, pl.UInt64, pl.UInt32)
 
 
 def take(series: pl.Series, places: np.ndarray, name: str) -> pl.Series:
-    """Values at some places (0 or more), as a column of that name. Numbers go through numpy, which for a few costs a
-    tenth of an expression; so does one value again and again, such as the user of a list."""
+    """Values at positions (0 or more), as a column of that name.
+
+    Numbers go through numpy, which for a few costs a tenth of an expression; so does a value that
+    is repeated, such as the user of a list.
+    """
     if len(places) and (places == places[0]).all():
         return series.new_from_index(int(places[0]), len(places)).alias(name)
     if series.dtype in NATIVE and not series.null_count():
@@ -174,7 +181,8 @@ def take(series: pl.Series, places: np.ndarray, name: str) -> pl.Series:
 
 
 class IntIndex:
-    """Places of different whole numbers in a column: a table where they lie close together, else a binary search."""
+    """An index of a column of different whole numbers: a table where they lie close together, else
+    a binary search."""
 
     def __init__(self, values: pl.Series):
         keys = values.to_numpy()
@@ -182,7 +190,7 @@ class IntIndex:
         span = int(keys.max()) - self.low + 1 if len(keys) else 0
         self.table = None
         if span <= max(_DENSE, 4 * len(keys)):
-            self.table = np.full(span + 2, -1, np.int32)  # one place at either end for what lies outside
+            self.table = np.full(span + 2, -1, np.int32)  # an entry at either end for numbers outside
             self.table[keys - self.low + 1] = np.arange(len(keys), dtype=np.int32)
             self.shift = np.int64((self.low - 1 + 2**63) % 2**64 - 2**63)
         else:
@@ -190,16 +198,18 @@ class IntIndex:
             self.sorted = keys[self.order]
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """The place of each whole number, -1 where it is not there."""
+        """The row of each whole number, -1 where it is not there."""
         if self.table is not None:
-            # A difference that does not fit 64 bits wraps round, and that of a key outside never to a place inside.
+            # A difference that does not fit 64 bits wraps round, but for a key outside never to an
+            # entry inside.
             return self.table.take(keys.astype(np.int64, copy=False) - self.shift, mode="clip")
         at = np.minimum(np.searchsorted(self.sorted, keys), len(self.sorted) - 1)
         return np.where(self.sorted[at] == keys, self.order[at], -1)
 
 
 class TextIndex:
-    """Places of different texts in a column, by 64-bit hashes, sorted once. They are this process's own, not stored."""
+    """An index of a column of different texts, by sorted 64-bit hashes; these differ between
+    processes, so never store it."""
 
     def __init__(self, values: pl.Series):
         self.values = values
@@ -214,17 +224,17 @@ class TextIndex:
         )
 
     def find(self, values: pl.Series) -> np.ndarray:
-        """The place of each value, -1 where it is not there."""
+        """The row of each value, -1 where it is not there."""
         if len(self.values) == 0:
             return np.full(len(values), -1)
         at = np.searchsorted(self.sorted, values.hash(self.seed).to_numpy())
-        place = self.order[np.minimum(at, len(self.order) - 1)]
-        same = (self.values.gather(place) == values).fill_null(False).to_numpy()
-        return np.where(same, place, -1)
+        rows = self.order[np.minimum(at, len(self.order) - 1)]
+        same = (self.values.gather(rows) == values).fill_null(False).to_numpy()
+        return np.where(same, rows, -1)
 
 
 class IdIndex:
-    """Places of external ids, whole numbers or text, in a column that holds each once."""
+    """An index of a column of external ids, whole numbers or text, that holds each once."""
 
     def __init__(self, ids: pl.Series):
         whole = None if ids.dtype == pl.String else ids.cast(pl.Int64, strict=False)
@@ -232,7 +242,7 @@ class IdIndex:
         self._text = TextIndex(ids.cast(pl.String)) if self.numbers is None else None
 
     def find(self, ids: pl.Series) -> Int64[np.ndarray, "n"]:
-        """The place of each id, -1 where it is not there."""
+        """The row of each id, -1 where it is not there."""
         if self._text is not None:  # and whole numbers beyond 64 bits with sign
             return self._text.find(ids.cast(pl.String)).astype(np.int64)
         assert self.numbers is not None
@@ -263,45 +273,48 @@ def names(series: pl.Series, what: str) -> pl.Series:
 
 
 def seconds(
-    series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True,
-    notes: set[str] | None = None,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True, notes: set[str] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Times as (seconds [E] int64, sort key [E] of full precision).
 
-    Whole numbers and floats count `unit` since 1970; strings are ISO 8601 (without an offset: UTC); dates and
-    datetimes are taken as they are. Seconds round down; the key keeps what is below a second, so that order is kept.
-    `notes` gets what should be said of text. Raises `UserError` for missing, NaN, infinite or unreadable times, and
-    for numbers of another unit.
+    Whole numbers and floats count `unit` since 1970; strings are ISO 8601 (without an offset: UTC);
+    dates and datetimes are taken as they are. Seconds round down; the key keeps what is below a
+    second, so that order is kept. `notes` gets sentences about text. Raises `UserError` for
+    missing, NaN, infinite or unreadable times, and for numbers of another unit.
     """
     series = moments(series, what, typed=typed, notes=notes)
-    if series.dtype in (pl.Date, pl.Datetime):
+    if isinstance(series.dtype, (pl.Date, pl.Datetime)):
         if unit != "s":
             raise no_effect(f"time_unit={unit!r}", f"since {called(series, what)} holds dates")
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
         key = series.to_physical().cast(pl.Int64).to_numpy()
-        return (key * 86_400 if series.dtype == pl.Date else key // _PER_SECOND[series.dtype.time_unit]), key  # type: ignore[attr-defined]
+        if isinstance(series.dtype, pl.Date):
+            return key * 86_400, key
+        return key // _PER_SECOND[series.dtype.time_unit], key
     time, key = _clock(series, what, _PER_SECOND[unit])
     _refuse_other_unit(time, called(series, what), unit)
     return time, key
 
 
 def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit) -> None:
-    """Raise `UserError` where numbers that were read as `unit` lie beyond the year 5000: they count a finer one."""
+    """Raise `UserError` where numbers that were read as `unit` lie beyond the year 5000: they count
+    a finer one."""
     if not len(time) or max(int(time.max()), -int(time.min())) <= _YEAR_5000:
         return
     late = np.abs(time) > _YEAR_5000
     row, count = int(late.argmax()), int(late.sum())
     units = list(_PER_SECOND)
-    finer = [one for one in units[units.index(unit) + 1 :]
-             if abs(int(time[row])) * _PER_SECOND[unit] // _PER_SECOND[one] <= _YEAR_5000]  # fmt: skip
+    number = int(time[row]) * _PER_SECOND[unit]
     remedy = "repair or drop these rows"
-    if finer:
-        remedy = f"are they {_WORDS[finer[0]]}? then say time_unit={finer[0]!r}"
-        if count < len(time):
-            remedy = f"are these in {_WORDS[finer[0]]}? bring all rows to one unit, and name it by time_unit="
+    for finer in units[units.index(unit) + 1 :]:
+        if abs(number) // _PER_SECOND[finer] <= _YEAR_5000:
+            remedy = f"are they {_WORDS[finer]}? then say time_unit={finer!r}"
+            if count < len(time):
+                remedy = f"are these in {_WORDS[finer]}? bring all rows to one unit, and name it by time_unit="
+            break
     raise UserError(
         f"{what} has {count:,} times after the year 5000 as {_WORDS[unit]} among {len(time):,} rows, first in row "
-        f"{row} (from 0): {int(time[row]) * _PER_SECOND[unit]}; {remedy}",
+        f"{row} (from 0): {number}; {remedy}",
         code="wrong-time-unit",
     )
 
@@ -309,32 +322,36 @@ def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit) -> N
 def moments(series: pl.Series, what: str, *, typed: bool = True, notes: set[str] | None = None) -> pl.Series:
     """Times as numbers, dates or datetimes: text parsed, the other types as they are; nulls of those stay.
 
-    Text is ISO 8601; of an untyped file it is numbers where most of it are. `notes` gets a sentence where some text has
-    an offset and some has none. Raises `UserError` for text that is neither, and for columns of other types.
+    Text is ISO 8601; of an untyped file it is numbers where most of it are. `notes` gets a sentence
+    where some text has an offset and some has none. Raises `UserError` for text that is neither,
+    and for columns of other types.
     """
     if series.dtype == pl.String:
-        found, mixed, problem = None if typed else _numeric_text(series), False, "no numbers"
-        if found is None:
-            found, mixed = iso(series)
+        parsed, mixed, problem = None if typed else _numeric_text(series), False, "no numbers"
+        if parsed is None:
+            parsed, mixed = iso(series)
             problem = "not ISO 8601 (2014-06-01 12:00:00)"
-        refuse(found.is_null(), series, what, f"times that are missing or {problem}", code="unreadable-times")
+        refuse(parsed.is_null(), series, what, f"times that are missing or {problem}", code="unreadable-times")
         if mixed and notes is not None:
-            notes.add(f"times in column {series.name!r} have an offset from UTC in some rows and none in others, which "
-                      "are taken as UTC")  # fmt: skip
-        return found
+            notes.add(
+                f"times in column {series.name!r} have an offset from UTC in some rows and none in others, which "
+                "are taken as UTC"
+            )
+        return parsed
     if not (series.dtype.is_numeric() or series.dtype in (pl.Date, pl.Datetime)):
         raise wrong_type(series, what, "times are numbers, ISO 8601 strings, dates or datetimes")
     return series
 
 
 def in_time(
-    series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True,
-    notes: set[str] | None = None,
-) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"] | None]:  # fmt: skip
-    """Events by their times: seconds [E] as given, and their rows in order of time; None where they stand in it.
+    series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True, notes: set[str] | None = None
+) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"] | None]:
+    """Seconds [E] of events in input order, and their rows in order of time; None where they are in
+    order already.
 
-    Equal times keep input order. A store and a request are put in order by this one function, so that a model answers
-    for the order that it was trained on. Times are read, and refused, as in `seconds`.
+    Equal times keep input order. A store and a request are put in order by this same function, so
+    that a model answers for the order that it was trained on. Times are read, and refused, as in
+    `seconds`.
     """
     time, key = seconds(series, what, unit, typed=typed, notes=notes)
     if (key[1:] >= key[:-1]).all():
@@ -343,8 +360,8 @@ def in_time(
 
 
 def iso(text: pl.Series) -> tuple[pl.Series, bool]:
-    """Datetimes (microseconds, UTC) of ISO 8601 strings, null where a string is none; and whether some of them have an
-    offset and others none."""
+    """Datetimes (microseconds, UTC) of ISO 8601 strings, null for other strings; and whether only
+    some have an offset."""
     clean = text.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) ", "${1}T").str.replace(r"[zZ]$", "+00:00")
     clean = clean.str.replace(r"(T\d{2}:\d{2})($|[+-])", "${1}:00${2}")
     parsers: tuple[Callable[[], pl.Series], ...] = (
@@ -355,38 +372,40 @@ def iso(text: pl.Series) -> tuple[pl.Series, bool]:
         ).dt.replace_time_zone(None),
     )
     moments = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
-    read = [0]  # strings, behind each parser
+    read = [0]  # strings that are read after each parser; the last one is for those with an offset
     for parse in parsers:  # a column nearly always has one format: the others are not tried
         if moments.null_count():
-            found = parse()
-            moments = found if moments.null_count() == len(moments) else moments.zip_with(moments.is_not_null(), found)
+            parsed, known = parse(), moments.is_not_null()
+            moments = moments.zip_with(known, parsed) if known.any() else parsed
         read.append(len(moments) - moments.null_count())
     return moments, 0 < read[-2] < read[-1]
 
 
 def iso_seconds(text: str) -> int:
     """Seconds since 1970 of an ISO 8601 date. Raises `UserError` for other text."""
-    found, _ = iso(pl.Series([text]))
-    if found.null_count():
+    moment = iso(pl.Series([text]))[0].to_physical()[0]
+    if moment is None:
         raise UserError(f"{text!r} is not an ISO 8601 date (2014-06-01 or 2014-06-01T12:00:00Z)", code="not-a-date")
-    return int(found.to_physical()[0]) // 10**6
+    return int(moment) // 10**6
 
 
 def with_date(seconds: int) -> str:
-    """Seconds since 1970 as a person reads them: with the date, where it is one of a calendar."""
+    """Seconds since 1970 with their date in parentheses, where a calendar has it."""
     day = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds) if -6e10 < seconds < 1e11 else None
     return f"{seconds}" + (f" ({day:%Y-%m-%d})" if day else "")
 
 
 def called(series: pl.Series, what: str) -> str:
-    """A column in errors: by its name, of the table `what`. What has no name is called `what` alone."""
+    """The name of a column in errors: its own, and that of the table `what`; `what` alone where it
+    has none."""
     return f"column {series.name!r} of {what}" if series.name else what
 
 
 def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str, *, code: str) -> None:
     """Raise `UserError` with count, first row and first value where any element of `bad` is true.
 
-    `what` names the table, `problem` what is wrong with the column, for the sentence; `code` names it for programs.
+    `what` names the table, `problem` what is wrong with the column, for the sentence; `code` names
+    it for programs.
     """
     bad = bad.fill_null(True)
     count = int(bad.sum())
@@ -405,7 +424,8 @@ def wrong_type(series: pl.Series, what: str, allowed: str) -> UserError:
 
 
 def none_known(ids: pl.Series, what: str, where: str, known: pl.Series) -> UserError:
-    """The error for ids that are all unknown in a place whose own are `known`: they are ids of something else."""
+    """The error for `ids` of which none is among the `known` ones of `where`: they are ids of
+    something else."""
     theirs = f"its ids are such as {known[0]!r}" if len(known) else "it has no ids"
     return UserError(
         f"none of the {len(ids):,} {what} (such as {ids[0]!r}) is in {where} ({theirs}): is it the right one, and the "
@@ -415,7 +435,7 @@ def none_known(ids: pl.Series, what: str, where: str, known: pl.Series) -> UserE
 
 
 def _numeric_text(series: pl.Series) -> pl.Series | None:
-    """Text as whole numbers or floats (null where a value is none); None where most of it are no numbers."""
+    """Text as whole numbers or floats (null where a value is neither); None where most values are."""
     number = series.cast(pl.Float64, strict=False)
     if 2 * number.null_count() > len(series):
         return None

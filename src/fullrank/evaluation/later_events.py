@@ -143,7 +143,7 @@ def later_events(
     # behind each other, user after user, the history first: a stable sort keeps both in order of time
     owner, both = (np.concatenate([getattr(history, n), getattr(target, n)]) for n in ("owner", "items"))
     order = np.argsort(owner, kind="stable")
-    tables = {role: one.behind(target.tables[role]).some(order) for role, one in history.tables.items()}
+    tables = {role: one.behind(target.tables[role]).select(order) for role, one in history.tables.items()}
     before, counts = (np.bincount(one, minlength=len(users)) for one in (history.owner, owner))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     times = None
@@ -195,7 +195,7 @@ class _Events:
     """Features of which there is no column."""
 
     def where(self, kept: np.ndarray) -> _Events:
-        tables = {role: one.some(kept) for role, one in self.tables.items()}
+        tables = {role: one.select(kept) for role, one in self.tables.items()}
         times = None if self.times is None else self.times[kept]
         return replace(self, owner=self.owner[kept], items=self.items[kept], times=times, tables=tables)
 

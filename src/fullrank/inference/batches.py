@@ -22,8 +22,7 @@ from torch import nn
 from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress, untold
-from fullrank.data.batch import Batch
-from fullrank.data.feature_batches import batch_features
+from fullrank.data.batch import Batch, BatchFeatures
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import block_scorer, refuse_nan
 from fullrank.models import Model, Scorer
@@ -126,7 +125,7 @@ def batches(
                 rows=torch.from_numpy(np.asarray(at if histories.users is None else histories.users[at], np.int64)),
                 user_keys=None if keys is None else torch.from_numpy(keys[at]),
                 times=None if times is None else _padded(items.over(times).padded()),
-                features=None if roles is None else batch_features(known and known.take(at), items, roles),
+                features=None if roles is None else BatchFeatures.of(known and known.take(at), items, roles),
             )
             yield at, batch if device.type == "cpu" else batch.to(device)
             done += len(at)

@@ -28,8 +28,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from fullrank.data.batch import Batch
-from fullrank.data.feature_batches import batch_features
+from fullrank.data.batch import Batch, BatchFeatures
 from fullrank.data.features import HistoryFeatures
 from fullrank.data.histories import Histories
 from fullrank.models.sequential.attention.hstu import HSTUAttention
@@ -410,7 +409,7 @@ class FastEncoder:
             torch.from_numpy(items.padded().astype(np.int64, copy=False)),
             torch.from_numpy(items.lengths),
             times=None if moments is None else torch.from_numpy(items.over(moments).padded().astype(np.int64)),
-            features=batch_features(histories.features, items, self._roles),
+            features=BatchFeatures.of(histories.features, items, self._roles),
         )
         x, inputs = self._beside(F.embedding(batch.items, self._vectors), batch)
         there = inputs.valid

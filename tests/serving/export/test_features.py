@@ -12,8 +12,8 @@ import torch
 
 import fullrank as fr
 from featured import SHOP_BEGAN, SHOP_FEATURES, shop_events, shop_people
+from fullrank.data.batch import BatchFeatures
 from fullrank.data.events.store import Store
-from fullrank.data.feature_batches import batch_features
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import read_histories
@@ -147,7 +147,7 @@ def test_an_opened_export_takes_what_the_library_encoded(run: Run, graph: Path) 
     predictor: Predictor = fr.load(run, device="cpu")
     read = events.group_by("user_id", maintain_order=True).tail(MOST)
     asked = read_histories(read, predictor.catalog, ListOptions(), features=people, reads=predictor.reads).histories
-    known = batch_features(asked.features, asked.items, ("event", "request", "user"))
+    known = BatchFeatures.of(asked.features, asked.items, ("event", "request", "user"))
     given = [inputs[name] for name in ("items", "lengths", "times", "excluded")]
     whole = OnnxGraph(graph / "model.onnx")
     same(opened.answer(*given, features=known), tuple(whole(inputs)))

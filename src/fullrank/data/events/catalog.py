@@ -1,7 +1,7 @@
-"""The items: internal id <-> external id, how often each was trained on, and what is known of it.
+"""The item catalogue: internal id <-> external id, training events and the user's own columns of each item.
 
-What is known of the items as numbers that a model reads (`item_features.py`) is fitted on those of the first id map
-(`base`): items added later keep the codes and the scale of a trained model.
+Codes and scales of columns that a model reads (`item_features.py`) are fitted on the items of the
+first id map (`base`): items added later keep the codes and the scale of a trained model.
 """
 
 from __future__ import annotations
@@ -43,26 +43,28 @@ RESERVED = ("item", "item_id", "train_count", "map_version")
 class Catalog:
     """The item table: row i is internal id i.
 
-    Columns: `item` (0 .. V-1), `item_id` (external id, string or whole number), `train_count` (training events),
-    `map_version` (only in a grown catalogue: the id map in which the item came, 0 for the first), then the user's own.
+    Columns: `item` (0 .. V-1), `item_id` (external id, string or whole number), `train_count`
+    (training events), `map_version` (only in a grown catalogue: the id map in which the item came,
+    0 for the first), then the user's own.
     """
 
     def __init__(self, frame: pl.DataFrame, features: FeatureEncoder | None = None):
-        """Raises `UserError` where the frame is no such table. `features` are those of events, requests and users."""
+        """Raises `UserError` where the frame is no such table. `features` are those of events,
+        requests and users."""
         _check(frame)
         self.frame, self.features = frame, features
 
     @classmethod
     def open(cls, path: str | Path, *, items: int | None = None) -> Catalog:
-        """Read items.parquet, of so many `items` where that is known, with the features that lie beside it in a run.
+        """Read items.parquet, of so many `items` where that is known, with the features that lie
+        beside it in a run.
 
         Raises `UserError` for a missing, damaged or foreign file.
         """
-        name = f"the item table {str(path)!r}"
         if not Path(path).is_file():
             raise missing_file(path)
         frame = read_parquet(Path(path), "the item table", rows=items)
-        with in_context(f"{name}: "):
+        with in_context(f"the item table {str(path)!r}: "):
             return cls(frame, encoder_beside(Path(path).parent))
 
     def write(self, path: str | Path) -> None:
@@ -91,7 +93,7 @@ class Catalog:
     @property
     def version(self) -> int:
         """Version of the id map: 0, and one more each time that items were added. Old ids never change."""
-        return int(self._versions.max())  # type: ignore[arg-type]
+        return int(self._versions.to_numpy().max())
 
     @property
     def base(self) -> int:
@@ -124,10 +126,10 @@ class Catalog:
             kinds = set(map(type, external))
             if bool in kinds or (len(kinds) > 1 and any(issubclass(kind, str) for kind in kinds)):
                 # a series would make text of the numbers, and numbers of True
-                names, shown = sorted(kind.__name__ for kind in kinds), [brief(one, 60) for one in external[:2]]
+                names = ", ".join(sorted(kind.__name__ for kind in kinds))
+                examples = ", ".join(brief(item_id, 60) for item_id in external[:2])
                 raise UserError(
-                    f"item ids are all whole numbers or all strings; given: {', '.join(names)}, such as "
-                    f"{', '.join(shown)}",
+                    f"item ids are all whole numbers or all strings; given: {names}, such as {examples}",
                     code="mixed-ids" if len(kinds) > 1 else "wrong-id-type",
                 )
             if (numbers := self._index.numbers) is not None:
@@ -135,22 +137,26 @@ class Catalog:
                     whole = np.asarray(external)  # a request's few ids, without the detour of a series
                     if whole.ndim == 1 and whole.dtype == np.int64:
                         return numbers.find(whole).astype(np.int64)
-        given = external if isinstance(external, pl.Series) else pl.Series(values=external, strict=False)
-        given = values.without_fractions(given) if isinstance(external, pl.Series) else given
-        if len(given) == 0:
+        if isinstance(external, pl.Series):
+            series = values.without_fractions(external)
+        else:
+            series = pl.Series(values=external, strict=False)
+        if len(series) == 0:
             return np.zeros(0, np.int64)
-        given = values.without_categories(given)
-        own, theirs = (("strings" if d == pl.String else "whole numbers") for d in (self.ids.dtype, given.dtype))
-        if not (given.dtype == pl.String or given.dtype.is_integer()) or own != theirs:
-            first = brief(given.head(1).to_list()[0], 80)  # of a list, not the Series, whose repr has many lines
+        series = values.without_categories(series)
+        text = self.ids.dtype == pl.String
+        if series.dtype != pl.String if text else not series.dtype.is_integer():
+            first = brief(series.head(1).to_list()[0], 80)  # of a list: a Series' repr has many lines
             raise UserError(
-                f"the items' ids are {own} (such as {self.ids[0]!r}); given: {given.dtype} ({first})",
+                f"the items' ids are {'strings' if text else 'whole numbers'} (such as {self.ids[0]!r}); "
+                f"given: {series.dtype} ({first})",
                 code="wrong-id-type",
             )
-        return self._index.find(given)
+        return self._index.find(series)
 
     def parse(self, texts: Sequence[str]) -> pl.Series:
-        """External ids from text (a command line), in the catalogue's type. Raises `UserError` for what is none."""
+        """External ids from text (a command line), in the catalogue's type. Raises `UserError` for
+        what is none."""
         series = pl.Series("item_id", list(texts), dtype=pl.String).str.strip_chars()
         if self.ids.dtype == pl.String:
             return series
@@ -173,11 +179,11 @@ class Catalog:
             )
         if low < 0:
             return self.ids.gather(pl.Series(index).replace(-1, None)).alias(name)
-        numbers = self._numbers
-        return self.ids[index].alias(name) if numbers is None else pl.Series(name, numbers[index])
+        return values.take(self.ids, index, name)
 
     def categorical(self, name: str) -> CategoricalFeature:
-        """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an unsuitable column."""
+        """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an
+        unsuitable column."""
         return coded(self.column(name), self.base)
 
     def holds_lists(self, name: str) -> bool:
@@ -195,10 +201,12 @@ class Catalog:
         return standardised([self.column(name) for name in names], self.base)
 
     def extended(self, new_items: Any, item: str = "item_id") -> Catalog:
-        """The catalogue with new items appended, in input order; ids so far stay and the id map's version goes up.
+        """The catalogue with new items appended, in input order; ids so far stay and the id map's
+        version goes up.
 
-        `new_items` is a path or a DataFrame with the column `item` and any of the catalogue's own columns; others
-        are null. Raises `UserError` for known or repeated ids and for columns that the catalogue does not have.
+        `new_items` is a path or a DataFrame with the column `item` and any of the catalogue's own
+        columns; others are null. Raises `UserError` for known or repeated ids and for columns that
+        the catalogue does not have.
         """
         source = InputTable(new_items, "new items")
         source.require(item, "name it with item=")
@@ -210,8 +218,10 @@ class Catalog:
         raw = source.infer(raw, keep_text=item).drop(item)
         for name in raw.columns:
             if name not in self.columns:
-                raise no_such("the catalogue has no column", name, self.columns, "columns",
-                              "; drop it from the new items", code="unknown-column")  # fmt: skip
+                remedy = "; drop it from the new items"
+                raise no_such(
+                    "the catalogue has no column", name, self.columns, "columns", remedy, code="unknown-column"
+                )
         old = self.frame.with_columns(map_version=self._versions)
         new = pl.DataFrame({"item": np.arange(self.size, self.size + len(ids)), "item_id": ids})
         new = new.hstack(raw.get_columns()).with_columns(train_count=0, map_version=self.version + 1)
@@ -224,17 +234,19 @@ class Catalog:
         return Catalog(pl.concat([old, new], how="diagonal"), self.features)
 
     def with_columns(self, columns: Mapping[str, pl.Series]) -> Catalog:
-        """The same items with other values, or other columns, of the user's own; the id map is shared.
+        """A catalogue of the same items with these columns of the user's replaced or added; the id
+        map is shared.
 
         Raises `UserError` for a name that is the library's own.
         """
         self.require_free(*columns, among=RESERVED)
-        other = copy(self)  # with what was made of the ids: an index of a million of them takes a while
+        other = copy(self)  # with its index of the ids: one of a million of them takes a while to make
         other.frame = self.frame.with_columns(**columns)
         return other
 
     def require_free(self, *names: str, among: Sequence[str] | None = None) -> None:
-        """Raise `UserError` where a column is there already, or `among` some, that the library fills itself."""
+        """Raise `UserError` for the name of a column that is there already, or of one that is
+        `among` these."""
         taken = next((name for name in names if name in (self.frame.columns if among is None else among)), None)
         if taken is not None:
             raise UserError(
@@ -249,13 +261,9 @@ class Catalog:
         return pl.repeat(0, self.size, dtype=pl.Int32, eager=True)
 
     @cached_property
-    def _numbers(self) -> np.ndarray | None:
-        """The ids as an array where they are whole numbers: plain indexing costs a tenth of an expression."""
-        return self.ids.to_numpy() if self.ids.dtype in values.NATIVE else None
-
-    @cached_property
     def _index(self) -> values.IdIndex:
-        """Made once: a look-up must cost little more than what is looked up, since a request asks for a few items."""
+        """The index of the ids, made once: a request looks up a few items, which must cost little
+        more than they do."""
         return values.IdIndex(self.ids)
 
     def column(self, name: str) -> pl.Series:
@@ -265,35 +273,37 @@ class Catalog:
         return self.frame[name]
 
 
-def kept_column(frame: pl.DataFrame, name: str, what: str, dtype: Any, inner: Any, how: str) -> pl.Series:
-    """A column of items that training made of them: `what` ("codes") of every item. `how` says what makes it.
+def derived_column(frame: pl.DataFrame, name: str, what: str, dtype: Any, inner: Any, how: str) -> pl.Series:
+    """A column that training added to the items: `what` ("codes") of every item. `how` says what makes it.
 
-    Raises `UserError` where it is missing, lacks values, or is of another type.
+    Raises `UserError` where it is missing, lacks values, or is not of type `dtype` (of `inner`, for
+    lists).
     """
     if name not in frame.columns:
         raise UserError(f"the items have no {what} (column {name!r}): {how}", code=f"items-without-{what}")
     column = frame[name]
     if column.dtype != dtype or getattr(column.dtype, "inner", None) != inner or column.null_count():
-        held = dtype.__name__ + (f" of {inner.__name__}" if inner else "")
+        expected = dtype.__name__ + (f" of {inner.__name__}" if inner else "")
         raise UserError(
-            f"the column {name!r} must hold the {what} of every item ({held}, none missing)", code=f"{what}-damaged"
+            f"the column {name!r} must hold the {what} of every item ({expected}, none missing)",
+            code=f"{what}-damaged",
         )
     return column
 
 
 def _check(frame: pl.DataFrame) -> None:
-    for name, (held, sound) in _HELD.items():
+    for name, (content, sound) in _OWN_COLUMNS.items():
         if name not in frame.columns and name == "map_version":
             continue
         if name not in frame.columns or frame.is_empty() or not sound(frame[name]):
             raise UserError(
-                f"an item table has at least one item, and a column {name!r} of {held} (columns: "
+                f"an item table has at least one item, and a column {name!r} of {content} (columns: "
                 f"{', '.join(frame.columns)})",
                 code="wrong-item-table",
             )
 
 
-_HELD: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
+_OWN_COLUMNS: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
     "item": ("0, 1, 2, ...", lambda c: c.dtype.is_integer() and c.eq_missing(pl.Series(np.arange(len(c)))).all()),
     "item_id": (
         "different whole numbers or strings, none missing",
@@ -302,7 +312,7 @@ _HELD: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
     "train_count": ("whole numbers of at least 0", lambda c: _whole(c) and bool((c >= 0).all())),
     "map_version": ("0, then later versions in order", lambda c: _whole(c) and c.is_sorted() and c[0] == 0),
 }
-"""Column -> what it holds, in words and as a check."""
+"""Each column of the library's own -> its content, in words and as a check."""
 
 
 def _whole(column: pl.Series) -> bool:

@@ -1,10 +1,13 @@
-"""The files of features: beside the events of a store, and beside the items of a run. No file is trusted.
+"""The files of features: beside the events of a store, and beside the items of a run.
 
-event_categorical.npy, event_numeric.npy, event_lists.npy    [E, F], [E, X], [E, Y] beside items.npy; of the fields
-request_categorical.npy, ...                                 of each kind, where there are any
-lists.parquet        the ids of the lists that the events have, by field and number; list 0 is that of no values
-vocabulary.parquet   the values of each field, in the order of their ids
-features.json        the schema and what was fitted, in a run; a store has it in its manifest, as `features`
+    event_categorical.npy, ...    arrays [E, F], [E, X], [E, Y] beside items.npy (`ARRAYS`), of events
+    request_categorical.npy, ...  and of requests, for the kinds of fields that there are
+    lists.parquet                 the ids of the lists of events, by field and number; list 0 is empty
+    vocabulary.parquet            the values of each field, in the order of their ids
+    features.json                 in a run: the schema and the fitted statistics, which a store has in
+                                  its manifest, as `features`
+
+No file is trusted.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int64
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject, write_array
@@ -38,9 +40,9 @@ from fullrank.data.impressions.encoder_files import (
 from fullrank.data.manifest import AGAIN, RUN_AGAIN, damaged_file
 
 KEY = "features"
-"""What a store's manifest calls the fitted features."""
+"""The key of the fitted features in a store's manifest."""
 NAME = "features.json"
-"""The same in a run."""
+"""The file of the fitted features in a run."""
 LISTS = "lists.parquet"
 OfEvents = Literal["event", "request"]
 OF_EVENTS: tuple[OfEvents, ...] = ("event", "request")
@@ -57,18 +59,18 @@ _LISTS: dict[str, Any] = {"field": pl.String, "list": pl.Int32, "ids": pl.List(p
 
 @dataclass(frozen=True)
 class StoredFeatures:
-    """What a store keeps of features beside its events."""
+    """The fitted features of a store, and their encoded rows beside its events."""
 
     encoder: FeatureEncoder
     tables: Mapping[OfEvents, FeatureTable]
     """Rows beside the events."""
 
     def take(self, rows: Any) -> StoredFeatures:
-        """Those of some of the events, by a mask."""
-        return StoredFeatures(self.encoder, {role: table.some(rows) for role, table in self.tables.items()})
+        """Select events, by a mask."""
+        return StoredFeatures(self.encoder, {role: table.select(rows) for role, table in self.tables.items()})
 
     def write(self, folder: Path) -> JsonObject:
-        """The files; returns what goes into the manifest."""
+        """Write the files, and return the entry of the manifest."""
         lists = [pl.DataFrame(schema=_LISTS)]
         for role, table in self.tables.items():
             for kind in ("categorical", "numeric", "lists"):
@@ -83,7 +85,7 @@ class StoredFeatures:
 
 
 def _used(field: str, bag: Jagged, lists: np.ndarray) -> pl.DataFrame:
-    """The lists of a bag that rows have, by their numbers."""
+    """The lists of a bag that occur in `lists`, by their numbers."""
     import pyarrow as pa
 
     numbers = np.unique(lists)
@@ -94,17 +96,19 @@ def _used(field: str, bag: Jagged, lists: np.ndarray) -> pl.DataFrame:
 
 
 def array_widths(encoder: FeatureEncoder) -> dict[str, int]:
-    """The columns of each array that a store has, by name."""
-    found: dict[str, int] = {}
+    """The number of columns of each array that a store has, by name."""
+    widths = {}
     for role in OF_EVENTS:
-        own = encoder_of(encoder, role)
-        widths = {"categorical": len(own.categorical), "numeric": len(own.numeric), "lists": len(own.multivalued)}
-        found |= {f"{role}_{kind}": width for kind, width in widths.items() if width}
-    return found
+        part = encoder_of(encoder, role)
+        for kind, fields in (("categorical", part.categorical), ("numeric", part.numeric), ("lists", part.multivalued)):
+            if fields:
+                widths[f"{role}_{kind}"] = len(fields)
+    return widths
 
 
 def read_encoder(path: Path, state: JsonObject, again: str = AGAIN) -> FeatureEncoder:
-    """The fitted features that the JSON file `path` holds as `state`; the vocabulary lies beside it."""
+    """The fitted features of a `state`, as the JSON file `path` holds it; the vocabulary lies
+    beside that file."""
     return restore_encoder(path, state, again, Features)
 
 
@@ -115,12 +119,14 @@ def encoder_beside(folder: Path) -> FeatureEncoder | None:
 
 
 @lru_cache(maxsize=16)  # compares whole vocabularies, and each request on a store asks
-def same_encoding(one: FeatureEncoder | None, other: FeatureEncoder | None) -> bool:
+def same_encoding(first: FeatureEncoder | None, second: FeatureEncoder | None) -> bool:
     """Whether two encoders give the same ids and numbers."""
-    if one is None or other is None:
-        return one is other
-    there, here = vocabularies(one), vocabularies(other)
-    return encoder_state(one) == encoder_state(other) and all(there[name].equals(here[name]) for name in there)
+    if first is None or second is None:
+        return first is second
+    if encoder_state(first) != encoder_state(second):
+        return False
+    ours, theirs = vocabularies(first), vocabularies(second)
+    return all(ours[name].equals(theirs[name]) for name in ours)
 
 
 def require_same_encoding(path: str, theirs: FeatureEncoder | None, ours: FeatureEncoder | None) -> None:
@@ -141,28 +147,28 @@ def read_tables(
     Raises `UserError` for ids and numbers that no encoder gives.
     """
     tables: dict[OfEvents, FeatureTable] = {}
-    lists = _read_lists(folders)
+    lists = pl.concat([read_columns(folder / LISTS, _LISTS) for folder in folders])
+    lists = lists.unique(["field", "list"], keep="first", maintain_order=True)  # several parts have the same ones
     for role in OF_EVENTS:
-        own = encoder_of(encoder, role)
-        if not own.fields:
+        part = encoder_of(encoder, role)
+        if not part.fields:
             continue
-        size = {info.name: info.size for info in own.fields}
-        bags = [_bag(folders[0] / LISTS, lists, one.name, size[one.name]) for one in own.multivalued]
-        limits = {"categorical": [size[one.name] for one in own.categorical], "lists": list(map(len, bags))}
-        parts: dict[str, Any] = {}
+        size = {info.name: info.size for info in part.fields}
+        bags = [_bag(folders[0] / LISTS, lists, field.name, size[field.name]) for field in part.multivalued]
+        limits = {"categorical": [size[field.name] for field in part.categorical], "lists": list(map(len, bags))}
+        columns: dict[str, Any] = {}
         for kind in ("categorical", "numeric", "lists"):
-            found = arrays.get(f"{role}_{kind}")
             path = folders[0] / f"{role}_{kind}.npy"
-            if found is None:
-                found = np.zeros((events, 0), ARRAYS[path.stem])
-            _check(found, limits.get(kind), path)
-            parts[kind] = found
-        tables[role] = FeatureTable(**parts, bags=tuple(bags))
+            array = arrays.get(path.stem)
+            columns[kind] = np.zeros((events, 0), ARRAYS[path.stem]) if array is None else array
+            _check(columns[kind], limits.get(kind), path)
+        tables[role] = FeatureTable(**columns, bags=tuple(bags))
     return tables
 
 
 def _check(array: Flat, sizes: list[int] | None, path: Path) -> None:
-    """Raise `UserError` unless ids lie below these sizes, by column; numbers (without sizes) are finite or missing."""
+    """Raise `UserError` unless ids lie below the size of their column; numbers (`sizes` None) are
+    finite or missing."""
     if not array.shape[1]:
         return
     for block in stretches(array):
@@ -173,23 +179,16 @@ def _check(array: Flat, sizes: list[int] | None, path: Path) -> None:
             raise damaged_file(path, f"column {column} holds {block[row, column]}, allowed are {allowed}")
 
 
-def _read_lists(folders: Sequence[Path]) -> pl.DataFrame:
-    """The lists of all parts; one that several have is there once."""
-    frames = [read_columns(folder / LISTS, _LISTS) for folder in folders]
-    whole = pl.concat(frames) if len(frames) > 1 else frames[0]
-    return whole.unique(["field", "list"], keep="first", maintain_order=True)
-
-
 def _bag(path: Path, lists: pl.DataFrame, field: str, size: int) -> Jagged:
-    """The ids of each list of a field by its number. Raises `UserError` for numbers and ids that there are not."""
-    own = lists.filter(pl.col("field") == field)
-    lengths, ids, numbers = own["ids"].list.len().fill_null(0), own["ids"].explode(), own["list"].fill_null(0)
+    """The ids of each list of a field by its number. Raises `UserError` for numbers below 1 and
+    unknown ids."""
+    rows = lists.filter(pl.col("field") == field)
+    lengths, ids, numbers = rows["ids"].list.len().fill_null(0), rows["ids"].explode(), rows["list"].fill_null(0)
     empty = ids.null_count() or (lengths < 1).any() or (numbers < 1).any()
     if empty or not ids.is_between(0, size - 1).all():
         raise damaged_file(path, f"the lists of {field!r} hold numbers or ids that it has not")
     at = numbers.to_numpy()
-    starts = np.zeros(int(at.max(initial=0)) + 1, np.int64)
-    ends: Int64[np.ndarray, "lists"] = np.zeros_like(starts)
-    rows = Jagged.from_lengths(ids.to_numpy(), lengths.to_numpy().astype(np.int64))
-    starts[at], ends[at] = rows.starts, rows.ends
-    return Jagged(rows.values, starts, ends)
+    starts, ends = np.zeros((2, int(at.max(initial=0)) + 1), np.int64)  # numbers that no row has are empty lists
+    packed = Jagged.from_lengths(ids.to_numpy(), lengths.to_numpy().astype(np.int64))
+    starts[at], ends[at] = packed.starts, packed.ends
+    return Jagged(packed.values, starts, ends)

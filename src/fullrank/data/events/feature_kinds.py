@@ -1,7 +1,7 @@
-"""The kind of each feature whose column alone is named, and what no feature can be.
+"""Inference of the kind of each feature that is declared by the name of its column alone.
 
-Kinds are those of an inferred schema of impressions (`data/impressions/infer.py`), found in the first rows. Text of
-several words, which come back in other texts, is a bag of its words.
+Kinds are those of an inferred schema of impressions (`data/impressions/infer.py`), inferred from
+the first rows. Text of several words, which come back in other texts, is a bag of its words.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logger(__name__)
 WORDS = 0.5
 """Share of the texts of a column that have several words, below which they are no bags of words."""
 KINDS = {"categorical": "category", "numeric": "number", "bag": "list"}
-"""Kind of a field in words."""
+"""Kind of a field -> the word for it."""
 
 
 def with_kinds(features: Features, events: InputTable, columns: Columns, users: Any) -> Features:
-    """The features of these tables with the kind of each, which is logged where it was found.
+    """The features of these tables with the kind of each; kinds that are inferred are logged.
 
-    `users` is the table of users, or None. Raises `UserError` for a column that is not there, and for one of ids or of
-    times.
+    `users` is the table of users, or None. Raises `UserError` for a column that is not there, and
+    for one of ids or of times.
     """
     if not features.all:
         return features
@@ -42,25 +42,27 @@ def with_kinds(features: Features, events: InputTable, columns: Columns, users: 
     tables = {"event": events, "request": events}
     if users is not None:
         tables["user"] = InputTable(users, "users")
-    there = tables["user"].columns if "user" in tables else []
-    key = columns.user if columns.user in there else "user_id"
+    user_columns = tables["user"].columns if "user" in tables else []
+    key = columns.user if columns.user in user_columns else "user_id"
     for role in ROLES:
-        for one in getattr(features, role):
-            _require_no_role(one.name, role, columns if role != "user" else Columns(user=key, item="", time=None))
-            more = "; it is a column of the users: name it as a user feature" * (role != "user" and one.name in there)
-            tables[role].require(one.name, f"name the columns of {role} features as the table has them{more}")
-    found: dict[str, list[AnyField]] = {}
+        for name in [feature.name for feature in getattr(features, role)]:
+            _require_no_role(name, role, columns if role != "user" else Columns(user=key, item="", time=None))
+            hint = f"name the columns of {role} features as the table has them"
+            if role != "user" and name in user_columns:
+                hint += "; it is a column of the users: name it as a user feature"
+            tables[role].require(name, hint)
+    fields: dict[str, list[AnyField]] = {}
     for role in ROLES:
-        asked = [one.name for one in getattr(features, role) if isinstance(one, Inferred)]
-        kinds = _kinds(tables[role], asked) if asked else {}
-        found[role] = [kinds.get(one.name, one) for one in getattr(features, role)]
+        names = [feature.name for feature in getattr(features, role) if isinstance(feature, Inferred)]
+        kinds = _kinds(tables[role], names) if names else {}
+        fields[role] = [kinds.get(feature.name, feature) for feature in getattr(features, role)]
         if kinds:
-            told = ", ".join(f"{name} a {described(field)}" for name, field in kinds.items())
+            words = ", ".join(f"{name} a {described(field)}" for name, field in kinds.items())
             log.info(
-                f"{role} features by the types of their columns and the first {LOOK:,} rows: {told}; to decide "
+                f"{role} features by the types of their columns and the first {LOOK:,} rows: {words}; to decide "
                 f"otherwise say features.{role}=[{{kind: ..., name: ...}}, ...] by set= (--set)"
             )
-    return Features.parse(found)
+    return Features.parse(fields)
 
 
 def described(field: AnyField) -> str:
@@ -88,7 +90,7 @@ def _require_no_role(name: str, role: Role, columns: Columns) -> None:
 
 
 def _kinds(table: InputTable, names: list[str]) -> dict[str, AnyField]:
-    """The field that each of some columns is."""
+    """The field that each of these columns is, inferred from the first rows."""
     head = table.frame.select(*names).head(LOOK)
     frame = table.infer(table.attempt(lambda: to_polars(head)))
     return {name: _kind(frame[name]) for name in names}

@@ -1,11 +1,11 @@
-"""The features that `prepare` is told of, by when they are known, which decides what a model may read.
+"""Declared features of events, requests and users, by when they are known, which decides what a model may read.
 
 - `event`    with the event and not before it (rating, dwell, price paid): read of events before an answer alone.
 - `request`  with the request (device, place): read of past requests, and of the one that is answered.
 - `user`     of the user at any time (country, birth year).
 
-Fields are those of impressions (`data/impressions/schema.py`): categories, numbers, lists, fitted on what training
-events hold.
+Fields are those of impressions (`data/impressions/schema.py`): categories, numbers, lists, fitted
+on what training events hold.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Inferred(Spec):
-    """A feature whose kind `prepare` finds: by its column's type, and the first rows of text."""
+    """A feature whose kind `prepare` infers: from its column's type, and the first rows of text."""
 
     kind: Literal["auto"] = "auto"
     name: str = Field(min_length=1)
@@ -38,14 +38,15 @@ Feature = Annotated[
     Annotated[Categorical | Numeric | BagOf | Inferred, Field(discriminator="kind")],
     by_kind("kind of feature", Categorical, Numeric, BagOf, Inferred, text="name", usual="auto"),
 ]
-"""A feature: a spec, a mapping, or the bare name of a column, whose kind is found."""
+"""A feature: a spec, a mapping, or the bare name of a column, whose kind is inferred."""
 
 
 class Features(FieldSet):
     """Columns that are known of events, of requests and of users."""
 
     event: tuple[Feature, ...] = ()
-    """Columns of the events, known with each event: a model reads them of the events before its answer alone."""
+    """Columns of the events, known with each event: a model reads them of the events before its
+    answer alone."""
     request: tuple[Feature, ...] = ()
     """Columns of the events, known before each event, when it was asked for what became the event."""
     user: tuple[Feature, ...] = ()
@@ -53,18 +54,17 @@ class Features(FieldSet):
 
     @field_validator("event", "request", "user", mode="before")
     @classmethod
-    def _names(cls, given: Any) -> Any:
-        """Names of columns, with commas between them, as a list."""
-        names = given.split(",") if isinstance(given, str) else []
-        return tuple(name.strip() for name in names) if names else given
+    def _names(cls, names: Any) -> Any:
+        """Split a text of column names with commas between them."""
+        return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else names
 
     @model_validator(mode="after")
     def _apart(self) -> Features:
-        names = [one.name for one in self.all]
+        names = [feature.name for feature in self.all]
         check_once(
             names, "event, request and user features", "each has a role and a column of its own", code="repeated-field"
         )
-        if not any(isinstance(one, Inferred) for one in self.all):
+        if not any(isinstance(feature, Inferred) for feature in self.all):
             self.check_shared()
         return self
 
@@ -75,23 +75,24 @@ class Features(FieldSet):
 
     @property
     def declared(self) -> tuple[AnyField, ...]:
-        """Every feature, in order. Raises `UserError` where the kind of one is still to be found."""
-        for one in self.all:
-            if isinstance(one, Inferred):
+        """Every feature, in order. Raises `UserError` where the kind of one is still to be inferred."""
+        for feature in self.all:
+            if isinstance(feature, Inferred):
                 raise UserError(
-                    f"the feature {one.name!r} has no kind: name one (categorical, numeric, bag)", code="missing-kind"
+                    f"the feature {feature.name!r} has no kind: name one (categorical, numeric, bag)",
+                    code="missing-kind",
                 )
         fields: Any = self.all
         return fields
 
     @property
     def of_events(self) -> tuple[AnyField, ...]:
-        """Those that are columns of the table of events, in order."""
+        """The features that are columns of the table of events, in order."""
         fields: Any = (*self.event, *self.request)
         return fields
 
     def of(self, role: Role) -> Features:
-        """Those of one role."""
+        """The features of one role."""
         return Features.model_validate({role: getattr(self, role)})
 
 

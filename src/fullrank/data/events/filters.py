@@ -1,4 +1,5 @@
-"""How events become a store: the settings, and the filters that they name, pure functions from events to fewer."""
+"""Settings of a preparation (`Prepare`), and the filters that they name: pure functions from events
+to fewer events."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Duplicates = Literal["keep", "first", "last"]
 
 
 class Prepare(Spec):
-    """How events become a store. Filters run in the order of the fields."""
+    """Settings by which events become a store. Filters run in the order of the fields."""
 
     columns: Columns = Columns()
     """Names of the event table's columns."""
@@ -34,51 +35,50 @@ class Prepare(Spec):
     min_rating: Annotated[Value | None, needs("columns.rating")] = None
     """Keep events rated at least this (needs `columns.rating`); None keeps all."""
     duplicates: Duplicates = "keep"
-    """Which of several events of one user and item are kept: all (keep), the earliest, or the latest."""
+    """Events of one user and item that are kept: all (keep), the earliest (first), or the latest (last)."""
     k_core: CountFromZero | tuple[CountFromZero, CountFromZero] = 0
     """Minimum events per user and per item, to a fixed point; a pair sets them apart; 0 keeps all."""
     split: splits.Split = Field(default_factory=splits.LeaveOneOut)
     """Which events are targets: leave_one_out, global_time or rolling_time (no leak)."""
     features: Features = later(Features())
-    """What a model may read beside the items: columns of the events and of the table of users, by when they are known.
-    """
+    """Columns of the events and of the table of users that a model may read, by when they are known."""
 
     @field_validator("event_types", mode="before")
     @classmethod
-    def _names(cls, given: Any) -> Any:
-        given = [given] if isinstance(given, (str, int)) else given
-        return tuple(str(name) for name in given) if isinstance(given, (list, tuple)) else given
+    def _names(cls, types: Any) -> Any:
+        types = [types] if isinstance(types, (str, int)) else types
+        return tuple(map(str, types)) if isinstance(types, (list, tuple)) else types
 
     @field_validator("k_core", mode="before")
     @classmethod
-    def _counts(cls, given: Any) -> Any:
-        for number in given if isinstance(given, list | tuple) else [given]:
+    def _counts(cls, counts: Any) -> Any:
+        for number in counts if isinstance(counts, list | tuple) else [counts]:
             if type(number) is int:
                 check_whole("k_core", number, 0, MOST_COUNT)
-        return given
+        return counts
 
     @property
     def columns_read(self) -> Columns:
-        """`columns`, with that of ratings only where `min_rating` is set."""
+        """The columns that are read: that of ratings only where `min_rating` is set."""
         return self.columns if self.min_rating is not None else self.columns.model_copy(update={"rating": None})
 
     @property
     def per_user_and_item(self) -> tuple[int, int]:
-        """Fewest events of a user, fewest events of an item."""
+        """Fewest events of a user, and of an item (`k_core`)."""
         return (self.k_core, self.k_core) if isinstance(self.k_core, int) else self.k_core
 
 
 Say = Callable[[str, JsonObject], None]
-"""Whoever is told of a step, and of the counts after it."""
+"""A function that reports a step, and the counts after it."""
 Filter = tuple[str, JsonObject, Callable[[Events], Events]]
-"""Name, facts for the manifest, function."""
+"""A filter: its name, facts for the manifest, and function."""
 
 
 def filters(spec: Prepare, until: int | None) -> list[Filter]:
-    """The filters that look at an event, or at one user, in order. `until`: the first second that `rolling_time` leaves
-    out.
+    """The filters that look at an event, or at one user, in order.
 
-    It comes before the others: they would move the windows.
+    `until` is the first second that `rolling_time` leaves out. It comes first: the others would
+    move the windows.
     """
     chosen: list[Filter] = [("read", {}, lambda events: events)]
     if isinstance(spec.split, splits.RollingTime) and until is not None:
@@ -95,11 +95,12 @@ def filters(spec: Prepare, until: int | None) -> list[Filter]:
 
 
 def note_filter(steps: list[JsonObject], say: Say, name: str, facts: JsonObject, counts: dict[str, int]) -> None:
-    """Add a filter to the steps for the manifest, with what it left. Raises `UserError` where that is nothing."""
+    """Add a filter to the steps for the manifest, with the counts after it. Raises `UserError`
+    where no event is left."""
     steps.append({"filter": name, **facts, **counts})
     say(name, steps[-1])
     if not counts["events"]:
-        setting = ", ".join(f"{key}={value}" for key, value in facts.items() if key != "rounds")
+        setting = ", ".join(f"{key}={fact}" for key, fact in facts.items() if key != "rounds")
         raise UserError(
             f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it", code="no-events-left"
         )
@@ -135,8 +136,8 @@ def without_duplicates(events: Events, keep: Literal["first", "last"]) -> Events
 def k_core(events: Events, per_user: int, per_item: int) -> tuple[Events, int]:
     """The largest set of events where each user has at least `per_user` and each item at least `per_item`.
 
-    Users and items below are dropped in turn until none is: the result does not depend on the order. Returns the
-    events and the number of rounds that dropped some.
+    Users and items below are dropped in turn until none is: the result does not depend on the
+    order. Returns the events and the number of rounds that dropped some.
     """
     rounds, alive = 0, np.ones(len(events), bool)
     user, item = events.user, events.item

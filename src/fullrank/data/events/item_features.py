@@ -1,7 +1,8 @@
-"""What is known of the items as numbers: codes of a category, or of a list of them, and standardised columns.
+"""Columns of items as numbers: codes of a category, or of a list of categories, and standardised numeric columns.
 
-All are fitted on the items of the first id map, the first `base` rows: items added later keep the codes and the scale
-of a trained model, and a category that it never saw is coded as missing (in a list: left out).
+All are fitted on the items of the first id map, the first `base` rows: items added later keep the
+codes and the scale of a trained model, and a category that it never saw is coded as missing (in a
+list: left out).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.values import IdIndex, refuse, wrong_type
 
 LONGEST = 64
-"""Different values in the list of one item: every item holds as many codes as the longest list has."""
+"""Most different values in the list of an item: every item holds as many codes as the longest list has."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class CodedColumn:
     codes: np.ndarray
     """0 where the value is missing (or unknown), 1 .. cardinality - 1 in sorted order of the values."""
     values: pl.Series
-    """What codes 1, 2, ... stand for."""
+    """The values of codes 1, 2, ..."""
 
     @property
     def cardinality(self) -> int:
@@ -55,7 +56,7 @@ class CategoryLists(CodedColumn):
 
 @dataclass(frozen=True)
 class NumericFeatures:
-    """Some columns as one matrix."""
+    """Numeric columns as one matrix."""
 
     names: tuple[str, ...]
     values: Float32[np.ndarray, "V X"]
@@ -65,7 +66,7 @@ class NumericFeatures:
 
     @property
     def matrix(self) -> Float32[np.ndarray, "V X2"]:
-        """`values` and `missing` side by side: what a feature encoder reads."""
+        """`values` and `missing` side by side, as a feature encoder reads them."""
         return np.concatenate([self.values, self.missing], axis=1)
 
 
@@ -86,13 +87,15 @@ def coded(column: pl.Series, base: int, *, listed: bool = False) -> CategoricalF
 
 
 def coded_lists(column: pl.Series, base: int) -> CategoryLists:
-    """Codes of a column of lists. Raises `UserError` where their values are no categories, or too many for one item."""
-    whole = column.cast(pl.List(column.dtype.inner))  # type: ignore[attr-defined]  # of arrays, too
-    flat = pl.DataFrame({"item": np.arange(len(column)), "value": whole}).explode("value").drop_nulls()
+    """Codes of a column of lists. Raises `UserError` where their values are no categories, or too
+    many for one item."""
+    assert isinstance(column.dtype, pl.List | pl.Array)
+    lists = column.cast(pl.List(column.dtype.inner))
+    flat = pl.DataFrame({"item": np.arange(len(column)), "value": lists}).explode("value").drop_nulls()
     flat = flat.unique(maintain_order=True)
-    found = coded(flat["value"].alias(column.name), int((flat["item"] < base).sum()), listed=True)
-    kept = found.codes > 0
-    items, known = flat["item"].to_numpy()[kept], found.codes[kept]
+    feature = coded(flat["value"].alias(column.name), int((flat["item"] < base).sum()), listed=True)
+    known = feature.codes > 0
+    items = flat["item"].to_numpy()[known]
     lengths = np.bincount(items, minlength=len(column))
     longest = int(lengths.max(initial=0))
     if longest > LONGEST:
@@ -103,8 +106,10 @@ def coded_lists(column: pl.Series, base: int) -> CategoryLists:
         )
     codes = np.full((len(column), max(1, longest)), -1)
     codes[lengths == 0, 0] = 0
-    codes[items, np.arange(len(items)) - (np.cumsum(lengths) - lengths)[items]] = known
-    return CategoryLists(column.name, codes, found.values)
+    # rows of an item are neighbours: less the rows of the items before it, a row's number is its
+    # place in the list
+    codes[items, np.arange(len(items)) - (np.cumsum(lengths) - lengths)[items]] = feature.codes[known]
+    return CategoryLists(column.name, codes, feature.values)
 
 
 def standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:

@@ -1,8 +1,9 @@
 """Training batches: batch k is a pure function of (seed, k), so a resumed run reads what an unbroken one would.
 
-An epoch's rows come from the task. Their number of batches is the same in every epoch: rows are laid in order of
-length (ties in random order) or at random, cut where the running total crosses equal shares, and the batches shuffled.
-A global batch is split into shards, one for each process and micro-batch.
+An epoch's rows come from the task. Their number of batches is the same in every epoch: rows are
+laid in order of length (ties in random order) or at random, cut where the running total crosses
+equal shares, and the batches shuffled. A global batch is split into shards, one for each process
+and micro-batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch, BatchFeatures
 from fullrank.data.events.store import Store
-from fullrank.data.feature_batches import batch_features
 from fullrank.data.features import FeatureRows, HistoryFeatures
 
 MakeSegments = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -49,21 +49,22 @@ class Batches(ABC):
 
 @dataclass(frozen=True)
 class _Epoch:
-    """What one epoch reads, and in which batches."""
+    """The plan of an epoch: its rows, cut into batches."""
 
     rows: Jagged
-    """Its rows, as the task made them."""
+    """The R rows, as the task made them."""
     order: np.ndarray
-    """The rows one after another, as batches are cut from them."""
+    """[R] the rows one after another, as batches are cut from them."""
     edges: np.ndarray
-    """Where the batches begin and end in `order`."""
+    """[steps + 1] where the batches begin and end in `order`."""
     batch_order: np.ndarray
-    """Which of these batches comes at each step of the epoch."""
+    """[steps] which of these batches comes at each step of the epoch."""
 
 
 @dataclass(eq=False)
 class Loader(Batches):
-    """Batches of one store's training events. `tokens`: about `size` events a batch; `rows`: about `size` rows."""
+    """Batches of one store's training events. `tokens`: about `size` events a batch; `rows`: about
+    `size` rows."""
 
     store: Store
     segments: MakeSegments
@@ -85,14 +86,15 @@ class Loader(Batches):
 
     def __post_init__(self) -> None:
         store = self.store
-        self._times, self._keys = store.times if self.times else None, store.user_keys if self.users else None
+        self._times = store.times if self.times else None
+        self._keys = store.user_keys if self.users else None
         self._lengths = np.asarray(store.bounds[:, 0] - store.offsets[:-1])
-        if self.wanted is not None:  # what comes behind the last of them predicts nothing
+        if self.wanted is not None:  # events behind the last wanted one of a user predict nothing: cut them off
             at = np.flatnonzero(self.wanted.flat())
             users = self.wanted.row_of()[at]
             self._lengths = np.zeros_like(self._lengths)
-            self._lengths[users] = at - self.wanted.offsets[users] + 1  # the last of each user stays
-        self._kept: tuple[int, _Epoch] | None = None
+            self._lengths[users] = at - self.wanted.offsets[users] + 1  # of a user's several, the last is written last
+        self._planned: tuple[int, _Epoch] | None = None
         self._weights = store.row_weights
         owners, starts, ends = self.segments(self._lengths, self._draw(0))
         if len(ends) == 0:
@@ -100,7 +102,7 @@ class Loader(Batches):
                 "no user has enough training events for this task; at least two per user are needed",
                 code="too-few-events",
             )
-        sizes = ends - starts if self.by == "tokens" else np.ones(len(ends), dtype=np.int64)
+        sizes = self._sizes(ends - starts)
         self.total = int(sizes.sum() if self._weights is None else np.ceil((sizes * self._weights[owners]).sum()))
         self.steps_per_epoch = max(1, min(-(-self.total // self.size), len(ends)))
 
@@ -109,25 +111,29 @@ class Loader(Batches):
         plan = self._plan(epoch)
         at = plan.batch_order[index]
         rows = plan.order[plan.edges[at] : plan.edges[at + 1]]
-        whole = self._made(plan.rows.take(rows), k)
+        whole = self._batch_of(plan.rows.take(rows), k)
         if self.shards == 1:
             return whole
         counts = self.counts(whole) if self.counts is not None else None
         mine = rows[shard :: self.shards]
-        if len(mine) == 0:
-            return replace(self._made(plan.rows.take(rows[:1]), k), counts=counts, empty_shard=True)
-        return replace(self._made(plan.rows.take(mine), k), counts=counts)
+        empty = len(mine) == 0  # it takes part with a row that does not count
+        batch = self._batch_of(plan.rows.take(rows[:1] if empty else mine), k)
+        return replace(batch, counts=counts, empty_shard=empty)
 
     def _plan(self, epoch: int) -> _Epoch:
-        if self._kept is None or self._kept[0] != epoch:
-            self._kept = epoch, self._make_plan(epoch)
-        return self._kept[1]
+        if self._planned is None or self._planned[0] != epoch:
+            self._planned = epoch, self._make_plan(epoch)
+        return self._planned[1]
 
     def _features(self, rows: Jagged, users: np.ndarray, roles: Collection[str]) -> BatchFeatures:
         store = self.store
         people = store.user_features if "user" in roles else None
-        of_users = None if people is None else FeatureRows(people, users)
-        return batch_features(HistoryFeatures(store.event_features, store.request_features, of_users), rows, roles)
+        user_rows = None if people is None else FeatureRows(people, users)
+        return BatchFeatures.of(HistoryFeatures(store.event_features, store.request_features, user_rows), rows, roles)
+
+    def _sizes(self, lengths: np.ndarray) -> np.ndarray:
+        """The sizes of rows of these lengths, in the unit of batches."""
+        return lengths if self.by == "tokens" else np.ones_like(lengths)
 
     def _draw(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, epoch])
@@ -137,27 +143,31 @@ class Loader(Batches):
         users, starts, ends = self.segments(self._lengths, draw)
         if self._weights is not None:
             counts = _counts(self._weights[users], draw)
-            users, starts, ends = (np.repeat(one, counts) for one in (users, starts, ends))
+            users, starts, ends = (np.repeat(column, counts) for column in (users, starts, ends))
         first = np.asarray(self.store.offsets)[users]
         lengths = ends - starts
         tie = draw.random(len(users))
         order = np.lexsort((tie, lengths)) if self.by == "tokens" else np.argsort(tie)
-        size = lengths[order] if self.by == "tokens" else np.ones(len(order), dtype=np.int64)
+        # A row belongs to the batch in whose equal share of the total it begins: batch =
+        # floor(before * steps / total). `batch` rises, so its edges are where each number would be
+        # inserted.
+        size = self._sizes(lengths[order])
         before = np.cumsum(size) - size
         batch = before * self.steps_per_epoch // max(1, int(size.sum()))
         edges = np.searchsorted(batch, np.arange(self.steps_per_epoch + 1))
         full = np.flatnonzero(np.diff(edges))
-        # a share without rows (a long row crossed two edges) repeats another batch, so that the count stays fixed
+        # a share without rows (a long row crossed two edges) repeats another batch, so that the
+        # count stays fixed
         batch_order = draw.permutation(np.resize(full, self.steps_per_epoch))
         return _Epoch(Jagged(self.store.items, first + starts, first + ends), order, edges, batch_order)
 
-    def _made(self, rows: Jagged, k: int) -> Batch:
+    def _batch_of(self, rows: Jagged, k: int) -> Batch:
         items, times = (rows.padded(), None) if self._times is None else rows.padded_with(self._times)
         users = np.searchsorted(self.store.offsets, rows.starts, side="right") - 1
         return Batch(
             torch.from_numpy(items.astype(np.int64)),
             torch.from_numpy(rows.lengths),
-            rows=torch.from_numpy(rows.ends),  # where a row ends in the store: unique to each prefix of each user
+            rows=torch.from_numpy(rows.ends),  # a row's end in the store names it: each prefix of a user has its own
             users=torch.from_numpy(users),
             user_keys=None if self._keys is None else torch.from_numpy(self._keys[users]),
             times=None if times is None else torch.from_numpy(times),
@@ -169,7 +179,8 @@ class Loader(Batches):
 
 
 def _counts(weights: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """How often each row stands in an epoch: its weight, a part of a time by chance; one row at least in all."""
+    """How often each row stands in an epoch: its weight, the fraction of it by chance; one row at
+    least in all."""
     counts: np.ndarray = (np.floor(weights) + (draw.random(len(weights)) < weights % 1)).astype(np.int64)
     if not counts.any():
         counts[draw.integers(len(counts))] = 1

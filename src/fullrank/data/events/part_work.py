@@ -1,7 +1,7 @@
-"""What is done with one part of a store that is being prepared: filter, count, keep the k-core, split and write.
+"""Tasks on one part of a store in preparation: filter, count, drop events outside the k-core, split and write.
 
-Each task knows a folder that all processes see and the number of a part, and nothing of the other parts; what they
-know together are sums (`Runner.total`). So tasks may run anywhere, in any order.
+Each task knows a folder that all processes see and the number of a part, and nothing of the other
+parts; what they know together are sums (`Runner.total`). So tasks may run anywhere, in any order.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from fullrank.parallel import Runner
 
 ITEM_IDS, SPILL = "item_ids.parquet", "spill"
 KNOWN_USERS, FITTED = "known_users.parquet", "features.json"
-"""What the table of users knows of each, and the fitted features, for the tasks."""
+"""Files for the tasks: the table of users, and the fitted features."""
 Moments = Int64[np.ndarray, "m"]
-"""Seconds that rise, or a count for each of them."""
+"""Rising seconds, or a count for each of them."""
 NO_USER = 2**62
 BINS = 1 << 20
-"""Stretches of time in which events are counted where a share of them is asked for that is rounded to four digits."""
+"""Stretches of time in which events are counted, for a share of them that is rounded to four digits."""
 WAYS = 1024
-"""Moments that a search asks for at once."""
+"""Moments that a search looks at in one pass over the parts."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """The events of some parts: no user is in two of them."""
+    """Counts of the events of one or more parts, which add up: no user is in two parts."""
 
     users: int
-    """Distinct ones."""
+    """Distinct users."""
     fewest: int
     """Events of the user who has the fewest; `NO_USER` without users."""
     items: Int64[np.ndarray, "V"]
-    """Events of each."""
+    """Events of each item."""
 
     @classmethod
     def of(cls, events: Events) -> Counted:
@@ -76,18 +76,18 @@ class Counted:
 
 @dataclass(frozen=True)
 class Segments:
-    """Events of training, validation and test: of each item, and in each bin of time."""
+    """Counts of the events of training, validation and test: of each item, and in each bin of time."""
 
     items: Int64[np.ndarray, "3 V"]
     bins: Int64[np.ndarray, "3 bins"] | None
 
     @classmethod
     def of(cls, store: Store, span: Sequence[int] | None) -> Segments:
-        """Those of a part; `span`: the first and the last second of all."""
+        """The counts of a part. `span` is the first and the last second of all parts; None without times."""
         segment = splits.event_parts(store.offsets, store.bounds)
 
-        def counted(place: np.ndarray, size: int) -> Int64[np.ndarray, "3 size"]:
-            return np.bincount(segment * np.int64(size) + place, minlength=3 * size).reshape(3, size)
+        def counted(column: np.ndarray, size: int) -> Int64[np.ndarray, "3 size"]:
+            return np.bincount(segment * np.int64(size) + column, minlength=3 * size).reshape(3, size)
 
         items = counted(np.asarray(store.items), store.num_items)
         if span is None or store.times is None:
@@ -101,7 +101,8 @@ class Segments:
         return Segments(self.items + other.items, bins)
 
     def later_share(self) -> float | None:
-        """The share of all training events that are later than a test event, averaged over test events (by bins)."""
+        """The share of all training events that are later than a test event, averaged over test
+        events (by bins)."""
         if self.bins is None or not self.bins[2].any():
             return None
         until = np.cumsum(self.bins[0])  # training events up to the bin of a test event
@@ -110,15 +111,16 @@ class Segments:
 
 @dataclass(frozen=True)
 class PartWork:
-    """The tasks."""
+    """The tasks of a preparation in parts; a part is a number."""
 
     work: Path
-    """Where the parts go."""
+    """The folder of the parts."""
     scratch: Path
-    """What the tasks leave for one another."""
+    """The folder of the files that tasks leave for one another."""
     spec: Prepare
     state: dict[str, Any]
-    """What the reading found: `columns` with their dtypes, `text_users`, `types`, `span` of the times."""
+    """Facts from reading the table: `columns` with their dtypes, `text_users`, `types`, `span` of
+    the times."""
     until: int | None = None
     """The first second that is left out (`rolling_time`)."""
 
@@ -132,14 +134,14 @@ class PartWork:
 
     @cached_property
     def encoder(self) -> FeatureEncoder | None:
-        """The features as they were fitted on all."""
+        """The features, fitted on all parts."""
         if not self.spec.features.all:
             return None
         return feature_files.read_encoder(self.work / manifests.NAME, read_json(self.scratch / FITTED))
 
     @cached_property
     def known_users(self) -> tuple[IdIndex, pl.DataFrame] | None:
-        """Where each user of all parts stands in the rows of what is known of them; None without a table of users."""
+        """The table of users of all parts, and an index of its rows by id; None without a table."""
         path = self.scratch / KNOWN_USERS
         if not path.is_file():
             return None
@@ -147,13 +149,14 @@ class PartWork:
         return IdIndex(table["user_id"]), table.drop("user_id")
 
     def filter(self, number: int) -> np.ndarray:
-        """Filter the events of a part; what is left goes to its folder. What was `Counted` behind each filter."""
+        """Filter the events of a part and save what is left; returns an array of the `Counted`
+        after each filter."""
         events, counted = self._read(number), []
         for _, _, keep in filters(self.spec, self.until):
             events = keep(events)
             counted.append(Counted.of(events))
         save_events(self._folder(number), replace(events, rating=None))
-        return np.array(counted, object)  # those of two parts add up one by one
+        return np.array(counted, object)  # arrays of two parts add up element by element
 
     def core(self, number: int, enough: Bool[np.ndarray, "V"], per_user: int) -> Counted:
         """Drop events of items that have not enough, and of users with fewer than `per_user`."""
@@ -166,61 +169,69 @@ class PartWork:
         return Counted.of(left)
 
     def times_before(self, number: int, moments: Moments) -> Moments:
-        """How many of the events that are left of a part lie before each of some moments, which rise."""
+        """The number of events of a part before each of the rising moments."""
         times = self._left(number).time
         assert times is not None
         behind = np.bincount(np.searchsorted(moments, times, side="right"), minlength=len(moments) + 1)
         return np.cumsum(behind)[:-1]
 
     def user_ids(self, number: int) -> pl.Series:
-        """The users of a part who have events left."""
+        """The ids of the users of a part who have events left."""
         events = self._left(number)
         return compacted(events.user, events.user_ids)[1]
 
     def fit(self, number: int, split: Any) -> FieldFit[Features]:
-        """The statistics of the features of a part."""
+        """The statistics of a part for fitting the features."""
         events, users = self._of_users(number)
         offsets = offsets_of(np.bincount(events.user, minlength=len(users.ids)))
         return write.fit_features(self.spec.features, events, users, offsets, split.bounds(offsets, events.time)[0])
 
     def write(self, number: int, there: Bool[np.ndarray, "V"], split: Any) -> Segments:
-        """Write a part with the items that are `there`, and count its segments."""
+        """Write a part as a store of the items that are `there`, and count its segments."""
         out = self.work / parts.part_folder(number)
-        ids, codes = self.item_ids.filter(there), (np.cumsum(there) - 1).astype(np.int32)
-        if not (out / manifests.NAME).is_file():  # else of an earlier preparation that was killed
+        if not (out / manifests.NAME).is_file():  # an earlier preparation, which was killed, may have written it
             events, users = self._of_users(number)
-            events, items = (
+            ids, codes = self.item_ids.filter(there), (np.cumsum(there) - 1).astype(np.int32)
+            write.write_store(
+                out,
                 replace(events, item=codes[events.item], item_ids=ids),
                 JoinedTable(ids, pl.DataFrame(), None),
-            )
-            spec, told, keys = self.spec.dump(), {"part": number}, user_keys(users.ids)
-            write.write_store(
-                out, events, items, users, spec, split, told, keys=keys, features=self.spec.features,
+                users,
+                self.spec,
+                split,
+                {"part": number},
+                keys=user_keys(users.ids),
                 encoder=self.encoder,
-            )  # fmt: skip
+            )
         return Segments.of(Store.open(out, verify=False), self.state["span"])
 
     def _read(self, number: int) -> Events:
-        """The events of a part as they were read: users in order of key and id, the events of each in order of time."""
+        """The events of a part as they were read: users in order of key and id, the events of each
+        in order of time."""
         spill, state = Spill(self.scratch / SPILL, 1), self.state
         users, columns = spill.read(number, state["columns"], text=state["text_users"])
         user, user_ids = values.dense(users)
         order = np.argsort(user_keys(user_ids), kind="stable")
-        rank = np.empty(len(order), np.int32)
+        rank = np.empty(len(order), np.int32)  # the inverse of `order`: the new code of each user
         rank[order] = np.arange(len(order), dtype=np.int32)
         key = columns.pop("key", columns.get("time"))  # a key that is the time itself was not written
+        features = self.features.columns(columns)
+        arrays: dict[str, Any] = {"user": rank[user], **columns}
         events = Events(
-            rank[user], columns["item"], user_ids[order].alias("user_id"), self.item_ids, columns.get("time"),
-            columns.get("rating"), columns.get("weight"), columns.get("type"), tuple(state["types"]),
-            self.features.columns(columns),
-        )  # fmt: skip
+            **arrays,
+            user_ids=user_ids[order].alias("user_id"),
+            item_ids=self.item_ids,
+            type_names=tuple(state["types"]),
+            features=features,
+        )
         return events.take(stable_order(events.user) if key is None else stable_order(events.user, key))
 
     def _left(self, number: int) -> Events:
         return load_events(self._folder(number), self.item_ids, tuple(self.state["types"]), self.features)
 
     def _of_users(self, number: int) -> tuple[Events, JoinedTable]:
-        """The events that are left of a part by the users who have any, and what is known of these."""
+        """The events that are left of a part, and its users who have any with their rows of the
+        table of users."""
         events, known = self._left(number), self.known_users
         user, user_ids = compacted(events.user, events.user_ids)
         frame = pl.DataFrame() if known is None else known[1][known[0].find(user_ids)]
@@ -230,25 +241,30 @@ class PartWork:
         return self.scratch / SPILL / f"{number:05}-filtered"
 
 
-def moments_at(places: Sequence[int], low: int, high: int, before: Callable[[Moments], Moments]) -> list[int]:
-    """The moments, of `low` .. `high`, at some places in the order of time: each is the last one that at most so many
-    events precede. `before` counts the events before each of some rising moments.
+def moments_at(ranks: Sequence[int], low: int, high: int, before: Callable[[Moments], Moments]) -> list[int]:
+    """The moment of `low` .. `high` at each rank in the order of time: the last one that at most
+    `rank` events precede.
+
+    `before` counts the events before each of rising moments. All ranks are searched at once, by
+    splitting the interval that is left of each into `WAYS` ways for one call of it.
     """
-    lows, highs = [low] * len(places), [high] * len(places)
-    while any(a < b for a, b in zip(lows, highs, strict=True)):
-        asked = sorted({a + 1 + (b - a - 1) * way // (WAYS - 1)
-                        for a, b in zip(lows, highs, strict=True) if a < b for way in range(WAYS)})  # fmt: skip
-        counts = before(np.array(asked, np.int64))
-        for at, place in enumerate(places):
-            reached = int(np.searchsorted(counts, place, side="right"))  # of the moments that at most `place` precede
-            lows[at] = max(lows[at], asked[reached - 1]) if reached else lows[at]
-            highs[at] = min(highs[at], asked[reached] - 1) if reached < len(asked) else highs[at]
+    lows, highs = [low] * len(ranks), [high] * len(ranks)
+    while wide := [(a, b) for a, b in zip(lows, highs, strict=True) if a < b]:
+        tried = sorted({a + 1 + (b - a - 1) * way // (WAYS - 1) for a, b in wide for way in range(WAYS)})
+        counts = before(np.array(tried, np.int64))
+        for at, rank in enumerate(ranks):
+            reached = int(np.searchsorted(counts, rank, side="right"))  # moments tried that at most `rank` precede
+            if reached:
+                lows[at] = max(lows[at], tried[reached - 1])
+            if reached < len(tried):
+                highs[at] = min(highs[at], tried[reached] - 1)
     return lows
 
 
 @dataclass(frozen=True)
 class PartTimes:
-    """The times of all events that are left, by counting in every part (`splits.EventTimes`)."""
+    """Order statistics of the times of all events that are left, counted in every part
+    (`splits.EventTimes`)."""
 
     tasks: PartWork
     numbers: range
@@ -258,9 +274,9 @@ class PartTimes:
     def before(self, moment: int) -> int:
         return int(self._before(np.array([moment]))[0])
 
-    def kth(self, place: int) -> int:
+    def kth(self, k: int) -> int:
         low, high = self.tasks.state["span"]
-        return moments_at([place], low, high, self._before)[0]
+        return moments_at([k], low, high, self._before)[0]
 
     def _before(self, moments: Moments) -> Moments:
         return self.runner.total(partial(self.tasks.times_before, moments=moments), self.numbers)

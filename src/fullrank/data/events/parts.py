@@ -1,11 +1,12 @@
 """Stores in parts: users by the hash of their id, each part a whole store, one manifest and one fingerprint for all.
 
-A user's key is a number made of the id alone (`data/histories.py`); its highest bits are one of `BUCKETS` buckets, and
-a part holds some buckets in a row. Users stand in order of key, then id. So the parts behind each other are the same
-users in the same order whatever their number, and whoever reads places sees one store: batch k, evaluation, shares of
-users. The fingerprint is made of a hash for each bucket, which whoever writes a part makes alone.
+A user's key is a number made of the id alone (`data/histories.py`); its highest bits are one of
+`BUCKETS` buckets, and a part holds neighbouring buckets. Users stand in order of key, then id. So
+the parts behind each other are the same users in the same order whatever their number, and batches,
+evaluation and shares of users see one store. The fingerprint is made of a hash for each bucket,
+which the writer of a part computes alone.
 
-    manifest.json, items.parquet      of all; the table of items has what is known of them
+    manifest.json, items.parquet      of all parts; the table of items with the user's columns
     part-00000/ ...                   a store of its own each: all items by their ids, its users, their events
 """
 
@@ -25,6 +26,7 @@ from pydantic import BaseModel, Field
 from fullrank.core.files import JsonObject, foreign_files, require_replaceable
 from fullrank.core.jagged import offsets_of
 from fullrank.data import manifest as manifests
+from fullrank.data.events.splits import Bounds, Offsets
 from fullrank.data.values import hash_ids, joined
 
 BUCKETS = 4096
@@ -40,7 +42,7 @@ def user_buckets(keys: Int64[np.ndarray, "U"]) -> Int64[np.ndarray, "U"]:
 
 
 def part_of(buckets: Int64[np.ndarray, "n"], parts: int) -> Int64[np.ndarray, "n"]:
-    """The part that a bucket belongs to, of so many parts: 0 .. parts - 1, rising with the bucket."""
+    """The part of each bucket, where there are `parts` of them: 0 .. parts - 1, rising with the bucket."""
     return np.asarray(buckets * parts // BUCKETS)
 
 
@@ -51,10 +53,10 @@ def part_folder(number: int) -> str:
 def require_replaceable_store(
     out: Path, forms: Sequence[manifests.FolderFormat], is_file: Callable[[str], bool], *, overwrite: bool
 ) -> None:
-    """Raise `UserError` unless a store of one of these forms may be written at `out`: nothing there, an empty folder,
-    or, with `overwrite`, such a store. `is_file`: whether a name is that of a file of it, or of its parts.
+    """Raise `UserError` unless a store of one of these forms may be written at `out`.
 
-    Inside another store none may.
+    It may where there is nothing or an empty folder, or, with `overwrite`, such a store, but not
+    inside another store. `is_file` says whether a name is that of a file of a store or of a part.
     """
     manifests.require_outside_stores(out)
     names = [form.name for form in forms]
@@ -72,10 +74,11 @@ def bucket_hashes(
     keys: Int64[np.ndarray, "U"],
     user_ids: pl.Series,
     items: Int32[np.ndarray, "E"],
-    offsets: Int64[np.ndarray, "U1"],
-    bounds: Int64[np.ndarray, "U 2"],
+    offsets: Offsets,
+    bounds: Bounds,
 ) -> dict[int, str]:
-    """SHA-256 of who did what, for each bucket that has users: ids, events by user, training and validation events.
+    """SHA-256 of the histories of each bucket that has users: ids, numbers of events, of training
+    and of validation, items.
 
     Users stand in order of key and id. Item ids are those of the whole catalogue.
     """
@@ -85,16 +88,16 @@ def bucket_hashes(
     ends = offsets_of(sizes).tolist()
     numbers = np.column_stack([np.diff(offsets), bounds - starts[:, None]]).astype("<i8")
     items = np.ascontiguousarray(items, dtype="<i4")
-    found = {}
-    edges = np.searchsorted(buckets, np.arange(BUCKETS + 1))
+    hashes = {}
+    edges = np.searchsorted(buckets, np.arange(BUCKETS + 1))  # keys rise, and so do buckets
     for bucket in np.flatnonzero(np.diff(edges)).tolist():
         low, high = int(edges[bucket]), int(edges[bucket + 1])
         state = hashlib.sha256(sizes[low:high].data)
         state.update(letters[ends[low] : ends[high]])
         state.update(numbers[low:high].data)
         state.update(items[offsets[low] : offsets[high]].data)
-        found[bucket] = state.hexdigest()
-    return found
+        hashes[bucket] = state.hexdigest()
+    return hashes
 
 
 def whole_fingerprint(user_type: Any, item_ids: pl.Series, hashes: Mapping[int, str]) -> str:
@@ -127,7 +130,8 @@ _Parts = Annotated[list[_Part], Field(min_length=1, max_length=MOST_PARTS)]
 
 
 def part_folders(folder: Path, manifest: JsonObject) -> list[Path]:
-    """The folders of the parts, in order. Raises `UserError` where the manifest does not name them as they are."""
+    """The folders of the parts, in order. Raises `UserError` where the manifest does not name them
+    as they are."""
     manifests.require_keys(folder, manifest, {"parts": _Parts})
     names = [part["folder"] for part in manifest["parts"]]
     if names != [part_folder(number) for number in range(len(names))]:
@@ -136,34 +140,35 @@ def part_folders(folder: Path, manifest: JsonObject) -> list[Path]:
 
 
 def written_parts(folder: Path, count: int, hashed: str) -> tuple[list[JsonObject], dict[int, str]]:
-    """The manifests of so many parts in a folder, in order, and the hashes that they hold under the key `hashed`."""
-    own = [manifests.load_manifest(folder / part_folder(number)) for number in range(count)]
-    return own, {int(place): digest for part in own for place, digest in part[hashed].items()}
+    """The manifests of `count` parts in a folder, in order, and the hashes that they hold under the
+    key `hashed`."""
+    manifest_of = [manifests.load_manifest(folder / part_folder(number)) for number in range(count)]
+    return manifest_of, {int(bucket): digest for part in manifest_of for bucket, digest in part[hashed].items()}
 
 
-def described(found: Iterable[JsonObject]) -> list[JsonObject]:
-    """The parts with these manifests, in order, as the manifest of all names them."""
+def described(written: Iterable[JsonObject]) -> list[JsonObject]:
+    """The entry of a whole store's manifest for its parts, from their manifests in order."""
     return [
         {"folder": part_folder(number), "content": part["content"], "counts": part["counts"]}
-        for number, part in enumerate(found)
+        for number, part in enumerate(written)
     ]
 
 
 def opened_parts(
     folder: Path, manifest: JsonObject, read: Callable[[Path], tuple[JsonObject, T]]
 ) -> dict[Path, tuple[JsonObject, T]]:
-    """What `read` gives of each part, its manifest first, by folder, in order.
+    """Folder -> manifest and content of each part, as `read` returns them, in order.
 
-    Raises `UserError` for a part that is in parts itself, as in a loop of links, and for one that is not the part which
-    the manifest of all was written for.
+    Raises `UserError` for a part that is in parts itself, as in a loop of links, and for one that
+    is not the part which the manifest of all was written for.
     """
-    found = {}
-    for place, told in zip(part_folders(folder, manifest), manifest["parts"], strict=True):
-        if is_parts({"format": manifests.format_of(place)}):
-            raise manifests.damaged_file(place, "it is a part of a store and in parts itself")
-        found[place] = read(place)
-        own, _ = found[place]
-        if told["content"] != own["content"] or told["counts"] != own["counts"]:
+    opened = {}
+    for path, entry in zip(part_folders(folder, manifest), manifest["parts"], strict=True):
+        if is_parts({"format": manifests.format_of(path)}):
+            raise manifests.damaged_file(path, "it is a part of a store and in parts itself")
+        opened[path] = read(path)
+        part, _ = opened[path]
+        if entry["content"] != part["content"] or entry["counts"] != part["counts"]:
             reason = f"it is not the part that {manifests.NAME} of {str(folder)!r} was written for"
-            raise manifests.damaged_file(place, reason)
-    return found
+            raise manifests.damaged_file(path, reason)
+    return opened

@@ -1,8 +1,9 @@
-"""Which events are trained on and which are predicted: bounds inside each user's chronological history.
+"""Split rules: which events are trained on and which are predicted, as bounds inside each user's history.
 
-Each rule returns bounds [U, 2], places in the flat events: a user's training events end at bounds[u, 0], validation
-targets at bounds[u, 1], test targets at the end of the history. Histories are sorted by time: every rule is monotone.
-`rolling_time` has none of its own: it is `global_time` on a table that was cut off at a moment.
+Each rule returns bounds [U, 2], positions in the flat events: a user's training events end at
+bounds[u, 0], validation targets at bounds[u, 1], test targets at the end of the history. Histories
+are sorted by time: every rule is monotone. `rolling_time` has none of its own: it is `global_time`
+on a table that was cut off at a moment.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fullrank.data.histories import MANY_REPEATS, EvalSet, Histories
 from fullrank.data.values import iso_seconds, with_date
 
 Offsets = Int64[np.ndarray, "U1"]
-"""Where each user's events begin among all, and where the last end."""
+"""Where each user's events begin, and where the last end."""
 Bounds = Int64[np.ndarray, "U 2"]
 """Where each user's training events end, and the validation targets."""
 Times = Int64[np.ndarray, "E"]
@@ -60,7 +61,8 @@ Moment = Annotated[float, Field(gt=0, lt=1)]
 class GlobalTime(Spec):
     """Two moments for all users: events before the first are trained on, those from the second on are tested.
 
-    A moment is a share of all events (0 < x < 1), seconds since 1970 (a whole number), or an ISO 8601 date.
+    A moment is a share of all events (0 < x < 1), seconds since 1970 (a whole number), or an ISO
+    8601 date.
     """
 
     kind: Literal["global_time"] = "global_time"
@@ -71,15 +73,15 @@ class GlobalTime(Spec):
 
     @field_validator("validation_from", "test_from", mode="before")
     @classmethod
-    def _moment(cls, given: Any) -> Any:
-        if isinstance(given, (datetime.date, datetime.datetime)):
-            return given.isoformat()
-        if isinstance(given, bool) or (isinstance(given, float) and not 0 < given < 1):
+    def _moment(cls, moment: Any) -> Any:
+        if isinstance(moment, (datetime.date, datetime.datetime)):
+            return moment.isoformat()
+        if isinstance(moment, bool) or (isinstance(moment, float) and not 0 < moment < 1):
             raise UserError(
-                f"{given!r} is neither a share between 0 and 1, nor whole seconds, nor an ISO 8601 date",
+                f"{moment!r} is neither a share between 0 and 1, nor whole seconds, nor an ISO 8601 date",
                 code="not-a-moment",
             )
-        return given
+        return moment
 
     def at(self, times: Times | EventTimes | None) -> GlobalMoments:
         """The two moments in seconds. Raises `UserError` without times or where a part would be empty."""
@@ -102,7 +104,7 @@ class GlobalTime(Spec):
 
 @runtime_checkable
 class EventTimes(Protocol):
-    """What a split in time asks of the times of all events, in seconds."""
+    """Order statistics of the times of all events, in seconds, for splits in time."""
 
     @property
     def count(self) -> int: ...
@@ -110,14 +112,14 @@ class EventTimes(Protocol):
         """How many events lie before a moment."""
         ...
 
-    def kth(self, place: int) -> int:
-        """The time of the event that so many others precede."""
+    def kth(self, k: int) -> int:
+        """The time of the event that k others precede."""
         ...
 
 
 @dataclass(frozen=True)
 class ArrayTimes:
-    """Those in an array."""
+    """Order statistics of an array of times."""
 
     times: Times
 
@@ -128,13 +130,13 @@ class ArrayTimes:
     def before(self, moment: int) -> int:
         return int((self.times < moment).sum())
 
-    def kth(self, place: int) -> int:
-        return int(np.partition(self.times, place)[place])
+    def kth(self, k: int) -> int:
+        return int(np.partition(self.times, k)[k])
 
 
 @dataclass(frozen=True)
 class GlobalMoments:
-    """`global_time` in seconds: some users may well have no training event, or no other."""
+    """The rule of `global_time`, in seconds: a user may have no training event, or nothing but these."""
 
     first: int
     second: int
@@ -143,16 +145,18 @@ class GlobalMoments:
     def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, JsonObject]:
         """Bounds, and facts for the manifest."""
         assert times is not None
-        bounds = np.stack([offsets[:-1] + _before(offsets, times, one) for one in (self.first, self.second)], axis=1)
+        moments = (self.first, self.second)
+        bounds = np.stack([offsets[:-1] + _before(offsets, times, moment) for moment in moments], axis=1)
         return bounds, {"validation_from_seconds": self.first, "test_from_seconds": self.second, "leak": None}
 
 
 class RollingTime(Spec):
-    """`global_time` on windows of equal length that end with the newest event: one fold of a rolling evaluation.
+    """`global_time` on windows of equal length that end with the newest event: one fold of a
+    rolling evaluation.
 
-    The test window of fold 0 is the last one, that of fold 1 the one before it, and so on. Validation is the window
-    before the test's, training is all that came before; events behind the test window are left out, as if the table
-    had been made on that day.
+    The test window of fold 0 is the last one, that of fold 1 the one before it, and so on.
+    Validation is the window before the test's, training is all that came before; events behind the
+    test window are left out, as if the table had been made on that day.
     """
 
     kind: Literal["rolling_time"] = "rolling_time"
@@ -162,7 +166,8 @@ class RollingTime(Spec):
     """Windows between the end of the test's and the newest event."""
 
     def at(self, times: Times | None) -> tuple[GlobalTime, int]:
-        """The split of this fold, and the first second that lies behind it. Raises `UserError` without times."""
+        """The split of this fold, and the first second that lies behind it. Raises `UserError`
+        without times."""
         if times is None:
             raise needs_times(self.kind, "columns.time", "leave_one_out")
         window = max(round(self.days * 86_400), 1)
@@ -188,8 +193,8 @@ def check_moments(split: Any, first: int, second: int) -> None:
 
 
 def needs_times(kind: str, setting: str, other: str) -> UserError:
-    """The error for a split in time of a table without times; `setting` names their column, `other` a split that needs
-    none."""
+    """The error for a split in time without times. `setting` names their column, `other` is a split
+    that needs none."""
     return UserError(
         f"the {kind} split needs times: name their column with {setting}, or use {other}", code="split-needs-times"
     )
@@ -200,25 +205,22 @@ Split = Annotated[
     by_kind("split", LeaveOneOut, GlobalTime, RollingTime),
 ]
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
-
-
 Rule = LeaveOneOut | GlobalMoments
 """A rule that gives bounds."""
 
 
 def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items: int) -> JsonObject:
-    """Counts of a split for the manifest: events and users by part, and what a trained model cannot know there."""
-    starts, ends = offsets[:-1], offsets[1:]
+    """Counts of a split for the manifest: events and users by part, and targets that a trained
+    model cannot know."""
+    starts, ends, (middle, late) = offsets[:-1], offsets[1:], bounds.T
     part = event_parts(offsets, bounds)
     seen = np.bincount(items[part == 0], minlength=num_items) > 0
-    result: JsonObject = {"train": {"events": int((part == 0).sum()), "users": int((bounds[:, 0] > starts).sum())}}
-    result["users_train_only"] = int(((bounds[:, 0] == ends) & (ends > starts)).sum())
-    for number, (name, low, high) in enumerate(
-        [("validation", bounds[:, 0], bounds[:, 1]), ("test", bounds[:, 1], ends)], start=1
-    ):
+    counts: JsonObject = {"train": {"events": int((part == 0).sum()), "users": int((middle > starts).sum())}}
+    counts["users_train_only"] = int(((middle == ends) & (ends > starts)).sum())
+    for number, name, low, high in ((1, "validation", middle, late), (2, "test", late, ends)):
         targets = items[part == number]
         users = EvalSet(Histories(Jagged(items, starts, low)), Jagged(items, low, high))
-        result[name] = {
+        counts[name] = {
             "events": len(targets),
             "users": int((high > low).sum()),
             "users_without_history": int(((high > low) & (low == starts)).sum()),
@@ -226,17 +228,17 @@ def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items:
             "targets": len(users.truth.flat()),
             "repeated_targets": users.repeated_targets(),
         }
-    return result
+    return counts
 
 
 def rule_of(split: JsonObject) -> JsonObject:
-    """What a manifest says of a split, without what was counted of its events."""
+    """The entry of a manifest for a split, without the counts of its events."""
     counted = ("train", "validation", "test", "users_train_only", "train_share_after_test")
     return {key: fact for key, fact in split.items() if key not in counted}
 
 
 def split_notes(split: JsonObject) -> list[str]:
-    """What to know before training on a split with these counts, as sentences."""
+    """Sentences to read before training on a split with these counts."""
     return [*repeat_notes(split), *empty_notes(split)]
 
 
@@ -247,19 +249,20 @@ def empty_notes(split: JsonObject) -> list[str]:
 
 
 def repeat_notes(split: JsonObject) -> list[str]:
-    """One sentence where many targets stand in the history, or none."""
+    """A sentence where many targets stand in the history, or none."""
     shares = {part: repeated_share(split[part]) for part in ("validation", "test")}
     if max(shares.values()) <= MANY_REPEATS:
         return []
-    told = " and ".join(f"{share:.1%} of the {part} targets" for part, share in shares.items())
+    targets = " and ".join(f"{share:.1%} of the {part} targets" for part, share in shares.items())
     return [
-        f"{told} stand in their own user's history, which lists leave out, so none can hit them: evaluate with "
+        f"{targets} stand in their own user's history, which lists leave out, so none can hit them: evaluate with "
         "--set seen=keep (training chooses its best epoch that way)"
     ]
 
 
 def repeated_share(counts: JsonObject) -> float:
-    """The share of targets in their own users' histories, from the counts of a part of a split (`split_counts`).
+    """The share of targets in their own users' histories, from the counts of a part of a split
+    (`split_counts`).
 
     0 where an earlier version did not count them.
     """
@@ -273,7 +276,7 @@ def event_parts(offsets: Offsets, bounds: Bounds) -> np.ndarray:
 
 
 def _before(offsets: np.ndarray, times: np.ndarray, moment: int) -> np.ndarray:
-    """How many events of each user lie before a moment."""
+    """The number of each user's events before a moment."""
     total = offsets_of(times < moment)
     return total[offsets[1:]] - total[offsets[:-1]]
 

@@ -1,4 +1,5 @@
-"""The store, a prepared dataset of events: flat arrays with one offset per user, memory-mapped and read-only."""
+"""The store, a prepared dataset of events: flat arrays with one offset per user, memory-mapped and
+read-only."""
 
 from __future__ import annotations
 
@@ -21,11 +22,10 @@ from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import read_parquet
 from fullrank.core.parted import Flat, PartedArray, stretches
 from fullrank.data import manifest as manifests
-from fullrank.data.events import feature_files, parts
+from fullrank.data.events import feature_files, parts, splits
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.feature_files import OF_EVENTS, OfEvents, StoredFeatures
+from fullrank.data.events.feature_files import OfEvents, StoredFeatures
 from fullrank.data.events.features import FeatureEncoder, encoder_of
-from fullrank.data.events.splits import repeated_share
 from fullrank.data.features import FeatureRows, FeatureTable, HistoryFeatures
 from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
 from fullrank.data.impressions.encoder_files import VOCABULARY
@@ -33,7 +33,7 @@ from fullrank.data.values import IdIndex
 
 MAKE = "make one with fullrank prepare"
 FORMS = [manifests.FolderFormat("store", MAKE, name, 1) for name in manifests.FORMATS["retrieval"]]
-"""Of a store in one, and of one in parts."""
+"""The formats of a store in one, and of a store in parts."""
 ARRAYS: Mapping[str, tuple[str, bool]] = {
     "items": ("<i4", True),
     "offsets": ("<i8", True),
@@ -45,15 +45,21 @@ ARRAYS: Mapping[str, tuple[str, bool]] = {
 """Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
 TABLES = ("items.parquet", "users.parquet")
 MOST_WEIGHT = 1000.0
-"""Most that the rows of a part of a joined store may count in an epoch."""
+"""Highest weight of the rows of a store that was joined, in an epoch."""
+
+
+Users = Int64[np.ndarray, "u"]
+"""A number for each of some users."""
 
 
 class Store:
-    """Prepared events of U users on V items. Open one with `Store.open`; `fullrank.data.events.prepare` makes it.
+    """Prepared events of U users on V items. Open one with `Store.open`;
+    `fullrank.data.events.prepare` makes it.
 
-    User u's events are ``items[offsets[u]:offsets[u+1]]``, oldest first (equal times in input order): those before
-    ``bounds[u, 0]`` are trained on, those before ``bounds[u, 1]`` are validation targets, the rest test targets. Of a
-    store in parts (`data/events/parts.py`) the arrays of events lie in several files and are read as one.
+    User u's events are ``items[offsets[u]:offsets[u+1]]``, oldest first (equal times in input
+    order): those before ``bounds[u, 0]`` are trained on, those before ``bounds[u, 1]`` are
+    validation targets, the rest test targets. Of a store in parts (`data/events/parts.py`) the
+    arrays of events lie in several files and are read as one.
     """
 
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
@@ -61,9 +67,9 @@ class Store:
     path: Path
     manifest: JsonObject
     items: Int32[np.ndarray, "E"]
-    offsets: Int64[np.ndarray, "U1"]
-    bounds: Int64[np.ndarray, "U 2"]
-    times: Int64[np.ndarray, "E"] | None
+    offsets: splits.Offsets
+    bounds: splits.Bounds
+    times: splits.Times | None
     """Seconds since 1970; None where the input had only an order."""
     weights: Float32[np.ndarray, "E"] | None
     types: Int32[np.ndarray, "E"] | None
@@ -75,9 +81,13 @@ class Store:
     """Of the request of each event, likewise."""
 
     def __init__(
-        self, path: Path, manifest: JsonObject, arrays: Mapping[str, Flat | None], catalog: Catalog,
+        self,
+        path: Path,
+        manifest: JsonObject,
+        arrays: Mapping[str, Flat | None],
+        catalog: Catalog,
         features: Mapping[OfEvents, FeatureTable] = MappingProxyType({}),
-    ):  # fmt: skip
+    ):
         self.path, self.manifest, self.catalog = path, manifest, catalog
         self.event_features, self.request_features = features.get("event"), features.get("request")
         items, offsets, bounds = arrays["items"], arrays["offsets"], arrays["bounds"]
@@ -89,17 +99,18 @@ class Store:
     def open(cls, path: str | Path, *, verify: bool | None = None) -> Store:
         """Map a store into memory and check that it is whole.
 
-        The hashes of its files are compared: with `verify=None` once in a process and of files up to 1 GiB, with True
-        of all of them, read anew, with False of none.
+        `verify` says whose hashes are compared: True for all files, read anew, False for none, None
+        for files up to 1 GiB, once in a process.
 
-        Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
+        Raises `UserError` for a folder that is no store, is of another format version, or is
+        damaged.
         """
         folder = check_path("the store", path)
         manifest, (arrays, encoder) = _opened(folder, verify)
-        catalog, tables = Catalog.open(folder / "items.parquet", items=manifest["counts"]["items"]), {}
+        counts = manifest["counts"]
+        catalog, tables = Catalog.open(folder / "items.parquet", items=counts["items"]), {}
         if encoder is not None:
-            folders = parts.part_folders(folder, manifest) if parts.is_parts(manifest) else [folder]
-            tables = feature_files.read_tables(folders, arrays, encoder, manifest["counts"]["events"])
+            tables = feature_files.read_tables(_folders(folder, manifest), arrays, encoder, counts["events"])
             catalog.features = encoder
         store = cls(folder, manifest, arrays, catalog, tables)
         store._check()
@@ -108,11 +119,11 @@ class Store:
     @property
     def folders(self) -> list[Path]:
         """The folders of its arrays and users: its own, or those of its parts in order."""
-        return parts.part_folders(self.path, self.manifest) if parts.is_parts(self.manifest) else [self.path]
+        return _folders(self.path, self.manifest)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How large it is, as manifests and tables of results say it."""
+        """Numbers of users, items and events, as manifests and tables of results show them."""
         return {"users": self.num_users, "items": self.num_items, "events": self.num_events}
 
     @property
@@ -129,29 +140,30 @@ class Store:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of who did what in which order and which part of it is trained on, validated on and tested on.
+        """Hash of all histories and of their split into training, validation and test.
 
-        External ids and order alone decide it: not the engine, the file format or the integer width.
+        External ids and order alone decide it: not the engine, the file format or the integer
+        width.
         """
         return str(self.manifest["fingerprint"])
 
     @property
     def part_of(self) -> str | None:
-        """The fingerprint of the store that this one is a part of, with the same items (`subset`, keep_items)."""
-        facts = self.manifest.get("subset")
-        if not isinstance(facts, dict) or facts.get("keep_items") is not True:
-            return None
-        source = facts.get("source")
-        found = source.get("fingerprint") if isinstance(source, dict) else None
-        return found if isinstance(found, str) else None
+        """The fingerprint of the store that this one is a part of, with the same items (`subset`,
+        keep_items)."""
+        match self.manifest.get("subset"):
+            case {"keep_items": True, "source": {"fingerprint": str(fingerprint)}}:
+                return fingerprint
+        return None
 
     @cached_property
     def row_weights(self) -> Float64[np.ndarray, "U"] | None:
-        """How often each user's rows count in an epoch, in a store joined of several; None where all count once."""
-        parts = self.manifest.get("joined")
-        if parts is None:
+        """How often each user's rows count in an epoch, in a store joined of several; None where
+        all count once."""
+        joined = self.manifest.get("joined")
+        if joined is None:
             return None
-        return np.repeat([float(part["weight"]) for part in parts], [part["counts"]["users"] for part in parts])
+        return np.repeat([float(store["weight"]) for store in joined], [store["counts"]["users"] for store in joined])
 
     @property
     def type_names(self) -> tuple[str, ...]:
@@ -161,14 +173,17 @@ class Store:
     @cached_property
     def users(self) -> pl.DataFrame:
         """users.parquet: `user` (0 .. U-1), `user_id` (external), then the columns of the user table."""
-        told = self.manifest["parts"] if parts.is_parts(self.manifest) else [self.manifest]
-        sizes = [part["counts"]["users"] for part in told]
-        found = []
-        for path, rows in zip((one / "users.parquet" for one in self.folders), sizes, strict=True):
-            found.append(read_parquet(path, "the user table", rows=rows))
-            if not {"user", "user_id"} <= set(found[-1].columns):
+        entries = self.manifest["parts"] if parts.is_parts(self.manifest) else [self.manifest]
+        tables = []
+        for folder, entry in zip(self.folders, entries, strict=True):
+            path = folder / "users.parquet"
+            tables.append(read_parquet(path, "the user table", rows=entry["counts"]["users"]))
+            if not {"user", "user_id"} <= set(tables[-1].columns):
                 raise manifests.damaged_file(path, "it needs the columns user and user_id")
-        return found[0] if len(found) == 1 else pl.concat(found).with_columns(user=pl.Series(np.arange(sum(sizes))))
+        if len(tables) == 1:
+            return tables[0]
+        whole = pl.concat(tables)
+        return whole.with_columns(user=pl.Series(np.arange(len(whole))))
 
     @property
     def user_ids(self) -> pl.Series:
@@ -187,26 +202,31 @@ class Store:
 
     @cached_property
     def user_features(self) -> FeatureTable | None:
-        """Those of each user, row u; None where there are none. Raises `UserError` for a table that lacks a column."""
+        """The features of each user, row u; None where there are none. Raises `UserError` where a
+        column is missing."""
         if self.features is None or not self.features.schema.user:
             return None
-        own = encoder_of(self.features, "user")
-        for one in own.schema.user:
-            if one.name not in self.users.columns:
-                reason = f"it lacks the feature {one.name!r}"
+        encoder = encoder_of(self.features, "user")
+        for field in encoder.schema.user:
+            if field.name not in self.users.columns:
+                reason = f"it lacks the feature {field.name!r}"
                 raise manifests.damaged_file(self.folders[0] / "users.parquet", reason)
-        return FeatureTable.of(own.encode(self.users, "the table of users"))
+        return FeatureTable.of(encoder.encode(self.users, "the table of users"))
 
     @property
     def stored_features(self) -> StoredFeatures | None:
         """The fitted features with those beside the events; None where none were declared."""
-        held = {"event": self.event_features, "request": self.request_features}
-        tables = {role: held[role] for role in OF_EVENTS if held[role] is not None}
-        return None if self.features is None else StoredFeatures(self.features, tables)  # type: ignore[arg-type]
+        if self.features is None:
+            return None
+        tables: dict[OfEvents, FeatureTable | None] = {"event": self.event_features, "request": self.request_features}
+        return StoredFeatures(self.features, {role: table for role, table in tables.items() if table is not None})
 
-    def history_features(self, users: Int64[np.ndarray, "u"], asked: Int64[np.ndarray, "u"]) -> HistoryFeatures | None:
-        """What is known beside the histories of some users: `asked` are the places of the events that are asked for.
-        None where nothing is."""
+    def history_features(self, users: Users, asked: Users) -> HistoryFeatures | None:
+        """The features beside the histories of these users, whose next events stand at the
+        positions `asked`.
+
+        None where there are no features and no times.
+        """
         of_user = None if self.user_features is None else FeatureRows(self.user_features, users)
         return HistoryFeatures.of(self.event_features, self.request_features, of_user, self.times, asked)
 
@@ -221,25 +241,23 @@ class Store:
         return Histories(Jagged.from_offsets(self.items, self.offsets), self.times, keys=keys)
 
     def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
-        """The users that have a target in a split, in order of user: what is known of each, and their targets.
+        """The users that have a target in a split, in order of user: their histories, and their targets.
 
-        `split` is train, validation or test. A test history includes the validation events. Of `train` the target is
-        the last training event and the history what precedes it. Users whose history is empty (global time: they are
-        new) are left out unless `without_history`; the manifest counts them. Raises `UserError` for another split.
+        `split` is train, validation or test. A test history includes the validation events. Of
+        `train` the target is the last training event and the history what precedes it. Users whose
+        history is empty (global time: they are new) are left out unless `without_history`; the
+        manifest counts them. Raises `UserError` for another split.
         """
         starts, stops, bounds = self.offsets[:-1], self.offsets[1:], self.bounds
-        places = {
+        targets_of = {
             "train": (np.maximum(bounds[:, 0] - 1, starts), bounds[:, 0]),
             "validation": (bounds[:, 0], bounds[:, 1]),
             "test": (bounds[:, 1], stops),
         }
-        if split not in places:
-            raise unknown("split", split, places)
-        ends, target_ends = places[split]
-        chosen = target_ends > ends
-        if not without_history:
-            chosen = chosen & (ends > starts)
-        users = np.flatnonzero(chosen)
+        if split not in targets_of:
+            raise unknown("split", split, targets_of)
+        ends, target_ends = targets_of[split]
+        users = np.flatnonzero((target_ends > ends) & (without_history | (ends > starts)))
         known, targets = Jagged(self.items, starts, ends).take(users), Jagged(self.items, ends, target_ends).take(users)
         keys = UserKeys(partial(getattr, self, "user_keys"), users)
         return EvalSet(Histories(known, self.times, users, keys, self.history_features(users, ends[users])), targets)
@@ -250,25 +268,25 @@ class Store:
         if "repeated_targets" not in counts:  # a store of version 0.2 or earlier
             users = self.eval_set(split, without_history=True)
             counts = {"targets": len(users.truth.flat()), "repeated_targets": users.repeated_targets()}
-        return repeated_share(counts)
+        return splits.repeated_share(counts)
 
-    def histories(
-        self, split: str, *, without_history: bool = False
-    ) -> tuple[Int64[np.ndarray, "u"], Int64[np.ndarray, "u"], Int64[np.ndarray, "u"], Int64[np.ndarray, "u"]]:
-        """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and ``items[ends:target_ends]``."""
+    def histories(self, split: str, *, without_history: bool = False) -> tuple[Users, Users, Users, Users]:
+        """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and
+        ``items[ends:target_ends]``."""
         warnings.warn(
             "Store.histories is deprecated: Store.eval_set(split) gives the same users with histories and targets",
             DeprecationWarning,
             stacklevel=2,
         )
-        found = self.eval_set(split, without_history=without_history)
-        known = found.histories.items
-        return found.users, known.starts, known.ends, found.targets.ends
+        users = self.eval_set(split, without_history=without_history)
+        known = users.histories.items
+        return users.users, known.starts, known.ends, users.targets.ends
 
     def trained(
         self,
     ) -> tuple[Int64[np.ndarray, "n"], Int32[np.ndarray, "n"], Int64[np.ndarray, "n"] | None]:
-        """(users, items, times) of the events that are trained on, by user, oldest first; times None as in `times`."""
+        """(users, items, times) of the events that are trained on, by user, oldest first; times
+        None as in `times`."""
         events = Jagged(self.items, self.offsets[:-1], self.bounds[:, 0])
         return events.row_of(), events.flat(), None if self.times is None else events.over(self.times).flat()
 
@@ -279,11 +297,11 @@ class Store:
 
     @cached_property
     def _user_index(self) -> IdIndex:
-        """Made once: users are asked for again and again."""
+        """The index of the external ids, made once."""
         return IdIndex(self.user_ids)
 
     def _check(self) -> None:
-        """Everything that an index into the arrays relies on. Raises `UserError`."""
+        """Check all that an index into the arrays relies on. Raises `UserError`."""
         starts, stops = self.offsets[:-1], self.offsets[1:]
         if self.offsets[0] != 0 or self.offsets[-1] != self.num_events or (stops < starts).any():
             raise manifests.damaged_file(self.path / "offsets.npy", "offsets must rise from 0 to the number of events")
@@ -296,8 +314,12 @@ class Store:
 
 
 def opened_store(store: Store | str | Path) -> Store:
-    """A store, or that of a folder."""
+    """A store as it is, or the store in a folder."""
     return store if isinstance(store, Store) else Store.open(store)
+
+
+def _folders(folder: Path, manifest: JsonObject) -> list[Path]:
+    return parts.part_folders(folder, manifest) if parts.is_parts(manifest) else [folder]
 
 
 def _in_range(codes: Flat, size: int, path: Path) -> None:
@@ -310,53 +332,57 @@ Arrays = tuple[dict[str, Flat | None], FeatureEncoder | None]
 
 
 def _opened(folder: Path, verify: bool | None, encoder: FeatureEncoder | None = None) -> tuple[JsonObject, Arrays]:
-    """The manifest of a store, its arrays, those of parts behind each other, and the encoder of its features: of a part
-    that of the whole."""
+    """The manifest of a store, its arrays (those of parts behind each other), and the encoder of its features.
+
+    A part has the `encoder` of the whole store.
+    """
     manifest = _read_manifest(folder)
     manifests.verify_hashes(folder, manifest, verify=verify)
     state = manifest.get(feature_files.KEY)
     if state is not None and encoder is None:
         encoder = feature_files.read_encoder(folder / manifests.NAME, state)
     if not parts.is_parts(manifest):
-        counts = manifest["counts"]
-        users, events = counts["users"], counts["events"]
+        users, events = manifest["counts"]["users"], manifest["counts"]["events"]
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(ARRAYS, (events,))
         shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
         widths = {} if encoder is None else feature_files.array_widths(encoder)
         shapes |= {name: (events, width) for name, width in widths.items()}
         return manifest, ({name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}, encoder)
-    found = parts.opened_parts(folder, manifest, partial(_opened, verify=verify, encoder=encoder))
-    arrays = [own for _, (own, _) in found.values()]
-    for place, (part, _) in found.items():
+    opened = parts.opened_parts(folder, manifest, partial(_opened, verify=verify, encoder=encoder))
+    for path, (part, _) in opened.items():
         if part.get(feature_files.KEY) != state:
-            raise manifests.damaged_file(place / manifests.NAME, "its features are not those of the whole store")
-    joined: dict[str, Flat | None] = {}  # events stay where they are, offsets and bounds move up
-    for name in arrays[0]:
-        own = [one[name] for one in arrays]
-        there = [one for one in own if one is not None]
-        if 0 < len(there) < len(own):
+            raise manifests.damaged_file(path / manifests.NAME, "its features are not those of the whole store")
+    arrays_of_parts = [arrays for _, (arrays, _) in opened.values()]
+    joined: dict[str, Flat | None] = {}
+    for name in arrays_of_parts[0]:
+        arrays = [array for part_arrays in arrays_of_parts if (array := part_arrays[name]) is not None]
+        if 0 < len(arrays) < len(opened):
             raise manifests.incomplete_manifest(folder, f"has parts with and without {name}")
-        if name not in ("offsets", "bounds"):
-            joined[name] = cast(Flat, PartedArray(there)) if there else None
-    sizes, offsets, bounds = ([np.asarray(one[name]) for one in arrays] for name in ("items", "offsets", "bounds"))
+        joined[name] = cast(Flat, PartedArray(arrays)) if arrays else None
+    # events stay in their files, offsets and bounds are copied and move up
+    sizes, offsets, bounds = (
+        [np.asarray(arrays[name]) for arrays in arrays_of_parts] for name in ("items", "offsets", "bounds")
+    )
     joined["offsets"], joined["bounds"] = moved_up(list(map(len, sizes)), offsets, bounds)
     return manifest, (joined, encoder)
 
 
 def moved_up(
     events: Sequence[int], offsets: Sequence[np.ndarray], bounds: Sequence[np.ndarray]
-) -> tuple[Int64[np.ndarray, "U1"], Int64[np.ndarray, "U 2"]]:
-    """The offsets and the bounds of several stores, of so many events each, behind each other."""
+) -> tuple[splits.Offsets, splits.Bounds]:
+    """The offsets and bounds of several stores behind each other, each moved up by the `events` of
+    those before it."""
     before = np.cumsum([0, *events[:-1]])
-    moved = [places[1:] + start for places, start in zip(offsets, before, strict=True)]
+    moved = [positions[1:] + start for positions, start in zip(offsets, before, strict=True)]
     whole = np.concatenate([np.zeros(1, np.int64), *moved])
-    return whole, np.concatenate([places + start for places, start in zip(bounds, before, strict=True)])
+    return whole, np.concatenate([positions + start for positions, start in zip(bounds, before, strict=True)])
 
 
 def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
-    """Raise `UserError` unless a store of events may be written at `out` (`parts.require_replaceable_store`)."""
-    own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS), *feature_files.FILES}
-    parts.require_replaceable_store(out, FORMS, own.__contains__, overwrite=overwrite)
+    """Raise `UserError` unless a store of events may be written at `out`
+    (`parts.require_replaceable_store`)."""
+    files = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS), *feature_files.FILES}
+    parts.require_replaceable_store(out, FORMS, files.__contains__, overwrite=overwrite)
 
 
 class _Split(BaseModel):
@@ -378,13 +404,23 @@ class _JoinedStore(BaseModel):
 
 
 def _read_manifest(folder: Path) -> JsonObject:
-    """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
+    """The manifest, its structure checked. Raises `UserError` for a folder that is no store, or a
+    newer one."""
     manifest = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(manifest)
-    kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": _Split, "type_names": list[str],
-             "counts": _Counts, "joined": list[_JoinedStore], feature_files.KEY: dict}  # fmt: skip
+    kinds = {
+        "fingerprint": str,
+        "content": str,
+        "spec": dict,
+        "files": dict,
+        "split": _Split,
+        "type_names": list[str],
+        "counts": _Counts,
+        "joined": list[_JoinedStore],
+        feature_files.KEY: dict,
+    }
     manifests.require_keys(folder, {"joined": [], feature_files.KEY: {}, **manifest}, kinds)
-    joined = sum(one["counts"]["users"] for one in manifest.get("joined", ()))
+    joined = sum(store["counts"]["users"] for store in manifest.get("joined", ()))
     if "joined" in manifest and joined != manifest["counts"]["users"]:
         raise manifests.incomplete_manifest(folder, "was not 'joined' of so many users")
     tables = {"items.parquet"} if in_parts else set(TABLES)
@@ -397,7 +433,7 @@ def _read_manifest(folder: Path) -> JsonObject:
 
 
 def _array(folder: Path, manifest: JsonObject, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
-    """One array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
+    """An array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
     dtype, needed = ARRAYS[name] if name in ARRAYS else (feature_files.ARRAYS[name], True)
     path = folder / f"{name}.npy"
     if path.name not in manifest["files"]:

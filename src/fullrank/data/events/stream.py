@@ -1,24 +1,25 @@
 """Prepare a store in parts, out of core: the table is read in pieces and its events go to files by user, part by part.
 
-What has to be known of all events is counted on the way: the ids of items, the k-core (a count for each item; a user
-lies in one part), the moments of a split in time. Everything else is of one user, so each part is made alone, by the
-functions that make a whole store. Memory holds the items, one piece of the table and one part.
+Facts about all events are counted on the way: the ids of items, the k-core (a count for each item;
+a user lies in one part), the moments of a split in time. Everything else is of one user, so each
+part is made alone, by the functions that make a whole store. Memory holds the items, one piece of
+the table and one part.
 
-A killed preparation goes on behind the reading, with the parts that are written (`parallel/folder.py`).
+A killed preparation goes on behind the reading, with the parts that are written
+(`parallel/folder.py`).
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int64
 
 from fullrank.core.files import JsonObject, write_json
 from fullrank.core.tables import write_table
@@ -26,9 +27,8 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits
 from fullrank.data.events.feature_columns import FeatureCoder
 from fullrank.data.events.feature_files import KEY
-from fullrank.data.events.features import FeatureEncoder
 from fullrank.data.events.filters import Prepare, Say, filters, note_filter
-from fullrank.data.events.part_work import FITTED, ITEM_IDS, KNOWN_USERS, SPILL, PartTimes, PartWork, Segments
+from fullrank.data.events.part_work import FITTED, ITEM_IDS, KNOWN_USERS, SPILL, Counted, PartTimes, PartWork, Segments
 from fullrank.data.events.pieces import EventPieces, Spill, largest_part
 from fullrank.data.events.store import FORMS
 from fullrank.data.events.table import JoinedTable, join_table, unit_notes
@@ -39,13 +39,13 @@ from fullrank.parallel import Runner, Threads
 from fullrank.parallel.folder import Unfinished
 
 PEAK, ITEM = 4, 32
-"""Times its bytes on the way that a part takes while it is filtered or written (3.5 were measured on ten million
-events), and bytes of an item in what is counted of a part."""
+"""Memory of a task: so many times the bytes of its spilled part (3.5 were measured on ten million
+events), and bytes for each item that it counts."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What the caller knows beside the events: tables of items and users, and what goes into the manifest."""
+    """Inputs of a preparation beside the events: tables of items and users, and facts for the manifest."""
 
     items: Any
     users: Any
@@ -56,16 +56,17 @@ class Beside:
     inputs: dict[str, str]
 
     def catalogue(self, spec: Prepare, ids: pl.Series) -> JoinedTable:
-        """The items with these ids, and what is known of them."""
+        """The rows of the table of items for these ids."""
         return join_table(self.items, "items", spec.columns.item, "item_id", ids, self.typed, self.items_id)
 
     def people(self, spec: Prepare, ids: pl.Series) -> JoinedTable:
-        """The users with these ids, and what is known of them."""
+        """The rows of the table of users for these ids."""
         return join_table(self.users, "users", spec.columns.user, "user_id", ids, self.typed)
 
 
 def identity_of(table: Any) -> Any:
-    """What a table on disk is known by again: names, sizes and times of its files; None for a frame."""
+    """The name, size in bytes and time of each file of a table on disk, by which it is recognised;
+    None for a frame."""
     if not isinstance(table, (str, os.PathLike)):
         return None
     path = Path(table)
@@ -74,7 +75,8 @@ def identity_of(table: Any) -> Any:
 
 
 def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) -> JsonObject:
-    """Both passes over the table: the ids of items, then every event to the part of its user."""
+    """Both passes over the table: the ids of items, then each event to the part of its user.
+    Returns facts about it."""
     reading = EventPieces(source, spec, scratch)
     item_ids, type_names = reading.look()
     write_table(pl.DataFrame({"item_id": item_ids}), scratch / ITEM_IDS)
@@ -86,40 +88,33 @@ def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) ->
     if span is not None:
         notes += sorted(reading.doubts | unit_notes(*span, spec.columns, reading.numbers))
     return {
-        "events": events, "span": span, "types": list(type_names), "notes": notes, "text_users": reading.text_users,
+        "events": events,
+        "span": span,
+        "types": list(type_names),
+        "notes": notes,
+        "text_users": reading.text_users,
         "columns": spill.columns,
-    }  # fmt: skip
+    }
 
 
 def make_parts(
     work: Unfinished, spec: Prepare, count: int, beside: Beside, state: JsonObject, say: Say, runner: Runner | None
 ) -> None:
-    """The parts and the manifest of all from what was read: filters, k-core, split."""
+    """Make the parts and the manifest of all from the spilled events: filter, find the k-core,
+    split and write."""
     split: Any = spec.split
     until, numbers = None, range(count)
-    steps: list[JsonObject] = []
     if isinstance(split, splits.RollingTime):
         split, until = split.at(None if state["span"] is None else np.array(state["span"]))
     tasks = PartWork(work.path, work.scratch, spec, state, until)
     runner = runner or Threads(PEAK * largest_part(work.scratch / SPILL) + ITEM * len(tasks.item_ids))
 
-    done = partial(note_filter, steps, say)
-    left = runner.total(tasks.filter, numbers)
-    for (name, facts, _), counted in zip(filters(spec, until), left, strict=True):
-        done(name, facts, counted.facts())
-    found, rounds = left[-1], 0
-    per_user, per_item = spec.per_user_and_item
-    if max(per_user, per_item) > 1:
-        # `filters.k_core`, a round over all parts at a time
-        while found.fewest < per_user or ((found.items > 0) & (found.items < per_item)).any():
-            core = partial(tasks.core, enough=found.items >= per_item, per_user=per_user)
-            found, rounds = runner.total(core, numbers), rounds + 1
-        done("k_core", {"per_user": per_user, "per_item": per_item, "rounds": rounds}, found.facts())
+    left, steps = _filter(tasks, runner, numbers, say)
     if isinstance(split, splits.GlobalTime):
-        split = split.at(PartTimes(tasks, numbers, runner, found.events) if state["span"] else None)
+        split = split.at(PartTimes(tasks, numbers, runner, left.events) if state["span"] else None)
     people = None
     if beside.users is not None:
-        ids = pl.concat([one for _, one in runner.results(tasks.user_ids, numbers)]).sort()
+        ids = pl.concat([part_ids for _, part_ids in runner.results(tasks.user_ids, numbers)]).sort()
         people = beside.people(spec, ids)
         write_table(people.frame.with_columns(ids.alias("user_id")), work.scratch / KNOWN_USERS)
     encoder = None
@@ -129,57 +124,66 @@ def make_parts(
         write_json(work.scratch / FITTED, encoder_state(encoder))
         write_vocabulary(work.path, vocabularies(encoder))
     say("split and write", {})
-    segments = runner.total(partial(tasks.write, there=found.items > 0, split=split), numbers)
-    catalogue = beside.catalogue(spec, tasks.item_ids.filter(found.items > 0))
-    beside = replace(beside, notes=(*beside.notes, *state["notes"]))
-    _write_whole(work.path, count, (catalogue, people), beside, spec, steps, segments, encoder)
-
-
-def _write_whole(
-    folder: Path, count: int, tables: tuple[JoinedTable, JoinedTable | None], beside: Beside, spec: Prepare,
-    steps: list[JsonObject], segments: Segments, encoder: FeatureEncoder | None,
-) -> None:  # fmt: skip
-    """Finish a folder that holds `count` parts: the table of their items, and the manifest.
-
-    `segments` are those of all parts, `tables` what is known of all items and users.
-    """
-    seen, (catalogue, people) = segments.items, tables
-    own, hashes = parts.written_parts(folder, count, "buckets")
+    segments = runner.total(partial(tasks.write, there=left.items > 0, split=split), numbers)
+    catalogue = beside.catalogue(spec, tasks.item_ids.filter(left.items > 0))
+    folder = work.path  # of all parts: what is left to write are the table of items and the manifest
+    written, hashes = parts.written_parts(folder, count, "buckets")
     user_type = pl.read_parquet_schema(glob.escape(str(folder / parts.part_folder(0) / "users.parquet")))["user_id"]
-    write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
-    split = _split([part["split"] for part in own], seen)
-    if split["kind"] == "leave_one_out" and (share := segments.later_share()) is not None:
-        split["train_share_after_test"] = share
-    files = manifests.hash_files(folder, ["items.parquet", *([] if encoder is None else [VOCABULARY])])
+    write_table(whole_table(catalogue, "item", {"train_count": segments.items[0]}), folder / "items.parquet")
+    split_entry = _split([part["split"] for part in written], segments)
     tree = {
         "spec": spec.dump(),
-        "counts": {
-            "users": sum(part["counts"]["users"] for part in own), "items": len(catalogue.ids),
-            "events": sum(part["counts"]["events"] for part in own),
-        },
+        "counts": {"users": left.users, "items": len(catalogue.ids), "events": left.events},
         "filters": steps,
         "inputs": beside.inputs,
         "item_table": catalogue.facts,
         "user_table": None if people is None else people.facts,
-        "split": split,
+        "split": split_entry,
         "fingerprint": parts.whole_fingerprint(user_type, catalogue.ids, hashes),
-        "type_names": own[0]["type_names"],
+        "type_names": written[0]["type_names"],
         "notes": [
-            *splits.split_notes(split), *beside.notes, *catalogue.notes, *([] if people is None else people.notes)
+            *splits.split_notes(split_entry),
+            *beside.notes,
+            *state["notes"],
+            *catalogue.notes,
+            *([] if people is None else people.notes),
         ],
-        "parts": parts.described(own),
-    }  # fmt: skip
+        "parts": parts.described(written),
+    }
+    files = ["items.parquet"]
     if encoder is not None:
         tree[KEY] = encoder_state(encoder)
-    manifests.write_manifest(folder, FORMS[1], tree, files)
+        files.append(VOCABULARY)
+    manifests.write_manifest(folder, FORMS[1], tree, manifests.hash_files(folder, files))
 
 
-def _split(own: list[JsonObject], seen: Int64[np.ndarray, "3 V"]) -> JsonObject:
-    """The split of all parts: their counts together, and those of items that no part knows alone."""
-    whole = splits.rule_of(own[0])
-    whole["users_train_only"] = sum(one["users_train_only"] for one in own)
+def _filter(tasks: PartWork, runner: Runner, numbers: range, say: Say) -> tuple[Counted, list[JsonObject]]:
+    """Filter all parts; returns the counts of what is left, and the steps for the manifest."""
+    steps: list[JsonObject] = []
+    done = partial(note_filter, steps, say)
+    counts = runner.total(tasks.filter, numbers)
+    for (name, facts, _), counted in zip(filters(tasks.spec, tasks.until), counts, strict=True):
+        done(name, facts, counted.facts())
+    left, rounds = counts[-1], 0
+    per_user, per_item = tasks.spec.per_user_and_item
+    if max(per_user, per_item) > 1:
+        # `filters.k_core`, a round over all parts at a time
+        while left.fewest < per_user or ((left.items > 0) & (left.items < per_item)).any():
+            core = partial(tasks.core, enough=left.items >= per_item, per_user=per_user)
+            left, rounds = runner.total(core, numbers), rounds + 1
+        done("k_core", {"per_user": per_user, "per_item": per_item, "rounds": rounds}, left.facts())
+    return left, steps
+
+
+def _split(of_parts: list[JsonObject], segments: Segments) -> JsonObject:
+    """The entry of the manifest for the split of all parts: sums of theirs, and counts that no part
+    knows alone."""
+    whole, items = splits.rule_of(of_parts[0]), segments.items
+    whole["users_train_only"] = sum(part["users_train_only"] for part in of_parts)
     for number, name in enumerate(("train", "validation", "test")):
-        whole[name] = {key: sum(one[name][key] for one in own) for key in own[0][name]}
+        whole[name] = {key: sum(part[name][key] for part in of_parts) for key in of_parts[0][name]}
         if number:
-            whole[name]["events_of_items_not_in_train"] = int(seen[number][seen[0] == 0].sum())
+            whole[name]["events_of_items_not_in_train"] = int(items[number][items[0] == 0].sum())
+    if whole["kind"] == "leave_one_out" and (share := segments.later_share()) is not None:
+        whole["train_share_after_test"] = share
     return whole

@@ -1,12 +1,13 @@
-"""A part of a store: a share of its users with all of their events, without some users, and items without training
-events.
+"""Subsets of a store: a share of its users with all of their events, without given users, or with items hidden.
 
-A ladder of data sizes (SRT, SIGIR 2024, Sec. 4.1): users are drawn at random and bring their histories along, so the
-smaller sets have the distribution of the large one, and fewer items. Each user has a place in one order that the seed
-decides, so a smaller share is inside every larger one. Items that are hidden keep their rows in the catalogue and their
-events in validation and test. They are no training targets and in no history; a loss that scores the whole catalogue,
-or draws from it, still meets them as negatives, which an item that is truly new is spared (`grow_catalog`). Users of
-another store are left out by their external ids, so that what is trained here has seen none of them (SRT, Sec. 4.5).
+A ladder of data sizes (SRT, SIGIR 2024, Sec. 4.1): users are drawn at random and bring their
+histories along, so the smaller sets have the distribution of the large one, and fewer items. The
+seed puts all users in one order, so a smaller share is inside every larger one. Items that are
+hidden keep their rows in the catalogue and their events in validation and test. They are no
+training targets and in no history; a loss that scores the whole catalogue, or draws from it, still
+meets them as negatives, which an item that is truly new is spared (`grow_catalog`). Users of
+another store are left out by their external ids, so that what is trained here has seen none of them
+(SRT, Sec. 4.5).
 """
 
 from __future__ import annotations
@@ -44,48 +45,51 @@ def subset(
     without: Store | str | Path | None = None,
     overwrite: bool = False,
 ) -> Store:
-    """Write a store at `out` with a share of the users of `store`, and return it; with `overwrite`, a store that is
-    there is replaced at the end.
+    """Write a store at `out` with a share of the users of `store`, and return it; with `overwrite`,
+    a store that is there is replaced at the end.
 
-    Users keep their events, times and split; the catalogue is that of the items that these users have events with, in
-    the order of the large one, under their own external ids. With `keep_items` it is the whole of the large one, so
-    that models of several shares rank the same items, and a model of a share can be evaluated on the whole store.
-    `without` is a store whose users are left out: whoever has an external id that it has too. `hide_items` is the share
-    of the large catalogue's items whose training events are taken out; which ones depends on the seed alone, not on
-    `share`. Users without any event that is left are left out. The manifest says where it is from and how its
-    distributions differ (`subset`).
+    Users keep their events, times and split; the catalogue is that of the items that these users
+    have events with, in the order of the large one, under their own external ids. With `keep_items`
+    it is the whole of the large one, so that models of several shares rank the same items, and a
+    model of a share can be evaluated on the whole store. `without` is a store whose users are left
+    out: whoever has an external id that it has too. `hide_items` is the share of the large
+    catalogue's items whose training events are taken out; which ones depends on the seed alone, not
+    on `share`. Users without any event that is left are left out. The manifest says where it is
+    from and how its distributions differ (`subset`).
 
-    Raises `UserError` for shares that are none, and where no users or training events would be left.
+    Raises `UserError` for shares that are none, and where no users or training events would be
+    left.
     """
     source = opened_store(store)
-    place = without_dots(out)
+    folder = without_dots(out)
     if share == 1 and hide_items == 0 and without is None:
         raise UserError(
             "a share of 1 without hidden items is the whole store: give a smaller share, hide_items, or without",
             code="nothing-left-out",
         )
-    require_elsewhere(place, source.path)
+    require_elsewhere(folder, source.path)
     other = None if without is None else opened_store(without)
-    with folder_lock(place, "subset"):
-        require_replaceable_store(place, overwrite=overwrite)
+    with folder_lock(folder, "subset"):
+        require_replaceable_store(folder, overwrite=overwrite)
         chosen = _first(source.num_users, share, seed)
-        strangers = np.zeros(source.num_users, bool)
+        drawn = int(chosen.sum())
         if other is not None:  # a whole number and its text are the same id
-            there, here = (one.user_ids.cast(pl.String) for one in (other, source))
-            strangers = here.is_in(there.implode()).to_numpy()
-        if not (chosen & ~strangers).any():
-            known = "all of them users of the store in without= too; are the ids of both those of the same people?"
+            ids, excluded = (of_store.user_ids.cast(pl.String) for of_store in (source, other))
+            chosen &= ~ids.is_in(excluded.implode()).to_numpy()
+        if not chosen.any():
+            reason = "so none would be left; give a larger one"
+            if drawn:
+                reason = "all of them users of the store in without= too; are the ids of both those of the same people?"
             raise UserError(
-                f"a share of {share:g} is {int(chosen.sum()):,} of {source.num_users:,} users, "
-                f"{known if chosen.any() else 'so none would be left; give a larger one'}",
+                f"a share of {share:g} is {drawn:,} of {source.num_users:,} users, {reason}",
                 code="no-users-left",
             )
-        left_out, chosen = int((chosen & strangers).sum()), chosen & ~strangers
         hidden = _first(source.num_items, hide_items, seed, kind=1)
         owner = source.events.items.row_of()
         items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
         mine = chosen[owner]
-        # Hidden items lose their training events alone: in validation and test they are what a model has to find.
+        # Hidden items lose their training events alone: in validation and test they are what a
+        # model has to find.
         remains = mine & ~((part == 0) & hidden[items])
         if not (remains & (part == 0)).any():
             raise UserError(
@@ -108,9 +112,10 @@ def subset(
             "hidden_events": int((mine & ~remains).sum()),
         }
         if other is not None:
+            left_out = drawn - int(chosen.sum())
             facts["without"] = {"store": other.path.name, "fingerprint": other.fingerprint, "users": left_out}
-        _write(place, source, owner, part, remains, alive, facts)
-        return Store.open(place, verify=False)  # the hashes were taken just now
+        _write(folder, source, owner, part, remains, alive, facts)
+        return Store.open(folder, verify=False)  # the hashes were taken just now
 
 
 def _write(
@@ -122,7 +127,8 @@ def _write(
     alive: Bool[np.ndarray, "V"],
     facts: dict[str, Any],
 ) -> None:
-    counts = np.stack([np.bincount(owner[remains & (part == p)], minlength=source.num_users) for p in range(3)], 1)
+    # [U, 3] events that remain of each user in training, validation and test
+    counts = np.bincount((3 * owner + part)[remains], minlength=3 * source.num_users).reshape(-1, 3)
     present = counts.sum(1) > 0
     offsets = offsets_of(counts[present].sum(1))
     bounds = offsets[:-1, None] + np.cumsum(counts[present, :2], axis=1)
@@ -157,7 +163,8 @@ def _write(
 
 
 def event_distribution(per_user: Int64[np.ndarray, "U"], per_item: Int64[np.ndarray, "V"]) -> dict[str, float]:
-    """What a sample should keep: events of a user (mean, median, ninth decile), and how unequal items are (Gini)."""
+    """Statistics that a sample should preserve: events of a user (mean, median, ninth decile), and
+    the items' Gini index."""
     return {
         "events_per_user_mean": round(float(per_user.mean()), 4),
         "events_per_user_median": float(np.median(per_user)),
@@ -167,29 +174,29 @@ def event_distribution(per_user: Int64[np.ndarray, "U"], per_item: Int64[np.ndar
 
 
 def popularity_gini(counts: Int64[np.ndarray, "V"]) -> float:
-    """0 where all counts are equal, near 1 where one item has all events."""
+    """The Gini index of counts: 0 where all are equal, near 1 where one item has all events."""
     ranked, size = np.sort(counts).astype(np.float64), len(counts)
     return float((2 * np.arange(1, size + 1) - size - 1) @ ranked / (size * ranked.sum()))
 
 
 def ks_statistic(a: Int64[np.ndarray, "A"], b: Int64[np.ndarray, "B"]) -> float:
-    """Largest difference of two cumulative distributions (Kolmogorov and Smirnov): 0 for the same one."""
+    """The Kolmogorov-Smirnov statistic: the largest difference of two cumulative distributions."""
     at = np.union1d(a, b)
     below = [np.searchsorted(np.sort(x), at, side="right") / len(x) for x in (a, b)]
     return round(float(np.abs(below[0] - below[1]).max()), 4)
 
 
 def draw_order(size: int, seed: int, kind: int = 0) -> Int64[np.ndarray, "n"]:
-    """0 .. size - 1 in the order in which the seed takes them: users (kind 0), or items to hide (1).
+    """A permutation of 0 .. size - 1, the order in which the seed takes users (kind 0), or items to
+    hide (kind 1).
 
     A share of the users is the first round(share * size) of it.
     """
-    places = np.arange(size)
-    return np.argsort(uniform_at(seed, places, np.uint64(kind)), kind="stable")
+    return np.argsort(uniform_at(seed, np.arange(size), np.uint64(kind)), kind="stable")
 
 
 def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray, "n"]:
-    """The first of `size` in the order that the seed decides, as many as the share says."""
-    found = np.zeros(size, dtype=bool)
-    found[draw_order(size, seed, kind)[: round(share * size)]] = True
-    return found
+    """A mask of the first `share` of `draw_order`."""
+    chosen = np.zeros(size, dtype=bool)
+    chosen[draw_order(size, seed, kind)[: round(share * size)]] = True
+    return chosen

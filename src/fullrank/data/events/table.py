@@ -1,11 +1,12 @@
-"""The tables that a user gives, in memory: events, coded and in order of time; what is known of items and of users.
+"""Input tables in memory: events, coded and in order of time; tables of items and of users, joined to them.
 
-Whatever engine a table came from, the arrays are the same. Item and user tables are joined to the ids that have events:
-one row per id, in the store's order.
+Whatever engine a table came from, the arrays are the same. Item and user tables are joined to the
+ids that have events: one row per id, in the store's order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -37,21 +38,26 @@ class Columns(Spec):
     item: str = "item_id"
     """Column of the item: whole numbers or strings."""
     time: str | None = "timestamp"
-    """Column of the time: numbers since 1970, ISO 8601 strings, dates or datetimes. None: the rows are in order."""
+    """Column of the time: numbers since 1970, ISO 8601 strings, dates or datetimes. None: the rows
+    are in order."""
     time_unit: Annotated[values.Unit, only_with("time")] = "s"
-    """What a number in the time column counts. The store keeps seconds."""
+    """Unit of numbers in the time column. The store keeps seconds."""
     rating: str | None = None
     """Column of a rating, how much it was liked; read where `min_rating` is set."""
     weight: str | None = None
     """Column of a factor of at least 0 for each event; stored beside the events."""
     type: str | None = None
-    """Column of what was done (view, cart, purchase, ...); stored beside the events."""
+    """Column of the type of event (view, cart, purchase, ...); stored beside the events."""
 
     @property
     def roles(self) -> dict[str, str]:
-        """The columns that there are, by what they hold."""
-        held = ("user", "item", "time", "type", "weight", "rating")
-        return {role: name for role in held if (name := getattr(self, role)) is not None}
+        """Role -> name of each column that is there."""
+        roles = ("user", "item", "time", "type", "weight", "rating")
+        return {role: name for role in roles if (name := getattr(self, role)) is not None}
+
+    def names(self, features: Fields) -> list[str]:
+        """The columns that are read: those of the roles, and those of features."""
+        return [*self.roles.values(), *(field.name for field in features)]
 
     @model_validator(mode="after")
     def _apart(self) -> Columns:
@@ -62,7 +68,8 @@ class Columns(Spec):
 
 @dataclass(frozen=True)
 class Events:
-    """Events in chronological order; equal times keep input order. Codes point into the sorted external ids."""
+    """Events in chronological order; equal times keep input order. Codes point into the sorted
+    external ids."""
 
     user: Int32[np.ndarray, "E"]
     item: Int32[np.ndarray, "E"]
@@ -75,20 +82,18 @@ class Events:
     type: Int32[np.ndarray, "E"] | None = None
     type_names: tuple[str, ...] = ()
     features: FeatureColumns = FeatureColumns()
-    typed: bool = True
-    """False where ids came from a file without types (CSV)."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.user)
 
     def take(self, rows: Bool[np.ndarray, "E"] | Int64[np.ndarray, "n"]) -> Events:
-        """Some of the events, by mask or by row numbers; the ids keep their codes."""
-        arrays = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        """Select events, by mask or by row numbers; the ids keep their codes."""
+        arrays = {name: array[rows] for name, array in vars(self).items() if isinstance(array, np.ndarray)}
         return replace(self, **arrays, features=self.features.take(rows))
 
     def compact(self) -> Events:
-        """The same events with codes 0 .. U-1 and 0 .. V-1: ids without an event are dropped, order is kept."""
+        """Drop ids without an event: codes become 0 .. U-1 and 0 .. V-1, in the order of the ids."""
         user, user_ids = compacted(self.user, self.user_ids)
         item, item_ids = compacted(self.item, self.item_ids)
         return replace(self, user=user, item=item, user_ids=user_ids, item_ids=item_ids)
@@ -101,7 +106,7 @@ def read_events(
 
     Raises `UserError` for missing ids, unreadable times or numbers, and for an empty table.
     """
-    names = [*columns.roles.values(), *(field.name for field in features)]
+    names = columns.names(features)
     frame = source.read(names)
     source.require_rows(len(frame))
     if missing == "drop":
@@ -111,7 +116,7 @@ def read_events(
     except UserError as error:
         if error.code not in ("missing-ids", "empty-ids", "missing-times", "unreadable-times"):
             raise
-        with suppress(UserError):  # the advice is given where it is seen to work; columns were let go of, so read anew
+        with suppress(UserError):  # advise only what is seen to work; columns were let go of, so read anew
             _coded(*_without_missing(source.read(names), columns, source.name), source, columns, features)
             error = UserError(f"{error}; missing='drop' drops those without a value", code=error.code)
         raise error from None
@@ -128,10 +133,10 @@ def _coded(
     frame: pl.DataFrame, notes: tuple[str, ...], source: InputTable, columns: Columns, features: Fields
 ) -> Events:
     """The events of a frame, whose columns are taken out of it one after the other."""
-    waiting, what = [*columns.roles.values(), *(field.name for field in features)], source.name
+    waiting, what = columns.names(features), source.name
 
     def column(name: str) -> pl.Series:
-        """The column; the frame lets go of it at its last use, so that memory is reused."""
+        """A column, which the frame lets go of at its last use, so that its memory is reused."""
         waiting.remove(name)
         return frame[name] if name in waiting else frame.drop_in_place(name)
 
@@ -139,38 +144,46 @@ def _coded(
         source.require_one_kind(name)
     user, user_ids = values.dense(values.ids(column(columns.user), what, typed=source.typed))
     item, item_ids = values.dense(values.ids(column(columns.item), what, typed=source.typed))
-    events = Events(user, item, user_ids, item_ids, typed=source.typed, notes=notes)
+    events = Events(user, item, user_ids, item_ids, notes=notes)
     if columns.type is not None:
-        code, found = values.dense(values.names(column(columns.type), what))
-        events = replace(events, type=code, type_names=tuple(found))
-    if columns.weight is not None:
-        weight = values.finite_numbers(column(columns.weight), what, least=0.0)
-        events = replace(events, weight=weight.astype(np.float32))
-    if columns.rating is not None:
-        events = replace(events, rating=values.finite_numbers(column(columns.rating), what))
-    events = replace(events, features=FeatureColumns.of(features, column, what))
+        code, type_names = values.dense(values.names(column(columns.type), what))
+        events = replace(events, type=code, type_names=tuple(type_names))
+    numbers = weights_and_ratings(columns, column, what)
+    events = replace(events, **numbers, features=FeatureColumns.of(features, column, what))
     if columns.time is None:
         return events
-    given = column(columns.time)
-    numbers = given.dtype not in (pl.Date, pl.Datetime)
-    doubts: set[str] = set()
-    time, order = values.in_time(given, what, columns.time_unit, typed=source.typed, notes=doubts)
-    doubts |= unit_notes(int(time.min()), int(time.max()), columns, numbers)
+    moments, doubts = column(columns.time), set[str]()
+    counted = moments.dtype not in (pl.Date, pl.Datetime)
+    time, order = values.in_time(moments, what, columns.time_unit, typed=source.typed, notes=doubts)
+    doubts |= unit_notes(int(time.min()), int(time.max()), columns, counted)
     events = replace(events, time=time, notes=(*notes, *sorted(doubts)))
     return events if order is None else events.take(order)
 
 
+def weights_and_ratings(columns: Columns, column: Callable[[str], pl.Series], what: str) -> dict[str, Any]:
+    """The arrays `weight` and `rating` of a table, where it has such a column, which is read by its name."""
+    arrays: dict[str, Any] = {}
+    if columns.weight is not None:
+        arrays["weight"] = values.finite_numbers(column(columns.weight), what, least=0.0).astype(np.float32)
+    if columns.rating is not None:
+        arrays["rating"] = values.finite_numbers(column(columns.rating), what)
+    return arrays
+
+
 def compacted(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
-    """Codes 0 .. n - 1 of the ids that there are, and these, in their order."""
+    """The n ids that have a code, in order, and the codes 0 .. n - 1 into these."""
     used = np.bincount(code, minlength=len(ids)) > 0
-    new = (np.cumsum(used) - 1).astype(np.int32)
-    return new[code], ids.filter(used)
+    new_codes = (np.cumsum(used) - 1).astype(np.int32)
+    return new_codes[code], ids.filter(used)
 
 
 def missing_rows(frame: pl.DataFrame, columns: Columns) -> pl.Series:
-    """Which rows have no user, item or time: a null, NaN or empty text."""
+    """A mask of the rows without user, item or time: a null, NaN or empty text."""
     bad = pl.Series(np.zeros(len(frame), bool))
-    for series in (frame[one] for one in dict.fromkeys((columns.user, columns.item, columns.time)) if one is not None):
+    for name in dict.fromkeys((columns.user, columns.item, columns.time)):
+        if name is None:
+            continue
+        series = frame[name]
         bad |= series.is_null()
         if series.dtype.is_float():
             bad |= series.is_nan().fill_null(True)
@@ -190,7 +203,7 @@ def _without_missing(frame: pl.DataFrame, columns: Columns, name: str) -> tuple[
 
 
 def left_out_notes(left_out: int, rows: int, name: str) -> tuple[str, ...]:
-    """A note of how many rows of a table `missing` drops, if any. Raises `UserError` where none is left."""
+    """A note of the number of rows that `missing` drops, if any. Raises `UserError` where no row is left."""
     if left_out == rows:
         raise UserError(
             f"none of the {rows:,} rows of {name} has a user, an item and a time, so missing='drop' leaves none",
@@ -200,18 +213,19 @@ def left_out_notes(left_out: int, rows: int, name: str) -> tuple[str, ...]:
 
 
 def unit_notes(low: int, high: int, columns: Columns, numbers: bool) -> set[str]:
-    """A note where numbers taken as times, of which these are the first and the last, all lie within a day of 1970, as
-    ranks and ratings do.
-    """
+    """A note where numbers from `low` to `high`, taken as times, all lie within a day of 1970, as
+    ranks and ratings do."""
     if not (numbers and low > -DAY and high < DAY):
         return set()
-    return {f"times in column {columns.time!r} are {low} to {high} in seconds since 1970, all within a day of it; "
-            "is it a column of times? one that only has an order will do where nothing reads times"}  # fmt: skip
+    return {
+        f"times in column {columns.time!r} are {low} to {high} in seconds since 1970, all within a day of it; "
+        "is it a column of times? one that only has an order will do where nothing reads times"
+    }
 
 
 @dataclass(frozen=True)
 class JoinedTable:
-    """External ids with what is known of them."""
+    """External ids, and the rows of a user's table for them."""
 
     ids: pl.Series
     frame: pl.DataFrame
@@ -226,17 +240,18 @@ def join_table(
 ) -> JoinedTable:
     """Rows of `table` for each of `ids` [N]; nulls where the table has none.
 
-    The key is the column `named`, else `column`, else `fallback`. Rows without events are dropped and counted, and so
-    are rows that repeat another one in every column. `typed` is False where `ids` came from a file without types.
-    Raises `UserError` for a missing key column, missing ids, ids of another type, rows of one id that differ, columns
-    with reserved names, and a table that knows none of the ids.
+    The key is the column `named`, else `column`, else `fallback`. Rows without events are dropped
+    and counted, and so are rows that repeat another one in every column. `typed` is False where
+    `ids` came from a file without types. Raises `UserError` for a missing key column, missing ids,
+    ids of another type, rows of one id that differ, columns with reserved names, and a table that
+    knows none of the ids.
     """
     if table is None:
         return JoinedTable(ids, pl.DataFrame(), None)
     source = InputTable(table, what)
     key = named or (column if column in source.columns else fallback)
-    source.require(key, f"name the column of ids by {what}_id=" if what == "items" else
-                   f"name the id column {column!r} or {fallback!r}")  # fmt: skip
+    hint = f"name the id column {column!r} or {fallback!r}"
+    source.require(key, "name the column of ids by items_id=" if what == "items" else hint)
     reserved = [n for n in source.columns if n != key and n in (*RESERVED, "user", "user_id")]
     if reserved:
         raise UserError(
@@ -247,27 +262,27 @@ def join_table(
     for series in frame:
         if series.dtype == pl.Object:
             raise values.wrong_type(series, source.name, "it holds Python objects: cast it to a plain type")
-    given = source.ids(frame, key)
-    left, right = _comparable(ids, given, source.name, untyped=not (typed and source.typed))
-    first = given.is_first_distinct()
+    keys = source.ids(frame, key)
+    left, right = _comparable(ids, keys, source.name, untyped=not (typed and source.typed))
+    first = keys.is_first_distinct()
     repeated = int((~first).sum())
     if repeated:
-        _refuse_differing(frame.drop(key), given, first, key, source.name)
+        _refuse_differing(frame.drop(key), keys, first, key, source.name)
     index = pl.DataFrame({"id": right, "row": np.arange(len(right))}).filter(first)
-    found = pl.DataFrame({"id": left}).join(index, on="id", how="left", maintain_order="left")["row"]
+    rows = pl.DataFrame({"id": left}).join(index, on="id", how="left", maintain_order="left")["row"]
     facts = {
-        "rows": len(given),
+        "rows": len(keys),
         "repeated": repeated,
-        "without_events": len(index) - int(found.is_not_null().sum()),
-        "missing": found.null_count(),
+        "without_events": len(index) - int(rows.is_not_null().sum()),
+        "missing": rows.null_count(),
     }
     if facts["missing"] == len(ids):
-        raise values.none_known(ids, f"{what} with events", f"column {key!r} of {source.name}", given)
+        raise values.none_known(ids, f"{what} with events", f"column {key!r} of {source.name}", keys)
     notes = []
     if repeated:
         notes.append(f"{repeated:,} rows of {what} repeat another row in every column and were left out")
     if facts["missing"]:
-        lost = ids.filter(found.is_null())[0]
+        lost = ids.filter(rows.is_null())[0]
         notes.append(
             f"{facts['missing']:,} of {len(ids):,} {what} have no row in the table of {what}, such as {lost!r}: "
             "nothing is known of them"
@@ -277,16 +292,18 @@ def join_table(
             f"{facts['without_events']:,} of {len(index):,} {what} of the table of {what} have no event that is left, "
             "and are no part of the store" + NEW_ITEMS * (what == "items")
         )
-    return JoinedTable(ids, frame.drop(key)[found], facts, tuple(notes))
+    return JoinedTable(ids, frame.drop(key)[rows], facts, tuple(notes))
 
 
 def _refuse_differing(frame: pl.DataFrame, ids: pl.Series, first: pl.Series, key: str, name: str) -> None:
-    """Raise `UserError` where rows of one id differ. Nobody but its owner can say which of them is right: a table of
-    variants, of translations or of several dates would lose all but one row of each id without a word.
+    """Raise `UserError` where rows of the same id differ; `first` marks the first row of each id.
+
+    Nobody but its owner can say which of them is right: a table of variants, of translations or of
+    several dates would lose all but one row of each id without a word.
     """
     again = np.flatnonzero(~first)
-    kept = np.flatnonzero(first)[values.IdIndex(ids.filter(first)).find(ids.gather(again))]
-    same = {column.name: _equal(column.gather(again), column.gather(kept)) for column in frame}
+    firsts = np.flatnonzero(first)[values.IdIndex(ids.filter(first)).find(ids.gather(again))]
+    same = {column.name: _equal(column.gather(again), column.gather(firsts)) for column in frame}
     differ = ~np.logical_and.reduce([*same.values(), np.ones(len(again), bool)])
     if differ.any():
         wrong = ids.gather(again).filter(differ)
@@ -299,24 +316,23 @@ def _refuse_differing(frame: pl.DataFrame, ids: pl.Series, first: pl.Series, key
         )
 
 
-def _equal(one: pl.Series, other: pl.Series) -> Bool[np.ndarray, "n"]:
-    """Where two columns are equal; nulls equal nulls, and NaN equals NaN."""
-    if one.dtype.is_nested():
-        return np.array([a == b for a, b in zip(one.to_list(), other.to_list(), strict=True)], bool)
-    return one.eq_missing(other).to_numpy()
+def _equal(a: pl.Series, b: pl.Series) -> Bool[np.ndarray, "n"]:
+    """A mask of the rows where two columns are equal; nulls equal nulls, and NaN equals NaN."""
+    if a.dtype.is_nested():
+        return np.array([x == y for x, y in zip(a.to_list(), b.to_list(), strict=True)], bool)
+    return a.eq_missing(b).to_numpy()
 
 
-def _comparable(ids: pl.Series, given: pl.Series, name: str, *, untyped: bool) -> tuple[pl.Series, pl.Series]:
-    strings = [series.dtype == pl.String for series in (ids, given)]
-    if all(strings):
-        return ids, given
-    if untyped:
-        return ids.cast(pl.String), given.cast(pl.String)
-    if any(strings):
+def _comparable(ids: pl.Series, keys: pl.Series, name: str, *, untyped: bool) -> tuple[pl.Series, pl.Series]:
+    """Two columns of ids in a common type."""
+    if untyped or ids.dtype == keys.dtype == pl.String:
+        common: Any = pl.String
+    elif pl.String in (ids.dtype, keys.dtype):
         raise UserError(
-            f"{name} has ids of type {given.dtype}, the events of type {ids.dtype}; cast one of them",
+            f"{name} has ids of type {keys.dtype}, the events of type {ids.dtype}; cast one of them",
             code="wrong-id-type",
         )
-    wide = pl.UInt64 if pl.UInt64 in (ids.dtype, given.dtype) else pl.Int64
-    # A negative id finds no partner among unsigned ones: null joins nothing.
-    return ids.cast(wide, strict=False), given.cast(wide, strict=False)
+    else:
+        common = pl.UInt64 if pl.UInt64 in (ids.dtype, keys.dtype) else pl.Int64
+    # a negative id has no partner among unsigned ones: null joins nothing
+    return ids.cast(common, strict=False), keys.cast(common, strict=False)

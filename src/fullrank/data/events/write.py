@@ -18,6 +18,7 @@ from fullrank.data.events import feature_files, parts, splits
 from fullrank.data.events.feature_columns import FeatureColumns, add_columns, encode
 from fullrank.data.events.feature_files import OF_EVENTS, StoredFeatures
 from fullrank.data.events.features import FeatureEncoder, Features, encoder_of
+from fullrank.data.events.filters import Prepare
 from fullrank.data.events.store import ARRAYS, FORMS
 from fullrank.data.events.table import Events, JoinedTable
 from fullrank.data.histories import user_keys
@@ -30,34 +31,31 @@ def write_store(
     events: Events,
     items: JoinedTable,
     users: JoinedTable,
-    spec: JsonObject,
+    spec: Prepare,
     split: splits.Rule,
     facts: JsonObject,
     *,
     keys: Int64[np.ndarray, "U"] | None = None,
-    features: Features = Features(),
     encoder: FeatureEncoder | None = None,
 ) -> None:
     """Sort compacted events by user, split them, and write the store at `out`. `facts` go into the manifest.
 
-    `keys` of the users, in rising order, make it a part of a store in parts: it gets the hashes of its buckets, and
-    the `features` are encoded as they were fitted on all.
+    The rising `keys` of its users make it a part of a store in parts: it gets the hashes of its
+    buckets. Its features are encoded by `encoder`, which was fitted on all parts.
     """
     if not (events.user[1:] >= events.user[:-1]).all():
         events = events.take(stable_order(events.user))  # they are chronological: users' histories stay so
     offsets = offsets_of(np.bincount(events.user, minlength=len(users.ids)))
     bounds, rule = split.bounds(offsets, events.time)
-    stored = None
+    features, stored = spec.features, None
     if features.all:
         encoder = encoder or fit_features(features, events, users, offsets, bounds).encoder()
-        stored = StoredFeatures(encoder, {
-            role: encode(events.features, encoder_of(encoder, role))
-            for role in OF_EVENTS if getattr(features, role)
-        })  # fmt: skip
+        roles = (role for role in OF_EVENTS if getattr(features, role))
+        stored = StoredFeatures(encoder, {role: encode(events.features, encoder_of(encoder, role)) for role in roles})
     if keys is not None:
         facts = facts | {"buckets": parts.bucket_hashes(keys, users.ids, events.item, offsets, bounds)}
     manifest = {
-        "spec": spec,
+        "spec": spec.dump(),
         **facts,
         "item_table": items.facts,
         "user_table": users.facts,
@@ -65,8 +63,14 @@ def write_store(
         "type_names": list(events.type_names),
         "notes": [*events.notes, *items.notes, *users.notes],
     }
-    arrays = {"items": events.item, "offsets": offsets, "bounds": bounds, "times": events.time,
-              "weights": events.weight, "types": events.type}  # fmt: skip
+    arrays = {
+        "items": events.item,
+        "offsets": offsets,
+        "bounds": bounds,
+        "times": events.time,
+        "weights": events.weight,
+        "types": events.type,
+    }
     catalogue = whole_table(items, "item", {"train_count": np.zeros(len(items.ids), np.int64)})
     save_store(out, arrays, catalogue, whole_table(users, "user", {}), manifest, stored)
 
@@ -74,9 +78,10 @@ def write_store(
 def fit_features(
     features: Features, events: Events, users: JoinedTable, offsets: splits.Offsets, bounds: splits.Bounds
 ) -> FieldFit[Features]:
-    """The statistics of features on training events, those of users on who has some. Events are in order of user.
+    """The statistics of features on training events, and of features of users on those who have any.
 
-    A row is known by its user and its place among their events, so parts and the whole take the same sample.
+    Events are in order of user. A row is named by its user's key and its place in the history, so
+    that parts and the whole store take the same sample.
     """
     keys, fit = user_keys(users.ids), FieldFit(features, False, exact=True)
     rows = np.repeat(keys - offsets[:-1], np.diff(offsets)) + np.arange(len(events))
@@ -87,12 +92,17 @@ def fit_features(
 
 
 def save_store(
-    out: Path, arrays: Mapping[str, np.ndarray | None], items: pl.DataFrame, users: pl.DataFrame, facts: JsonObject,
+    out: Path,
+    arrays: Mapping[str, np.ndarray | None],
+    items: pl.DataFrame,
+    users: pl.DataFrame,
+    facts: JsonObject,
     features: StoredFeatures | None = None,
-) -> None:  # fmt: skip
-    """Write the folder: those of the arrays of `ARRAYS` that there are, the tables, the manifest with `facts`.
+) -> None:
+    """Write the folder of a store: its arrays (`ARRAYS`; None is left out), its tables, and the
+    manifest with `facts`.
 
-    Counts of users, items and events, those of the split and the training events of each item are those of the arrays.
+    All counts, the training events of each item among them, are taken from the arrays.
     """
     stored = {name: np.ascontiguousarray(array, ARRAYS[name][0]) for name, array in arrays.items() if array is not None}
     events, offsets, bounds = stored["items"], stored["offsets"], stored["bounds"]
@@ -130,6 +140,6 @@ def store_fingerprint(
 
 
 def whole_table(rows: JoinedTable, kind: str, extra: dict[str, np.ndarray]) -> pl.DataFrame:
-    """The table of a store: internal and external ids, `extra` columns, and what is known of each."""
-    own = pl.DataFrame({kind: np.arange(len(rows.ids), dtype=np.int64), f"{kind}_id": rows.ids, **extra})
-    return own.hstack(rows.frame.get_columns()) if rows.frame.width else own
+    """A table of a store: internal and external ids, `extra` columns, and the columns of the user's table."""
+    table = pl.DataFrame({kind: np.arange(len(rows.ids), dtype=np.int64), f"{kind}_id": rows.ids, **extra})
+    return table.hstack(rows.frame.get_columns()) if rows.frame.width else table

@@ -1,8 +1,9 @@
 """Public data sets, a file for each publisher, and those that the library generates itself (`planted`, ...).
 
-A source names the publisher's files (`files`) and turns them into tables: of events (`read`), for recommenders, or of
-impressions (`impressions`), for rankers. It downloads nothing: `fullrank.data.download` does, so that files fetched by
-hand or kept on a mirror are read in the same way.
+A source names the publisher's files (`files`) and turns them into tables: of events (`read`), for
+recommenders, or of impressions (`impressions`), for rankers. It downloads nothing:
+`fullrank.data.download` does, so that files fetched by hand or kept on a mirror are read in the
+same way.
 """
 
 from __future__ import annotations
@@ -36,13 +37,19 @@ class RemoteFile:
     manual: str | None = None
     """Why a program may not fetch it, and what to do instead (a clause); None for a file that it may."""
     alternatives: tuple[str, ...] = ()
-    """Other names under which the same content may lie in the folder: the archive, or what was taken out of it."""
+    """Other names under which the same content may lie in the folder: the archive, or what was
+    taken out of it."""
 
     @classmethod
     def below(
-        cls, base_url: str, path: str, size: int | None = None, md5: str | None = None, *,
+        cls,
+        base_url: str,
+        path: str,
+        size: int | None = None,
+        md5: str | None = None,
+        *,
         alternatives: tuple[str, ...] = (),
-    ) -> RemoteFile:  # fmt: skip
+    ) -> RemoteFile:
         """The file at a path below a folder on a server."""
         name = path.rpartition("/")[2]
         return cls(f"{base_url.rstrip('/')}/{path}", name, size, md5, alternatives=alternatives)
@@ -50,7 +57,8 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Tables:
-    """What a source read: one row per event, and a row per item and user where the publisher describes them."""
+    """Tables that a source read: a row per event, and a row per item and user where the publisher
+    describes them."""
 
     events: pl.DataFrame
     """`user_id`, `item_id`, `timestamp` (integer seconds since 1970), `rating` or `type` where they exist."""
@@ -59,8 +67,8 @@ class Tables:
     users: pl.DataFrame | None = None
     """`user_id` and what is known of the user; `user_id` is unique."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Role to column name, with the roles of `fullrank.data.events.prepare.Columns`; only roles that exist here.
-    Without any, those whose usual names the events have."""
+    """Role -> column name, with the roles of `fullrank.data.events.prepare.Columns`; only roles
+    that exist here. Empty for the roles whose usual names the events have."""
     notes: tuple[str, ...] = ()
     """Facts worth a line in the manifest: rows left out while parsing, terms of use."""
 
@@ -72,7 +80,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class ImpressionTables:
-    """What a source of impressions read: a row for each, and what its columns are."""
+    """The table that a source of impressions read, a row for each, and the schema of its columns."""
 
     table: pl.DataFrame | pl.LazyFrame
     """Lazy where the files may be larger than memory."""
@@ -98,7 +106,7 @@ class Source(Protocol):
     """A Spec whose `kind` is its name. One with files has a `base_url` for mirrors."""
 
     def files(self) -> tuple[RemoteFile, ...]:
-        """What has to lie in the download folder; empty for a source that generates its data."""
+        """The files of the download folder; none for a source that generates its data."""
         ...
 
 
@@ -107,7 +115,8 @@ class EventSource(Source, Protocol):
     """A source of events."""
 
     def read(self, folder: Path) -> Tables:
-        """The publisher's files below `folder` as tables. Raises `UserError` for a missing or malformed file."""
+        """The publisher's files below `folder` as tables. Raises `UserError` for a missing or
+        malformed file."""
         ...
 
 

@@ -1,8 +1,9 @@
 """Members of a zip or tar archive as files, without trusting the paths inside it.
 
-A member is chosen by its base name and written under that base name: no path from the archive reaches the file
-system, which is stricter than the filters of tarfile and the same for both formats. An archive whose wanted member
-claims an absolute path or `..` is refused, links are passed over, and what is read and written has bounds.
+A member is chosen by its base name and written under that base name: no path from the archive
+reaches the file system, which is stricter than the filters of tarfile and the same for both
+formats. An archive whose wanted member claims an absolute path or `..` is refused, links are passed
+over, and what is read and written has bounds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from fullrank.data.sources._parse import damaged_download, require
 T = TypeVar("T")
 MOST_MEMBERS = 100_000
 MOST_BYTES = 1 << 38
-"""Unpacked bytes of an archive up to its last wanted member: 256 GiB, far above what any source here publishes."""
+"""Unpacked bytes of an archive up to its last wanted member: 256 GiB, far above what any source
+here publishes."""
 
 
 def unpacked(folder: Path, names: tuple[str, ...], *archives: str, hint: str) -> dict[str, Path]:
@@ -40,14 +42,15 @@ def unpacked(folder: Path, names: tuple[str, ...], *archives: str, hint: str) ->
 def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Path]:
     """Write the members called `wanted` (base names) to `into`, and return where they are.
 
-    A member that lies there already with the archive's size is kept. Files appear when all of them are written and the
-    archive was read to its end, where gzip, bzip2 and xz have their checksums. Raises
-    `UserError` for a missing member, a hostile path, a damaged archive, or a folder that cannot be written.
+    A member that lies there already with the archive's size is kept. Files appear when all of them
+    are written and the archive was read to its end, where gzip, bzip2 and xz have their checksums.
+    Raises `UserError` for a missing member, a hostile path, a damaged archive, or a folder that
+    cannot be written.
     """
-    found: dict[str, Path] = {}
+    written: dict[str, Path] = {}
     unpacked = 0
     try:
-        # the files are put in their places when the block ends, so none of a damaged archive is
+        # files get their final names when the block ends, so none of a damaged archive does
         with _members(archive) as (members, rest), ExitStack() as parts:
             for number, (path, size, stream) in enumerate(_reading(archive, members), 1):
                 unpacked += size  # of each member that comes before: a tar is read through, wanted or not
@@ -58,29 +61,30 @@ def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Pat
                         code="archive-too-large",
                     )
                 name = PurePosixPath(path.replace("\\", "/")).name
-                if name in wanted and name not in found:
+                if name in wanted and name not in written:
                     _refuse_hostile(path, archive)
-                    found[name] = _write(stream, into / name, size, archive, parts)
-                    if len(found) == len(wanted):
+                    written[name] = _write(stream, into / name, size, archive, parts)
+                    if len(written) == len(wanted):
                         break
             for _ in () if rest is None else _blocks(rest, archive):
                 pass
-    # RuntimeError: a zip with a password; NotImplementedError, which is one: an unknown compression; OSError: of bz2,
-    # or a place before the beginning of the file. What cannot be written is a UserError by then.
+    # RuntimeError: a zip with a password; NotImplementedError, which is one: an unknown
+    # compression; OSError: of bz2, or a position before the beginning of the file. Errors of
+    # writing are UserErrors by then.
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
         raise damaged_download(archive, error) from None
-    missing = [name for name in wanted if name not in found]
-    if missing:
+    if missing := [name for name in wanted if name not in written]:
         raise UserError(
             f"{archive} holds no {', '.join(missing)}; check that it is the publisher's archive for this variant",
             code="missing-file",
         )
-    return found
+    return written
 
 
 @contextmanager
 def _members(archive: Path) -> Iterator[tuple[Iterator[tuple[str, int, BufferedIOBase]], BufferedIOBase | None]]:
-    """Path, size in bytes and content of each regular file of an archive; and the stream of a tar, to be read on.
+    """Path, size in bytes and content of each regular file of an archive; and the stream of a tar,
+    to be read on.
 
     A zip has a checksum of each member and needs no reading on.
     """
@@ -118,7 +122,7 @@ def _refuse_hostile(path: str, archive: Path) -> None:
 
 
 def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path, parts: ExitStack) -> Path:
-    """Write a member beside its place; it gets there when `parts` is closed."""
+    """Write a member to a temporary file, which becomes `target` when `parts` is closed."""
     if target.is_file() and target.stat().st_size == size:
         return target
     with not_written(target):
@@ -130,12 +134,13 @@ def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path, parts
 
 
 def _blocks(stream: BufferedIOBase, archive: Path) -> Iterator[bytes]:
-    """What is left of a stream."""
+    """The rest of a stream, in blocks."""
     return _reading(archive, iter(lambda: stream.read(1 << 20), b""))
 
 
 def _reading(archive: Path, values: Iterator[T]) -> Iterator[T]:
-    """The same values; an error of reading them is the archive's and not the disk's that is written to."""
+    """Pass values on; an error of reading them is blamed on the archive, not on the disk that is
+    written to."""
     try:
         yield from values
     except OSError as error:

@@ -1,15 +1,17 @@
 """The law that the planted marketplace follows: who buys what next, with exact probabilities.
 
-An item stands on a shelf (topic) at a price tier, with a power-law attractiveness. A shopper has interests that
-rotate slowly between two latent vectors, a preferred tier, and shops in sessions. One purchase is drawn so:
+An item stands on a shelf (topic) at a price tier, with a power-law attractiveness. A shopper has
+interests that rotate slowly between two latent vectors, a preferred tier, and shops in sessions.
+One purchase is drawn so:
 
 - with probability `follow`, inside a session, an accessory of the last item (a short list of each item's own);
 - else a topic k with logit: log attractiveness + interest . topic_k, and inside a session additionally
   lead[last topic, k] + echo[previous topic, k], both low-rank and asymmetric, so that order matters;
   then the shopper's tier (or, sometimes, another), then an item of that topic and tier by attractiveness.
 
-The best prediction thus needs the last two items (session), the older ones (interests) and all prices (tier).
-Arrays only: U users, V items, D latent dimensions; topics, tiers and accessories stand in words.
+The best prediction thus needs the last two items (session), the older ones (interests) and all
+prices (tier). Arrays only: U users, V items, D latent dimensions; topics, tiers and accessories
+stand in words.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Market:
-    """Ground truth of a planted marketplace: every latent quantity. Items and users are rows, not external ids."""
+    """Ground truth of a planted marketplace: every latent quantity. Items and users are rows, not
+    external ids."""
 
     topic: Ints
     """[V] shelf of each item."""
@@ -49,7 +52,7 @@ class Market:
     accessories: Ints
     """[V, accessories] items that follow an item, the likeliest first."""
     accessory_share: Floats
-    """[accessories] probability of each place of that list."""
+    """[accessories] probability of each position in that list."""
     interests: Floats
     """[U, 2, D] where a shopper's interests start, and where they drift."""
     user_tier: Ints
@@ -71,10 +74,10 @@ class Market:
         mix = np.stack([np.cos(angle), np.sin(angle)], axis=1)
         interest = np.einsum("nc,ncd->nd", mix, self.interests[users])
         logits = self.log_topic_weight() + interest @ self.topic_vectors.T
-        for table, item in ((self.lead, last), (self.echo, previous)):
-            # One more row of zeros: index -1 (no such item) adds nothing.
+        for table, items in ((self.lead, last), (self.echo, previous)):
+            # A further row of zeros: index -1 (no such item) adds nothing.
             padded = np.vstack([table, np.zeros(len(table))])
-            logits += padded[np.where(item >= 0, self.topic[item], -1)]
+            logits += padded[np.where(items >= 0, self.topic[items], -1)]
         return logits
 
     def log_topic_weight(self) -> Floats:
@@ -90,8 +93,9 @@ class Market:
     def next_item(self, users: Ints, step: Ints, last: Ints, previous: Ints) -> Floats:
         """The true probability [n, V] of each next item, not knowing whether a new session starts.
 
-        Dense: for tests and for the ceiling of a benchmark, on some hundred users at a time. `previous` is -1
-        where the last item opened its session. An item that the user already has is redrawn, which keeps the order.
+        Dense: for tests and for the ceiling of a benchmark, on some hundred users at a time.
+        `previous` is -1 where the last item opened its session. An item that the user already has
+        is redrawn, which keeps the order.
         """
         none = np.full_like(last, -1)
         opening = self._shelf_draw(users, step, none, none)
@@ -119,65 +123,31 @@ class Market:
         """The inverse of `save`. Raises `UserError` for a file that is none."""
         try:
             with np.load(Path(path), allow_pickle=False) as stored:
-                values: dict[str, Any] = {f.name: stored[f.name] for f in fields(cls)}
+                arrays: dict[str, Any] = {f.name: stored[f.name] for f in fields(cls)}
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             reason = f"it holds no planted ground truth ({error})"
             raise damaged_file(Path(path), reason, "write it with Market.save") from None
-        numbers: dict[str, Any] = {name: value if value.ndim else float(value) for name, value in values.items()}
-        return cls(**numbers)
+        arrays |= {name: float(array) for name, array in arrays.items() if not array.ndim}
+        return cls(**arrays)
 
 
-def build(
-    users: int, items: int, *, exponent: float, drift: float, follow: float, loyalty: float, session: float, seed: int
-) -> Market:
-    """Draw a marketplace. `exponent` is that of the popularity power law, `session` the mean events of a session."""
-    rng = np.random.default_rng([seed, 0])
-    topics, width = max(2, min(64, items // (4 * TIERS))), 8
-    # Every (topic, tier) cell gets one item before chance fills the rest: no draw can meet an empty shelf.
-    cell = np.concatenate([np.arange(topics * TIERS), rng.integers(topics * TIERS, size=items - topics * TIERS)])
-    cell = rng.permutation(cell)
-    weight = rng.permutation((np.arange(items) + 5.0) ** -exponent)
-    vectors = rng.normal(size=(topics, width))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    turn, other = (np.linalg.qr(rng.normal(size=(width, width)))[0] for _ in range(2))
-    topic = cell // TIERS
-    lead = 2.0 * vectors @ vectors.T + 3.5 * vectors @ turn @ vectors.T
-    echo = 3.0 * vectors @ other @ vectors.T
-    interests = rng.normal(size=(users, 2, width)) * 1.3
-    share = 1.0 / np.arange(1, 5)
-    return Market(
-        topic=topic,
-        tier=cell % TIERS,
-        weight=weight,
-        topic_vectors=vectors,
-        lead=lead,
-        echo=echo,
-        accessories=_accessories(topic, lead, len(share), rng),
-        accessory_share=share / share.sum(),
-        interests=interests,
-        user_tier=rng.choice(TIERS, size=users, p=[0.35, 0.3, 0.2, 0.15]),
-        drift=drift,
-        follow=follow,
-        loyalty=loyalty,
-        restart=1.0 / session,
-    )
+def draw_accessories(topic: Ints, lead: Floats, count: int, rng: np.random.Generator) -> Ints:
+    """[V, accessories] distinct items that follow each item: of its topic's three favourite next
+    topics, not itself.
 
-
-def _accessories(topic: Ints, lead: Floats, count: int, rng: np.random.Generator) -> Ints:
-    """[V, accessories] distinct items that follow each item: of its topic's three favourite next topics, not itself.
-
-    Items are walked in a random cyclic order, so each item is an accessory about as often as any other.
+    Items are walked in a random cyclic order, so each item is an accessory about as often as any
+    other.
     """
     items, by_topic = len(topic), np.argsort(topic, kind="stable")
     starts = np.searchsorted(topic[by_topic], np.arange(len(lead) + 1))
     favourite = np.argsort(-lead, axis=1)[:, : min(3, len(lead))]
     chosen = np.empty((items, count), dtype=np.int64)
-    place = rng.integers(0, 1 << 30, size=items)
+    first = rng.integers(0, 1 << 30, size=items)  # a random start for each item
     for slot in range(count):
         shelf = favourite[topic, slot % favourite.shape[1]]
         size = starts[shelf + 1] - starts[shelf]
         # Different slots of one shelf step by one, so they never coincide (a shelf holds at least 4 items).
-        offset = place + slot // favourite.shape[1]
+        offset = first + slot // favourite.shape[1]
         pick = by_topic[starts[shelf] + offset % size]
         chosen[:, slot] = np.where(pick == np.arange(items), by_topic[starts[shelf] + (offset + 2) % size], pick)
     return chosen

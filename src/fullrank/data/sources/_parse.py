@@ -1,7 +1,7 @@
 """Publishers' text formats as polars frames: JSON lines, lines of Python literals, and delimited text, gzipped or not.
 
-Nothing is evaluated: Python literals go through `ast.literal_eval`. A damaged or foreign file is a `UserError` that
-names the file; a handful of broken lines among thousands is left out and counted.
+Nothing is evaluated: Python literals go through `ast.literal_eval`. A damaged or foreign file is a
+`UserError` that names the file; a handful of broken lines among thousands is left out and counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ColumnTypes = Mapping[str, Any]
 
 
 def require(folder: Path, *names: str, hint: str) -> Path:
-    """The path of the first of these files, of which one has to be there. `hint` says what to do where none is."""
+    """The path of the first of these files, of which one has to be there. `hint` says what to do
+    where none is."""
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise UserError(f"{folder} has no file {' or '.join(map(repr, names))}; {hint}", code="missing-file")
@@ -54,11 +55,12 @@ def records(
     path: Path,
     schema: ColumnTypes,
     pick: Callable[[Record], Row | None],
-) -> tuple[pl.DataFrame, int]:
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """One row per line of a file of JSON objects or Python dict literals, and the number of unreadable lines.
 
-    `pick` makes the row (in the order of `schema`) of one object, or None to leave the object out. A line counts as
-    unreadable where it is neither format, or `pick` misses a key or gets a value of the wrong type.
+    `pick` makes the row (in the order of `schema`) of one object, or None to leave the object out.
+    A line counts as unreadable where it is neither format, or `pick` misses a key or gets a value
+    of the wrong type.
     """
     frames: list[pl.DataFrame] = []
     rows: list[Row] = []
@@ -79,7 +81,8 @@ def records(
         lines_of = f"{broken:,} of {total:,} lines are unreadable: is it of this source and variant?"
         raise damaged_download(path, ValueError(lines_of))
     frames.append(_frame(rows, schema, path))
-    return pl.concat(frames), broken
+    notes = (f"{broken:,} unreadable lines of {path.name} were left out",) if broken else ()
+    return pl.concat(frames), notes
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -109,15 +112,16 @@ def delimited(
     separator: str = ",",
     header: bool = True,
     quoted: bool = True,
-    data: bytes | None = None,
+    content: bytes | None = None,
 ) -> pl.DataFrame:
-    """The given columns of a delimited file; without a header `columns` names them from the left.
+    """Columns of a delimited file; without a header `columns` names them from the left.
 
-    `data` replaces the file's bytes where they had to be rewritten first. Raises `UserError` with the file's name.
+    `content` replaces the file's bytes where they had to be rewritten first. Raises `UserError`
+    with the file's name.
     """
     with reading(path):
         return pl.read_csv(
-            path if data is None else data,
+            path if content is None else content,
             has_header=header,
             columns=list(columns) if header else None,
             schema_overrides=dict(columns) if header else None,
@@ -145,13 +149,13 @@ def reading(path: Path) -> Iterator[None]:
         raise damaged_download(path, error) from None
 
 
-def number(value: Any) -> float | None:
+def number(entry: Any) -> float | None:
     """A price or a quantity: 12.5, "12.5", "$1,299.00"; None for anything else ("Free To Play" is 0)."""
-    if isinstance(value, bool) or value is None:
+    if isinstance(entry, bool) or entry is None:
         return None
-    if isinstance(value, (int, float)):
-        return float(value) if abs(value) < float("inf") else None
-    text = str(value).strip().lower()
+    if isinstance(entry, (int, float)):
+        return float(entry) if abs(entry) < float("inf") else None
+    text = str(entry).strip().lower()
     if text.startswith("free"):
         return 0.0
     try:
@@ -160,23 +164,19 @@ def number(value: Any) -> float | None:
         return None
 
 
-def text(value: Any) -> str | None:
+def text(entry: Any) -> str | None:
     """A title or a name: trimmed, on one line; None where nothing is left."""
-    return " ".join(value.split()) or None if isinstance(value, str) else None
+    return " ".join(entry.split()) or None if isinstance(entry, str) else None
 
 
 def joined(values: Any) -> str | None:
-    """A list of labels as one string with | between them, as MovieLens writes genres; None for an empty list."""
+    """A list of labels as one string with | between them, as MovieLens writes genres; None for an
+    empty list."""
     if isinstance(values, str):
         return text(values)
     if not isinstance(values, (list, tuple)):
         return None
     return "|".join(label for label in map(text, values) if label) or None
-
-
-def unreadable_note(broken: int, path: Path) -> tuple[str, ...]:
-    """The note about unreadable lines; none where there were none."""
-    return (f"{broken:,} unreadable lines of {path.name} were left out",) if broken else ()
 
 
 def rows_with_events(items: pl.DataFrame, events: pl.DataFrame, key: str = "item_id") -> pl.DataFrame:

@@ -1,13 +1,14 @@
 """Amazon product reviews by category, in the editions of 2014, 2018 and 2023 (J. McAuley's group, UC San Diego).
 
-2014: R. He and J. McAuley, WWW 2016; J. McAuley et al., SIGIR 2015. 2018: J. Ni, J. Li, J. McAuley, EMNLP 2019.
-2023: Y. Hou et al., "Bridging Language and Items for Retrieval and Recommendation", arXiv:2403.03952.
-Published for research; the pages ask for a citation and state no other licence.
+2014: R. He and J. McAuley, WWW 2016; J. McAuley et al., SIGIR 2015. 2018: J. Ni, J. Li, J. McAuley,
+EMNLP 2019. 2023: Y. Hou et al., "Bridging Language and Items for Retrieval and Recommendation",
+arXiv:2403.03952. Published for research; the pages ask for a citation and state no other licence.
 
-Formats: reviews are JSON lines (2014, 2018) or CSV with a header and milliseconds (2023); ratings-only files have
-no header, with user, item, rating, seconds in 2014 and item, user, rating, seconds in 2018. Metadata are lines of
-Python literals in 2014 (read with `ast.literal_eval`), JSON lines later. Times of 2014 and 2018 are whole days.
-The publisher gives no checksums: a download is checked against the server's Content-Length.
+Formats: reviews are JSON lines (2014, 2018) or CSV with a header and milliseconds (2023);
+ratings-only files have no header, with user, item, rating, seconds in 2014 and item, user, rating,
+seconds in 2018. Metadata are lines of Python literals in 2014 (read with `ast.literal_eval`), JSON
+lines later. Times of 2014 and 2018 are whole days. The publisher gives no checksums: a download is
+checked against the server's Content-Length.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from fullrank.data.sources._parse import (
     require,
     rows_with_events,
     text,
-    unreadable_note,
 )
 
 BASES = {
@@ -40,16 +40,9 @@ BASES = {
     2018: "https://mcauleylab.ucsd.edu/public_datasets/data/amazon_v2",
     2023: "https://mcauleylab.ucsd.edu/public_datasets/data/amazon_2023",
 }
-"""The editions' folders. The same group's other addresses (datarepo.eng.ucsd.edu, jmcauley.ucsd.edu) also served
-them; an edition that moved is reached with `base_url`."""
-_ITEMS = {
-    "item_id": pl.String,
-    "title": pl.String,
-    "brand": pl.String,
-    "category": pl.String,
-    "categories": pl.String,
-    "price": pl.Float64,
-}
+"""The editions' folders. The same group's other addresses (datarepo.eng.ucsd.edu,
+jmcauley.ucsd.edu) also served them; an edition that moved is reached with `base_url`."""
+_ITEMS = {**dict.fromkeys(("item_id", "title", "brand", "category", "categories"), pl.String), "price": pl.Float64}
 
 _BOTH_OLD = (
     "Automotive Books CDs_and_Vinyl Cell_Phones_and_Accessories Clothing_Shoes_and_Jewelry Digital_Music Electronics "
@@ -100,15 +93,15 @@ class Amazon(Spec):
         return tuple(RemoteFile.below(base, path) for path in paths)
 
     def read(self, folder: Path) -> Tables:
-        """Reviews in the file's order; items that have a review, with `category` (the most specific) and
-        `categories` (the path, A|B|C). Brand is the store in 2023. Prices are US dollars."""
+        """Reviews in the file's order; items that have a review, with `category` (the most
+        specific) and `categories` (the path, A|B|C). Brand is the store in 2023. Prices are US
+        dollars."""
         files = [require(folder, file.name, hint=self._hint(folder)) for file in self.files()]
-        events, broken = self._read_events(files[0])
-        notes = unreadable_note(broken, files[0])
+        events, notes = self._read_events(files[0])
         items = None
         if self.metadata:
-            items, broken = records(files[1], _ITEMS, self._item)
-            items, notes = rows_with_events(items, events), notes + unreadable_note(broken, files[1])
+            items, more = records(files[1], _ITEMS, self._item)
+            items, notes = rows_with_events(items, events), notes + more
         return Tables(events, items, notes=(*notes, f"Amazon {self.year} {self.category}: for research"))
 
     def _events_path(self) -> str:
@@ -127,23 +120,21 @@ class Amazon(Spec):
         }[self.year]
 
     def _hint(self, folder: Path) -> str:
-        changed = {name: value for name, value in self.dump().items() if name in ("year", "category", "subset")}
-        settings = [word for name, value in changed.items() for word in ("--set", f"{name}={value}")]
+        tree = self.dump()
+        settings = [word for name in ("year", "category", "subset") for word in ("--set", f"{name}={tree[name]}")]
         without = " (or set metadata=false to do without the items)" if self.metadata else ""
         return f"run: {command_line('download', 'amazon', *settings, '--out', folder)}{without}"
 
-    def _read_events(self, path: Path) -> tuple[pl.DataFrame, int]:
+    def _read_events(self, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
         if self.year == 2023:
-            frame = delimited(
-                path,
-                {"user_id": pl.String, "parent_asin": pl.String, "rating": pl.Float32, "timestamp": pl.Int64},
-            )
+            columns = {"user_id": pl.String, "parent_asin": pl.String, "rating": pl.Float32, "timestamp": pl.Int64}
+            frame = delimited(path, columns)
             frame = frame.rename({"parent_asin": "item_id"}).with_columns(timestamp=pl.col("timestamp") // 1000)
-            return frame.select(*REVIEWS), 0
+            return frame.select(*REVIEWS), ()
         if self.subset == "ratings":
             order = ("user_id", "item_id") if self.year == 2014 else ("item_id", "user_id")
             columns = {name: REVIEWS[name] for name in (*order, "rating", "timestamp")}
-            return delimited(path, columns, header=False).select(*REVIEWS), 0
+            return delimited(path, columns, header=False).select(*REVIEWS), ()
         return records(path, REVIEWS, _review)
 
     def _item(self, record: Record) -> Row:
@@ -162,8 +153,8 @@ def _review(record: Record) -> Row:
     return str(record["reviewerID"]), str(record["asin"]), int(record["unixReviewTime"]), float(record["overall"])
 
 
-def _category_path(value: Any) -> list[str]:
-    """The first path: 2014 has a list of paths, the later editions one path."""
-    if isinstance(value, list) and value and isinstance(value[0], list):
-        value = value[0]
-    return [label for label in value if isinstance(label, str) and text(label)] if isinstance(value, list) else []
+def _category_path(path: Any) -> list[str]:
+    """The first path: 2014 has a list of paths, the later editions a single path."""
+    if isinstance(path, list) and path and isinstance(path[0], list):
+        path = path[0]
+    return [label for label in path if isinstance(label, str) and text(label)] if isinstance(path, list) else []

@@ -1,9 +1,9 @@
 """Frappe (Baltrunas et al. 2015, arXiv:1505.03014): which app was used in which context; 96,203 records of 957 users.
 
-The publisher's frappe.csv holds what was used. As X. He and T.-S. Chua (NFM, SIGIR 2017) do, each record becomes a
-positive impression and two negatives: the same user and context with apps that the user never used, 7:2:1 at random.
-Negatives are drawn here, so numbers compare only with others on the same draw; a folder with impressions.parquet
-(label, fields, split) is taken as it is.
+The publisher's frappe.csv holds what was used. As X. He and T.-S. Chua (NFM, SIGIR 2017) do, each
+record becomes a positive impression and two negatives: the same user and context with apps that the
+user never used, 7:2:1 at random. Negatives are drawn here, so numbers compare only with others on
+the same draw; a folder with impressions.parquet (label, fields, split) is taken as it is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Frappe(Spec):
     negatives: int = Field(2, ge=1, le=1000)
     """Negatives drawn for each record of frappe.csv."""
     seed: SeedNumber = 0
-    """Which draw, and which split of it."""
+    """Seed of the negatives and of the split."""
     base_url: str = ""
     """A mirror that serves frappe.csv."""
 

@@ -1,9 +1,9 @@
 """MovieLens (GroupLens, University of Minnesota): star ratings of movies, and the same as click prediction.
 
-F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Context", ACM TiiS 5(4), 2015. Research use;
-no redistribution without permission (README of each archive).
-Formats: 1m has `::` between fields, Latin-1 text and a user table; 20m and 32m are CSV with a header.
-Checksums are those that GroupLens publishes beside each archive (.md5).
+F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Context", ACM TiiS 5(4), 2015.
+Research use; no redistribution without permission (README of each archive). Formats: 1m has `::`
+between fields, Latin-1 text and a user table; 20m and 32m are CSV with a header. Checksums are
+those that GroupLens publishes beside each archive (.md5).
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class MovieLens(Spec):
 
 def _double_colon(path: Path, columns: ColumnTypes) -> pl.DataFrame:
     """A table with :: between the fields, in Latin-1; no field of these files holds a tab."""
-    data = path.read_bytes().decode("latin-1").replace("::", "\t").encode("utf-8")
-    return delimited(path, columns, separator="\t", header=False, quoted=False, data=data)
+    content = path.read_bytes().decode("latin-1").replace("::", "\t").encode("utf-8")
+    return delimited(path, columns, separator="\t", header=False, quoted=False, content=content)
 
 
 PARQUET = ("ratings.parquet", "users.parquet", "movies.parquet")
@@ -96,8 +96,9 @@ ONE = ("user", "item", "gender", "age", "occupation", "zip", "year", "genre", "h
 class MovieLensCTR(Spec):
     """MovieLens-1M as click prediction: is a rating 4 or more? Eleven fields, temporal split 80 : 10 : 10.
 
-    A million ratings of 6,040 users, of which 58 % are 4 or 5, joined with what is known of users and movies. The hour
-    (UTC) and the weekday are those of the rating; the year stands in the title. The group is the user.
+    A million ratings of 6,040 users, of which 58 % are 4 or 5, joined with what is known of users
+    and movies. The hour (UTC) and the weekday are those of the rating; the year stands in the
+    title. The group is the user.
     """
 
     kind: Literal["movielens_ctr"] = "movielens_ctr"
@@ -113,27 +114,31 @@ class MovieLensCTR(Spec):
     def impressions(self, folder: Path) -> ImpressionTables:
         """From ml-1m.zip, the unpacked .dat files beside it, or ratings, users and movies as Parquet."""
         if all((folder / name).is_file() for name in PARQUET):
-            found = []
+            tables = []
             for name in PARQUET:
                 with reading(folder / name):
-                    found.append(pl.read_parquet(folder / name, glob=False))
-            ratings, users, movies = found
+                    tables.append(pl.read_parquet(folder / name, glob=False))
+            ratings, users, movies = tables
             notes: tuple[str, ...] = ("MovieLens 1m: for research",)
         else:
             try:
-                tables = MovieLens(base_url=self.base_url).read(folder)
+                source = MovieLens(base_url=self.base_url).read(folder)
             except UserError as error:
                 hint = str(error).replace("download movielens --set variant=1m", "download movielens_ctr")
                 raise UserError(hint, code=error.code) from None
-            assert tables.items is not None and tables.users is not None
-            ratings, users, movies, notes = tables.events, tables.users, tables.items, tables.notes
+            assert source.items is not None and source.users is not None
+            ratings, users, movies, notes = source.events, source.users, source.items, source.notes
         table = _joined(ratings, users, movies)
         fields: list[AnyField] = [Categorical(name=name) for name in ONE]
         fields.insert(8, BagOf(name="genres", separator="|", max_length=8))
         schema = Schema(
-            label="rating", label_threshold=self.threshold, fields=tuple(fields), group="user", time="timestamp",
+            label="rating",
+            label_threshold=self.threshold,
+            fields=tuple(fields),
+            group="user",
+            time="timestamp",
             split=TemporalSplit(),
-        )  # fmt: skip
+        )
         return ImpressionTables(table, schema, notes)
 
 

@@ -1,8 +1,8 @@
 """A generated marketplace with known ground truth: data of any size, offline.
 
-Popularity is a power law; shoppers have latent interests that drift, a price tier, and sessions in which the last
-two purchases lead to the next. `_marketplace` states the law. The tables are a function of the spec
-(with one version of numpy). Nothing is downloaded.
+Popularity is a power law; shoppers have latent interests that drift, a price tier, and sessions in
+which the last two purchases lead to the next. `_marketplace` states the law. The tables are a
+function of the spec (with one version of numpy). Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import Field
 from fullrank.core.constraints import SeedNumber
 from fullrank.core.memory import require_memory
 from fullrank.data.sources import Generated, Tables
-from fullrank.data.sources._marketplace import TIERS, Floats, Ints, Market, build
+from fullrank.data.sources._marketplace import TIERS, Floats, Ints, Market, draw_accessories
 
 BLOCK = 16_384
 """Users simulated at once: bounds memory (some hundred MB at 20 events per user)."""
@@ -75,7 +75,8 @@ BRANDS = tuple(start + end for start in _STARTS for end in _ENDS)
 
 
 class Planted(Generated):
-    """Generated marketplace. 3,000 users and about 60,000 events by default: a small model trains on it in a minute."""
+    """Generated marketplace. 3,000 users and about 60,000 events by default: a small model trains
+    on it in a minute."""
 
     kind: Literal["planted"] = "planted"
     users: int = Field(3_000, ge=1, le=10**8)
@@ -100,7 +101,8 @@ class Planted(Generated):
     def read(self, folder: Path | None = None) -> Tables:
         """The events, items and users of the marketplace; `folder` is not used.
 
-        Events are in the order of time (ties by user), with a `rating` of 1 to 5 that is higher at the preferred tier.
+        Events are in the order of time (ties by user), with a `rating` of 1 to 5 that is higher at
+        the preferred tier.
         """
         expected = int(self.users * (USER_BYTES + EVENT_BYTES * self.events_per_user) + ITEM_BYTES * self.items)
         require_memory(
@@ -113,14 +115,8 @@ class Planted(Generated):
         user, item, time, rating = (np.concatenate(column) for column in zip(*blocks, strict=True))
         order = np.lexsort((user, time))
         ids, user_ids = self.item_ids(), np.arange(self.users, dtype=np.int64) + 1
-        events = pl.DataFrame(
-            {
-                "user_id": user_ids[user[order]],
-                "item_id": ids[item[order]],
-                "timestamp": time[order],
-                "rating": rating[order],
-            }
-        )
+        columns = {"user_id": user_ids[user], "item_id": ids[item], "timestamp": time, "rating": rating}
+        events = pl.DataFrame({name: column[order] for name, column in columns.items()})
         rng = np.random.default_rng([self.seed, 2])
         items = _item_table(ids, market, rng).sort("item_id")
         regions = np.array(["north", "east", "south", "west"])
@@ -129,15 +125,34 @@ class Planted(Generated):
 
     def truth(self) -> Market:
         """The latent quantities behind the tables: row u is user id u + 1, row i is `item_ids()[i]`."""
-        return build(
-            self.users,
-            self.items,
-            exponent=self.popularity_exponent,
+        rng = np.random.default_rng([self.seed, 0])
+        topics, width = max(2, min(64, self.items // (4 * TIERS))), 8
+        # Every (topic, tier) cell gets one item before chance fills the rest: no draw can meet an empty shelf.
+        cells = topics * TIERS
+        cell = rng.permutation(np.concatenate([np.arange(cells), rng.integers(cells, size=self.items - cells)]))
+        weight = rng.permutation((np.arange(self.items) + 5.0) ** -self.popularity_exponent)
+        vectors = rng.normal(size=(topics, width))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        turn, other = (np.linalg.qr(rng.normal(size=(width, width)))[0] for _ in range(2))
+        topic = cell // TIERS
+        lead = 2.0 * vectors @ vectors.T + 3.5 * vectors @ turn @ vectors.T
+        interests = rng.normal(size=(self.users, 2, width)) * 1.3
+        share = 1.0 / np.arange(1, 5)
+        return Market(
+            topic=topic,
+            tier=cell % TIERS,
+            weight=weight,
+            topic_vectors=vectors,
+            lead=lead,
+            echo=3.0 * vectors @ other @ vectors.T,
+            accessories=draw_accessories(topic, lead, len(share), rng),
+            accessory_share=share / share.sum(),
+            interests=interests,
+            user_tier=rng.choice(TIERS, size=self.users, p=[0.35, 0.3, 0.2, 0.15]),
             drift=self.drift,
             follow=self.follow,
             loyalty=self.loyalty,
-            session=self.session_length,
-            seed=self.seed,
+            restart=1.0 / self.session_length,
         )
 
     def item_ids(self) -> Ints:
@@ -159,10 +174,10 @@ class Planted(Generated):
         draws = _Draws(market)
         for step in range(width):
             n = int(np.searchsorted(-lengths, -step, side="left"))
-            last = bought[:n, step - 1] if step else np.full(n, -1)
-            previous = bought[:n, step - 2] if step > 1 else np.full(n, -1)
-            last = np.where(fresh[:n, step], -1, last)
-            previous = np.where(fresh[:n, step] | (fresh[:n, step - 1] if step else True), -1, previous)
+            # A fresh session has no last item, and its second event no previous one. The first
+            # event is fresh, so columns before it (-1, -2) are never read.
+            last = np.where(fresh[:n, step], -1, bought[:n, step - 1])
+            previous = np.where(fresh[:n, step] | fresh[:n, step - 1], -1, bought[:n, step - 2])
             bought[:n, step] = draws.step(users[:n], step, last, previous, bought[:n, :step], rng)
         acted = np.arange(width) < lengths[:, None]
         user = np.repeat(users, lengths)
@@ -184,17 +199,17 @@ class _Draws:
         self.order = np.argsort(cell, kind="stable")
         self.cumulated = np.concatenate([[0.0], np.cumsum(market.weight[self.order])])
         self.starts = np.searchsorted(cell[self.order], np.arange(len(market.topic_vectors) * TIERS + 1))
-        self.places = np.cumsum(market.accessory_share)
+        self.accessory_reach = np.cumsum(market.accessory_share)
 
     def step(self, users: Ints, step: int, last: Ints, previous: Ints, owned: Ints, rng: np.random.Generator) -> Ints:
         """The item rows [n] that `users` buy at `step`; `owned` [n, step] is what they have."""
         logits = self.market.topic_logits(users, step, last, previous)
+        # [n, topics] running sums of unnormalised probabilities: a draw is where a uniform number
+        # falls among them
         reach = np.cumsum(np.exp(logits - logits.max(axis=1, keepdims=True)), axis=1)
         item = self._draw(users, last, reach, rng)
         again = np.flatnonzero((owned == item[:, None]).any(axis=1))
         for _ in range(REDRAWS):
-            if len(again) == 0:
-                break
             item[again] = self._draw(users[again], last[again], reach[again], rng)
             again = again[(owned[again] == item[again, None]).any(axis=1)]
         return item
@@ -211,8 +226,8 @@ class _Draws:
         at = np.clip(at, self.starts[cell], self.starts[cell + 1] - 1)
         item = self.order[at]
         follows = (last >= 0) & (chance[4] < market.follow)
-        place = np.minimum(np.searchsorted(self.places, chance[3]), len(self.places) - 1)
-        return np.where(follows, market.accessories[last, place], item)
+        rank = np.minimum(np.searchsorted(self.accessory_reach, chance[3]), len(self.accessory_reach) - 1)
+        return np.where(follows, market.accessories[last, rank], item)
 
 
 def _times(fresh: NDArray[np.bool_], rng: np.random.Generator) -> Ints:
@@ -254,6 +269,4 @@ def _item_table(item_id: Ints, market: Market, rng: np.random.Generator) -> pl.D
         }
     )
     title = pl.format("{} {} {} {}, {}, No. {}", "brand", "tier", "style", "category", "colour", "item_id")
-    return frame.with_columns(title.alias("title")).select(
-        "item_id", "title", "category", "department", "brand", "price"
-    )
+    return frame.select("item_id", title.alias("title"), "category", "department", "brand", "price")

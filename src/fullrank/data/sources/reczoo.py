@@ -3,8 +3,9 @@
     criteo, avazu                                fields of an ad, in three files: train, valid and test
     amazonelectronics, kuaivideo, taobaoad       fields and behaviour sequences, in train and test
 
-The sets with behaviour sequences have no validation rows: BARS stops training and selects settings on the test rows.
-Here a tenth of the training rows is held out, or the test rows validate too, as there.
+The sets with behaviour sequences have no validation rows: BARS stops training and selects settings
+on the test rows. Here a tenth of the training rows is held out, or the test rows validate too, as
+there.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ from fullrank.data.sources._parse import reading, require, scanned
 HOST = "https://huggingface.co/datasets/reczoo"
 TRAIN, TEST = "train.csv", "test.csv"
 PARTS = {TRAIN: "train", "valid.csv": "validation", TEST: "test"}
-"""Of the sets that have three files: which rows each holds."""
+"""File -> its part of the split, of the sets that have three files."""
 
 
 class Criteo(Spec):
-    """Criteo display advertising, `criteo_x1`: 45.8 million ads, 13 numbers and 26 categories, given split 7 : 2 : 1.
+    """Criteo display advertising, `criteo_x1`: 45.8 million ads, 13 numbers and 26 categories,
+    given split 7 : 2 : 1.
 
-    45,840,617 impressions: 33,003,326 to train on, 8,250,124 and 4,587,167 to validate and test. The set of the Kaggle
-    challenge (Criteo Labs, 2014) as W. Cheng et al. (AFN, AAAI 2020) split and scaled it: train.csv, valid.csv and
-    test.csv with the header label, I1..I13, C1..C26. Numbers are scaled already and enter linearly, missing ones as 0;
-    every category keeps an id. Checksums are those that BARS publishes for the CSV files.
+    45,840,617 impressions: 33,003,326 to train on, 8,250,124 and 4,587,167 to validate and test.
+    The set of the Kaggle challenge (Criteo Labs, 2014) as W. Cheng et al. (AFN, AAAI 2020) split
+    and scaled it: train.csv, valid.csv and test.csv with the header label, I1..I13, C1..C26.
+    Numbers are scaled already and enter linearly, missing ones as 0; every category keeps an id.
+    Checksums are those that BARS publishes for the CSV files.
     """
 
     kind: Literal["criteo"] = "criteo"
@@ -73,10 +76,10 @@ class Criteo(Spec):
 class Avazu(Spec):
     """Avazu click-through rates, `avazu_x4`: 40.4 million mobile ads with 24 categories.
 
-    40,428,967 impressions of ten days. The set of the Kaggle challenge (Avazu, 2014) as W. Song et al. (AutoInt, CIKM
-    2019) and BARS use it: `id` is dropped, `hour` (YYMMDDHH) becomes hour, weekday (0 is Sunday) and weekend, values
-    seen once are unknown, rows are split 8:1:1 at random. BARS's own split is read with `split=given` from its
-    train.csv, valid.csv and test.csv.
+    40,428,967 impressions of ten days. The set of the Kaggle challenge (Avazu, 2014) as W. Song et
+    al. (AutoInt, CIKM 2019) and BARS use it: `id` is dropped, `hour` (YYMMDDHH) becomes hour,
+    weekday (0 is Sunday) and weekend, values seen once are unknown, rows are split 8:1:1 at random.
+    BARS's own split is read with `split=given` from its train.csv, valid.csv and test.csv.
     """
 
     kind: Literal["avazu"] = "avazu"
@@ -125,7 +128,8 @@ class Avazu(Spec):
 
 
 def _three_files(folder: Path, archive: str, hint: str, read: Callable[[Path], pl.LazyFrame]) -> pl.LazyFrame:
-    """What `read` gives of the files of `PARTS`, behind each other; the column `split` says which rows each holds."""
+    """The tables that `read` makes of the files of `PARTS`, behind each other, with their part as
+    column `split`."""
     paths = unpacked(folder, tuple(PARTS), archive, hint=hint)
     parts = zip(paths.values(), PARTS.values(), strict=True)
     return pl.concat([read(path).with_columns(split=pl.lit(part)) for path, part in parts])
@@ -136,12 +140,12 @@ HELD_OUT = 0.1
 SEPARATOR = "^"
 """Between the values of a sequence."""
 LOOK = 1_000
-"""Rows whose sequences are looked at."""
+"""Rows whose sequences are checked for their separator."""
 Validation = Literal["train", "test"]
 
 
 def _history(name: str, shares: str, max_length: int = 100) -> SequenceOf:
-    """A behaviour sequence of values of another field, which all have ids."""
+    """A behaviour sequence of values of another field; all of its values have ids."""
     return SequenceOf(name=name, shares=shares, extends=True, separator=SEPARATOR, max_length=max_length)
 
 
@@ -164,7 +168,7 @@ class SequenceSet(Spec):
     def impressions(self, folder: Path) -> ImpressionTables:
         """Both files behind each other, unpacked into `folder` where they lie there as an archive.
 
-        The column `split` says which rows are trained on.
+        The column `split` holds the part of each row.
         """
         hint = f"run: {command_line('download', self.kind, '--out', folder)}"
         paths = unpacked(folder, (TRAIN, TEST), self.archive, hint=hint).values()
@@ -172,14 +176,14 @@ class SequenceSet(Spec):
         train, test = (scanned(path, columns).select(*columns) for path in paths)
         for path, frame in zip(paths, (train, test), strict=True):
             _require_separator(path, frame, [field.name for field in self.columns.several()])
-        parts = [train.with_columns(split=pl.lit("train"))]
         if self.validation == "train":
-            # by a hash of the row number: a rule such as every tenth row would meet the order positive, negative, ...
+            # by a hash of the row number: a rule such as every tenth row would meet the order
+            # positive, negative, ...
             held_out = pl.col("row").map_batches(_held_out, return_dtype=pl.Boolean, is_elementwise=True)
             split = pl.when(held_out).then(pl.lit("validation")).otherwise(pl.lit("train"))
             parts = [train.with_row_index("row").with_columns(split=split).drop("row")]
         else:
-            parts.append(test.with_columns(split=pl.lit("validation")))
+            parts = [train.with_columns(split=pl.lit("train")), test.with_columns(split=pl.lit("validation"))]
         table = pl.concat([*parts, test.with_columns(split=pl.lit("test"))])
         return ImpressionTables(table, self.columns, (self.note,))
 
@@ -187,11 +191,12 @@ class SequenceSet(Spec):
 class AmazonElectronics(SequenceSet):
     """Amazon Electronics as DIN uses it, `amazonelectronics_x1`: which product does a user review next?
 
-    2,993,570 impressions, half of them positive: 2,608,764 to train on, 384,806 to test. The set of G. Zhou et al.
-    (DIN, KDD 2018, arXiv:1706.06978): for each review a drawn negative, the products reviewed before and their
-    categories. The last review of a user is tested. Columns: label, user_id, item_id, cate_id, item_history,
-    cate_history. As in BARS, every value keeps an id, those of histories too, the last 100 events of a history are
-    read, and the user is the group of gAUC and no field.
+    2,993,570 impressions, half of them positive: 2,608,764 to train on, 384,806 to test. The set of
+    G. Zhou et al. (DIN, KDD 2018, arXiv:1706.06978): for each review a drawn negative, the products
+    reviewed before and their categories. The last review of a user is tested. Columns: label,
+    user_id, item_id, cate_id, item_history, cate_history. As in BARS, every value keeps an id,
+    those of histories too, the last 100 events of a history are read, and the user is the group of
+    gAUC and no field.
 
     Differs: rows to validate are held out of train.csv; `validation=test` is BARS's own choice.
     """
@@ -214,17 +219,20 @@ class AmazonElectronics(SequenceSet):
 
 
 class KuaiVideo(SequenceSet):
-    """KuaiVideo, `kuaivideo_x1`: 13.7 million thumbnails of short videos that 10,000 users clicked or passed over.
+    """KuaiVideo, `kuaivideo_x1`: 13.7 million thumbnails of short videos that 10,000 users clicked
+    or passed over.
 
-    13,661,383 impressions: 10,931,092 to train on, 2,730,291 to test. Kuaishou's set of the China MM 2018 challenge in
-    the split of ALPINE (Y. Li et al., MM 2019): with each impression the videos that the user clicked before and those
-    passed over, each list cut by the publisher to its first 100. As in BARS, values below 10 occurrences are unknown,
-    those of histories have ids too, and the user is a field and the group of gAUC. The columns timestamp, is_like and
-    is_follow are not read.
+    13,661,383 impressions: 10,931,092 to train on, 2,730,291 to test. Kuaishou's set of the China
+    MM 2018 challenge in the split of ALPINE (Y. Li et al., MM 2019): with each impression the
+    videos that the user clicked before and those passed over, each list cut by the publisher to its
+    first 100. As in BARS, values below 10 occurrences are unknown, those of histories have ids too,
+    and the user is a field and the group of gAUC. The columns timestamp, is_like and is_follow are
+    not read.
 
-    Differs: the images' 64 numbers per video (`item_visual_emb_dim64.h5`), which BARS feeds through a linear map beside
-    each id, are left out, because a store of impressions holds no vectors (effect unknown). Rows to validate are held
-    out of train.csv; `validation=test` is BARS's own choice.
+    Differs: the images' 64 numbers per video (`item_visual_emb_dim64.h5`), which BARS feeds through
+    a linear map beside each id, are left out, because a store of impressions holds no vectors
+    (effect unknown). Rows to validate are held out of train.csv; `validation=test` is BARS's own
+    choice.
     """
 
     kind: Literal["kuaivideo"] = "kuaivideo"
@@ -246,16 +254,19 @@ class KuaiVideo(SequenceSet):
 
 
 class TaobaoAd(SequenceSet):
-    """Taobao display advertising, `taobaoad_x1`: 25 million ads of eight days, with what users did in the shop before.
+    """Taobao display advertising, `taobaoad_x1`: 25 million ads of eight days, with what users did
+    in the shop before.
 
-    25,029,426 impressions: 21,929,911 to train on, 3,099,515 to test. Alibaba's log (Tianchi 56) as DMR (Z. Lyu et al.,
-    AAAI 2020) and BARS prepare it: seven days to train on, the eighth is tested; of a user's last 50 behaviours
-    category, brand and kind (`btag`: a page, a cart, a favourite or a purchase). An ad has the `btag` 1 throughout, so
-    that DIN has a target for that history. As in BARS, values below 10 occurrences are unknown, those of histories have
-    ids too, the price enters as it is, and the user is a field and the group of gAUC.
+    25,029,426 impressions: 21,929,911 to train on, 3,099,515 to test. Alibaba's log (Tianchi 56) as
+    DMR (Z. Lyu et al., AAAI 2020) and BARS prepare it: seven days to train on, the eighth is
+    tested; of a user's last 50 behaviours category, brand and kind (`btag`: a page, a cart, a
+    favourite or a purchase). An ad has the `btag` 1 throughout, so that DIN has a target for that
+    history. As in BARS, values below 10 occurrences are unknown, those of histories have ids too,
+    the price enters as it is, and the user is a field and the group of gAUC.
 
-    The publisher left what is missing out of each history by itself: the three of a row may differ in length.
-    Differs: rows to validate are held out of train.csv; `validation=test` is BARS's own choice.
+    The publisher left what is missing out of each history by itself: the three of a row may differ
+    in length. Differs: rows to validate are held out of train.csv; `validation=test` is BARS's own
+    choice.
     """
 
     kind: Literal["taobaoad"] = "taobaoad"

@@ -1,8 +1,9 @@
 """Reviews of games on Steam, with hours played (W.-C. Kang and J. McAuley, SASRec, ICDM 2018; version 2 of the set).
 
-The files are lines of Python literals: 7.8 million reviews, about 1.3 GB, which take some minutes to parse. A user
-is the reviewer's name, as in the SASRec paper. The publisher gives no checksums: a download is checked against
-Content-Length. The same files are at https://mcauleylab.ucsd.edu/public_datasets/data/steam (`base_url`).
+The files are lines of Python literals: 7.8 million reviews, about 1.3 GB, which take some minutes
+to parse. A user is the reviewer's name, as in the SASRec paper. The publisher gives no checksums: a
+download is checked against Content-Length. The same files are at
+https://mcauleylab.ucsd.edu/public_datasets/data/steam (`base_url`).
 """
 
 from __future__ import annotations
@@ -25,19 +26,13 @@ from fullrank.data.sources._parse import (
     require,
     rows_with_events,
     text,
-    unreadable_note,
 )
 
 BASE = "https://cseweb.ucsd.edu/~wckang"
 _REVIEWS, _GAMES = "steam_reviews.json.gz", "steam_games.json.gz"
 _EVENTS = {"user_id": pl.String, "item_id": pl.String, "timestamp": pl.Int64, "hours": pl.Float64}
 _ITEMS = {
-    "item_id": pl.String,
-    "title": pl.String,
-    "genres": pl.String,
-    "tags": pl.String,
-    "developer": pl.String,
-    "publisher": pl.String,
+    **dict.fromkeys(("item_id", "title", "genres", "tags", "developer", "publisher"), pl.String),
     "price": pl.Float64,
     "released": pl.String,
 }
@@ -59,10 +54,10 @@ class Steam(Spec):
         """Reviews in the file's order with `hours` played (missing for some); games that have a review."""
         hint = f"run: {command_line('download', 'steam', '--out', folder)}"
         reviews, games = (require(folder, name, hint=hint) for name in (_REVIEWS, _GAMES))
-        events, broken = records(reviews, _EVENTS, _review)
-        items, broken_items = records(games, _ITEMS, _game)
-        notes = unreadable_note(broken, reviews) + unreadable_note(broken_items, games)
-        return Tables(events, rows_with_events(items, events), notes=(*notes, "Steam reviews: for research"))
+        events, notes = records(reviews, _EVENTS, _review)
+        items, more = records(games, _ITEMS, _game)
+        notes = (*notes, *more, "Steam reviews: for research")
+        return Tables(events, rows_with_events(items, events), notes=notes)
 
 
 def _review(record: Record) -> Row:

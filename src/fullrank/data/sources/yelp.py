@@ -1,8 +1,9 @@
 """The Yelp Open Dataset: reviews of businesses (JSON lines in a tar archive, inside a zip).
 
-Yelp requires that its terms (academic use, no redistribution) are accepted on its page, so the archive is fetched by
-hand and laid into the folder: `Yelp-JSON.zip`, the `yelp_dataset.tar` inside it, or the unpacked JSON files. Yelp
-replaces the data from time to time under the same name, so neither size nor checksum can be stated.
+Yelp requires that its terms (academic use, no redistribution) are accepted on its page, so the
+archive is fetched by hand and laid into the folder: `Yelp-JSON.zip`, the `yelp_dataset.tar` inside
+it, or the unpacked JSON files. Yelp replaces the data from time to time under the same name, so
+neither size nor checksum can be stated.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from fullrank.data.sources._parse import (
     require,
     rows_with_events,
     text,
-    unreadable_note,
 )
 
 PAGE = "https://business.yelp.com/data/resources/open-dataset/"
@@ -34,19 +34,15 @@ _REVIEWS, _ITEMS_FILE, _USERS_FILE = (f"yelp_academic_dataset_{part}.json" for p
 _WANTED = (_REVIEWS, _ITEMS_FILE, _USERS_FILE)
 _TAR, _TARS, _ZIP = "yelp_dataset.tar", ("yelp_dataset.tar", "yelp_dataset.tgz", "yelp_dataset.tar.gz"), "Yelp-JSON.zip"
 _ITEMS = {
-    "item_id": pl.String,
-    "title": pl.String,
-    "category": pl.String,
-    "categories": pl.String,
-    "city": pl.String,
-    "state": pl.String,
+    **dict.fromkeys(("item_id", "title", "category", "categories", "city", "state"), pl.String),
     "stars": pl.Float64,
 }
 _USERS = {"user_id": pl.String, "since": pl.String, "review_count": pl.Int64}
 
 
 class Yelp(Spec):
-    """About 7 million reviews of 150 thousand businesses by 2 million users; the numbers change with each release."""
+    """About 7 million reviews of 150 thousand businesses by 2 million users; the numbers change
+    with each release."""
 
     kind: Literal["yelp"] = "yelp"
     base_url: str | None = None
@@ -63,15 +59,14 @@ class Yelp(Spec):
     def read(self, folder: Path) -> Tables:
         """Reviews in the file's order (local times taken as UTC); businesses and users that have a review.
 
-        `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into `folder`.
+        `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into
+        `folder`.
         """
         paths = _locate(folder)
-        events, broken = records(paths[_REVIEWS], REVIEWS, _review)
-        items, broken_items = records(paths[_ITEMS_FILE], _ITEMS, _business)
-        users, broken_users = records(paths[_USERS_FILE], _USERS, _user)
-        counts = zip((broken, broken_items, broken_users), _WANTED, strict=True)
-        notes = tuple(note for count, name in counts for note in unreadable_note(count, paths[name]))
-        notes += ("Yelp Open Dataset: academic use under Yelp's terms",)
+        events, notes = records(paths[_REVIEWS], REVIEWS, _review)
+        items, of_items = records(paths[_ITEMS_FILE], _ITEMS, _business)
+        users, of_users = records(paths[_USERS_FILE], _USERS, _user)
+        notes += (*of_items, *of_users, "Yelp Open Dataset: academic use under Yelp's terms")
         items, users = rows_with_events(items, events), rows_with_events(users, events, "user_id")
         return Tables(events, items, users, notes=notes)
 

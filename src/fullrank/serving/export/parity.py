@@ -19,10 +19,9 @@ from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import Bag
+from fullrank.data.batch import Bag, BatchFeatures
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.features import FeatureEncoder, Role, encoder_of
-from fullrank.data.feature_batches import batch_features
 from fullrank.data.features import NO_TIME, Encoded, FeatureRows, FeatureTable, HistoryFeatures
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.schema import FieldInfo
@@ -101,7 +100,7 @@ def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: i
         histories = histories_of(batch)
         if model.features is not None:
             histories = with_features(histories, model.features.known)
-            features = batch_features(histories.features, histories.items, model.reads_features)
+            features = BatchFeatures.of(histories.features, histories.items, model.reads_features)
             batch = batch | feature_inputs(features, batch["items"].shape[1])
         scores, ids = answer(batch)
         there = batch["excluded"] >= 0

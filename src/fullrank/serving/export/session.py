@@ -73,7 +73,7 @@ class ExportedModel:
         Rows are the last `max_length` events or fewer, at least one, right-padded. The graph hides
         the items that it is given where it was exported with seen=exclude; older events that a list
         must not repeat belong to `excluded`, whose places are -1 where there is none. `times`
-        (seconds) are for a model that reads them, and so are `features` (`data.feature_batches`).
+        (seconds) are for a model that reads them, and so are `features` (`data.batch`).
         Raises `UserError` for other shapes, for numbers outside the catalogue, and where an input
         is missing.
         """

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
-from fullrank.data.events.catalog import Catalog, kept_column
+from fullrank.data.events.catalog import Catalog, derived_column
 from fullrank.models.sequential import small
 from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, LookedUpItems, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
@@ -209,8 +209,8 @@ def read_codes(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
     Raises `UserError` where the columns are missing or are none.
     """
     how = "make them by `fullrank encode STORE --out FOLDER`, then set model.items.codes=FOLDER"
-    cells = kept_column(catalog.frame, CODES, "codes", pl.Array, pl.UInt16, how)
-    sizes = kept_column(catalog.frame, SIZES, "codes", pl.Array, pl.Int32, how)
+    cells = derived_column(catalog.frame, CODES, "codes", pl.Array, pl.UInt16, how)
+    sizes = derived_column(catalog.frame, SIZES, "codes", pl.Array, pl.Int32, how)
     most = tuple(int(n) for n in sizes[0])
     codes = torch.tensor(cells.to_numpy(), dtype=torch.long).reshape(catalog.size, -1)
     if codes.shape[1] != len(most) or bool((codes >= torch.tensor(most)).any()):

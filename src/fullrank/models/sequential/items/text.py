@@ -29,7 +29,7 @@ from fullrank.core.constraints import Length, once, only_with
 from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
-from fullrank.data.events.catalog import Catalog, kept_column
+from fullrank.data.events.catalog import Catalog, derived_column
 from fullrank.models.sequential import start_small
 from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items
 from fullrank.models.sequential.items.tokeniser import (
@@ -116,7 +116,7 @@ def _words_of_none(field: TextField) -> str:
 
 def packed(frame: pl.DataFrame, size: int, name: str) -> Packed:
     """Lists of tokens as a run keeps them. Raises `UserError` where there is no such column."""
-    column = kept_column(frame, name, "tokens", pl.List, pl.Int32, MADE)
+    column = derived_column(frame, name, "tokens", pl.List, pl.Int32, MADE)
     counts = column.list.len().to_numpy().astype(np.int64)
     flat = column.filter(pl.Series(counts > 0)).explode()
     if flat.null_count() or not flat.is_between(1, size - 1).all():
@@ -245,7 +245,7 @@ class Text(ItemsSpec):
         return catalog.with_columns(grown)
 
     def build(self, dim: int, catalog: Catalog) -> TextItems:
-        size = kept_column(catalog.frame, TOKENISER_SIZE, "tokens", pl.Int32, None, MADE)[0]
+        size = derived_column(catalog.frame, TOKENISER_SIZE, "tokens", pl.Int32, None, MADE)[0]
         if not 0 < size <= MOST_TOKENS:
             raise UserError(
                 f"the column {TOKENISER_SIZE!r} must hold a number of tokens up to {MOST_TOKENS:,}",

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from fullrank.core.constraints import DropoutRate, Parts
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress, logger
-from fullrank.data.events.catalog import Catalog, kept_column
+from fullrank.data.events.catalog import Catalog, derived_column
 from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items, unit
 from fullrank.semantic_ids.vectors import CACHE, VectorSource
@@ -180,7 +180,7 @@ def _column(x: Float[np.ndarray, "V W"]) -> pl.Series:
 def _matrix(catalog: Catalog, name: str) -> Float[Tensor, "V W"]:
     """A column of vectors. Raises `UserError` where it is missing or is none."""
     how = "vectors are read when a model is trained on a store (or: catalog = model.items.add_columns(catalog))"
-    column = kept_column(catalog.frame, name, "vectors", pl.Array, pl.Float32, how)
+    column = derived_column(catalog.frame, name, "vectors", pl.Array, pl.Float32, how)
     matrix = torch.from_numpy(column.to_numpy().reshape(catalog.size, -1).copy())
     if not bool(matrix.isfinite().all()):
         raise UserError(f"the column {name!r} holds numbers that are not finite", code="vectors-damaged")
