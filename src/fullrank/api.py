@@ -49,7 +49,7 @@ from fullrank.inference.list_options import (
     RecommendKeywords,
     ScoreKeywords,
 )
-from fullrank.inference.model_source import ModelSource, forget_models
+from fullrank.inference.list_parts import ModelSource, forget_models
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import HistoryInput
 from fullrank.inference.stored_users import Users
@@ -524,7 +524,7 @@ def recommend_parts(
         settings, reads = list_parts.for_parts(wanted, predictor), predictor.reads
         people = None if features is None else history_parts.UserTable.of(features, columns.names[0], reads)
         source: Any
-        said = () if people is None else people.said
+        said = () if people is None else people.supplied
         if histories is None:
             source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns, reads, said)
         else:

@@ -158,7 +158,7 @@ class Cascade:
         columns = EventColumns.of(options)
         features = options.get("features")
         request = self.predictor.request_of(histories, users, store, unknown_users, asked, columns, features)
-        said = () if request.given is None else tuple(request.given.said)
+        said = () if request.features is None else tuple(request.features.said)
         reranker, kept, k = self.ordering(context, said), read_filters(asked, request, catalog), asked.k
         deep = asked.model_copy(update={"k": candidates})
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
@@ -171,13 +171,13 @@ class Cascade:
             found = self.predictor.lists(part, deep, kept.take(np.arange(low, high)))
             if bare == "error":
                 _refuse_empty(part, found.ids)
-            scored = reranker(everybody[low:high], part.histories, found.ids, found.scores, blend, part.given)
+            scored = reranker(everybody[low:high], part.histories, found.ids, found.scores, blend, part.features)
             best, value = best_candidates(scored, found.ids, k)
             ids[low:high, : best.shape[1]], scores[low:high, : best.shape[1]] = best, value
             if progress is not None:
                 progress(high, len(request))
         source = np.full(len(request), RANKER)
-        return request.give(long_frame(request.names, ids, scores, catalog, asked, source=source))
+        return request.to_caller(long_frame(request.names, ids, scores, catalog, asked, source=source))
 
     def evaluate(
         self,

@@ -28,7 +28,7 @@ from fullrank.data.impressions.encoding import FieldEncoder, to_tensors
 from fullrank.data.impressions.joined import KeyedTable
 from fullrank.data.impressions.schema import SequenceOf
 from fullrank.data.impressions.vocabulary import MISSING, UNKNOWN, Vocabulary, canonical
-from fullrank.inference.features import Given, merged
+from fullrank.inference.features import RequestFeatures, merged
 from fullrank.inference.predict import predict_batch
 from fullrank.models.ranking import ClickModel
 
@@ -62,7 +62,7 @@ class Reranker:
         ids: Int[np.ndarray, "B C"],
         scores: CandidateScores,
         blend: float,
-        given: Given | None = None,
+        given: RequestFeatures | None = None,
     ) -> CandidateScores:
         """Scores of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
 
@@ -78,7 +78,7 @@ class Reranker:
         if self.users is not None and self._names:
             self.users.require_some(users, "users")
 
-    def pairs(self, users: pl.Series, histories: Histories, given: Given | None = None) -> PairFeatures:
+    def pairs(self, users: pl.Series, histories: Histories, given: RequestFeatures | None = None) -> PairFeatures:
         """The features of these users with every item; what is `given` stands over the context and the users' table."""
         columns = self.context.gather(users)
         if self._names:
@@ -148,9 +148,9 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
     return EncodedFields(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
 
 
-def with_given(encoder: FieldEncoder, known: EncodedFields, given: Given) -> EncodedFields:
+def with_given(encoder: FieldEncoder, known: EncodedFields, given: RequestFeatures) -> EncodedFields:
     """The fields of some users, those that are `given` in their place. It may say something of other fields too."""
-    columns = [column for column in given.frame if column.name in given.said]
+    columns = [column for column in given.frame if column.name in given.present]
     new = encode_fields(encoder, columns, len(given.frame), given.what)
     categorical, numeric, bags = known.categorical.copy(), known.numeric.copy(), dict(known.bags)
     for fields, old, old_at, ids, places in (
@@ -158,10 +158,10 @@ def with_given(encoder: FieldEncoder, known: EncodedFields, given: Given) -> Enc
         (encoder.numeric, numeric, known.numeric_at, new.numeric, new.numeric_at),
     ):
         for column, place in enumerate(places):
-            who = given.said[fields[place].name]
+            who = given.present[fields[place].name]
             old[who, old_at.index(place)] = ids[who, column]
     for number, bag in new.bags.items():
-        bags[number] = merged(known.bags[number], bag, given.said[encoder.multivalued[number].name])
+        bags[number] = merged(known.bags[number], bag, given.present[encoder.multivalued[number].name])
     return replace(known, categorical=categorical, numeric=numeric, bags=bags)
 
 
