@@ -158,7 +158,7 @@ class Cascade:
         columns = EventColumns.of(options)
         features = options.get("features")
         request = self.predictor.request_of(histories, users, store, unknown_users, asked, columns, features)
-        said = () if request.features is None else tuple(request.features.said)
+        said = () if request.features is None else tuple(request.features.present)
         reranker, kept, k = self.ordering(context, said), read_filters(asked, request, catalog), asked.k
         deep = asked.model_copy(update={"k": candidates})
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
