@@ -12,10 +12,8 @@ the parts together; the result is the one that a single process gives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
 
-from fullrank.core.log import Progress, untold
 from fullrank.core.registry import Problem
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.ranking import evaluate_ranking
@@ -27,7 +25,6 @@ from fullrank.evaluation.spec import Evaluation
 __all__ = [
     "EVALUATE",
     "Comparison",
-    "Evaluate",
     "Evaluation",
     "EvaluationResult",
     "OracleCeiling",
@@ -44,23 +41,7 @@ __all__ = [
 ]
 
 
-class Evaluate(Protocol):
-    """A model's metrics on all users, or all impressions, of a split (`validation` or `test`) of a
-    store.
-
-    The spec, the store and the model are of one problem; `progress` is called with (rows done, in
-    all).
-    """
-
-    def __call__(
-        self,
-        model: Any,
-        store: Any,
-        split: str,
-        spec: Any = ...,
-        *,
-        progress: Progress = untold,
-    ) -> EvaluationResult: ...
-
-
-EVALUATE: Mapping[Problem, Evaluate] = {"retrieval": evaluate, "ranking": evaluate_ranking}
+EVALUATE: Mapping[Problem, Callable[..., EvaluationResult]] = {"retrieval": evaluate, "ranking": evaluate_ranking}
+"""(model, store, split, spec, progress=) -> metrics on all users, or all impressions, of a split
+(`validation` or `test`) of a store. Spec, store and model are of one problem; `progress` is called
+with (rows done, in all)."""

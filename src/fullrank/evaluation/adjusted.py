@@ -33,7 +33,7 @@ from fullrank.inference.batches import WrappedModel
 from fullrank.models import Model, Scorer
 
 STEP = 0x0D12
-"""Where in the sequence of random numbers these are: apart from training steps at the same seed."""
+"""Step of the random numbers drawn here, apart from training steps at the same seed."""
 
 
 class EventDropout(WrappedModel):
@@ -50,8 +50,8 @@ class EventDropout(WrappedModel):
 
 
 def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) -> Bool[Tensor, "B T"]:
-    """Which events stay: those whose draw is not below the share, and of a row without any, that of
-    the largest."""
+    """Mask of the events that stay: those whose draw is not below the share, and of a row without
+    any, that of the largest."""
     stays = valid & (draws >= share)
     best = draws.masked_fill(~valid, -1.0).argmax(1, keepdim=True)
     last = torch.zeros_like(stays).scatter_(1, best, True) & valid

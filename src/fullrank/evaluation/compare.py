@@ -71,7 +71,7 @@ class Comparison:
     """Two-sided; the smallest possible value is 1 / (samples + 1), of impressions twice that."""
     test: str
     users: int
-    """How many users, or impressions."""
+    """Number of users, or of impressions."""
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -80,16 +80,6 @@ class Comparison:
 
     def dump(self) -> JsonObject:
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Draws:
-    """How an interval and a p value are drawn: the samples, the level and the seed."""
-
-    samples: int | None
-    """None is the default of the problem."""
-    level: float
-    seed: int
 
 
 def check_comparable(a: Evaluation, b: Evaluation) -> None:
@@ -139,11 +129,11 @@ def compare(
         raise UserError(
             "one run ranks items and the other predicts clicks; compare two of the same kind", code="problems-differ"
         )
-    return COMPARE[ours[0].problem](ours, theirs, metric, Draws(samples, level, seed))
+    return COMPARE[ours[0].problem](ours, theirs, metric, samples, level, seed)
 
 
-def _compare_lists(a: Results, b: Results, metric: str, how: Draws) -> Comparison:
-    samples, level, seed = how.samples or 10_000, how.level, how.seed
+def _compare_lists(a: Results, b: Results, metric: str, samples: int | None, level: float, seed: int) -> Comparison:
+    samples = samples or 10_000
     quality = bqs_like_quality(metric)
     name = parse_metric(metric) if quality is None else quality
     for side in (*a, *b):
@@ -169,21 +159,21 @@ def _compare_lists(a: Results, b: Results, metric: str, how: Draws) -> Compariso
     return Comparison(f"{PAIRED}@{name.k}", half, score, score - half, (low, high), p, test, users)
 
 
-def _compare_clicks(a: Results, b: Results, metric: str, how: Draws) -> Comparison:
-    samples = how.samples or 1000
+def _compare_clicks(a: Results, b: Results, metric: str, samples: int | None, level: float, seed: int) -> Comparison:
+    samples = samples or 1000
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER_RANKING)
         if metric not in RESAMPLED or metric not in side.metrics:
             raise unknown("metric", metric, [name for name in RESAMPLED if name in side.metrics])
     unit = "group" if metric == "gauc" else a[0].protocol["bootstrap"]["unit"]
     before, after = (_mean_metric(side, metric) for side in (a, b))
-    drawn = _mean_drawn(b, metric, unit, samples, how.seed) - _mean_drawn(a, metric, unit, samples, how.seed)
+    drawn = _mean_drawn(b, metric, unit, samples, seed) - _mean_drawn(a, metric, unit, samples, seed)
     test = f"paired bootstrap of {unit}s, {samples} samples"
     count = len(a[0].per_impression.rows)
-    return Comparison(metric, before, after, after - before, bounds(drawn, how.level), bootstrap_p(drawn), test, count)
+    return Comparison(metric, before, after, after - before, bounds(drawn, level), bootstrap_p(drawn), test, count)
 
 
-COMPARE: Mapping[Problem, Callable[[Results, Results, str, Draws], Comparison]] = {
+COMPARE: Mapping[Problem, Callable[[Results, Results, str, int | None, float, int], Comparison]] = {
     "retrieval": _compare_lists,
     "ranking": _compare_clicks,
 }

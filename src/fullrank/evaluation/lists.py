@@ -71,7 +71,14 @@ def evaluate_lists(
         source.ids(frame, name, text=known.dtype == pl.String).cast(pl.String)
         for name, known in ((user, store.user_ids), (item, store.catalog.ids))
     )
-    _refuse_repeated(people, things, source.name)
+    pairs = pl.DataFrame({"user": people, "item": things})
+    if len(repeated := pairs.filter(pairs.is_duplicated())):
+        user, item = repeated.row(0)
+        raise UserError(
+            f"{repeated['user'].n_unique():,} lists of {source.name} hold an item twice, such as {item!r} for "
+            f"{user!r}: keep one of them",
+            code="repeated-items",
+        )
     ranks = values.finite_numbers(frame[order], source.name)
     owner = _find(people, store.user_ids, f"users of {source.name}", store)
     ids = _find(things, store.catalog.ids, f"items of {source.name}", store)
@@ -103,17 +110,6 @@ def _order_column(source: InputTable, rank: str | None, score: str | None) -> tu
     name = rank or "rank"
     source.require(name, "name it by rank_col=, or a column of scores by score_col=")
     return name, True
-
-
-def _refuse_repeated(people: pl.Series, things: pl.Series, name: str) -> None:
-    pairs = pl.DataFrame({"user": people, "item": things})
-    again = pairs.filter(pairs.is_duplicated())
-    if len(again):
-        raise UserError(
-            f"{again['user'].n_unique():,} lists of {name} hold an item twice, such as {again['item'][0]!r} for "
-            f"{again['user'][0]!r}: keep one of them",
-            code="repeated-items",
-        )
 
 
 def _find(wanted: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.ndarray, "n"]:

@@ -96,9 +96,9 @@ class LoggedEvaluation:
     disk."""
 
     versions: dict[str, LoggedVersion]
-    """In the order of their first answers."""
+    """Versions in the order of their first answers."""
     differences: tuple[LoggedDifference, ...]
-    """Of each version and the one before it."""
+    """Differences of each version and the one before it."""
     counts: dict[str, int]
     """`answers`, `without_user`, `user_without_events`, `without_later_event`, `scored`; and those
     by `source:NAME`."""
@@ -136,7 +136,7 @@ def evaluate_log(
     seed: Annotated[int, Field(ge=0)] = 0,
     **columns: Unpack[ColumnKeywords],
 ) -> LoggedEvaluation:
-    """How good logged answers were: metrics by version with errors and intervals, and differences
+    """Evaluate logged answers: metrics by version with errors and intervals, and differences
     of versions.
 
     `log` is the folder that `fullrank serve --log` writes, `events` a file or a DataFrame with

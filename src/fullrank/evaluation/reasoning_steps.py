@@ -47,9 +47,9 @@ class OracleCeiling:
 
     metric: str
     fixed: float
-    """With the number of steps that the model takes."""
+    """The metric with the number of steps that the model takes."""
     best: float
-    """Each user at the step that is best for them; an oracle."""
+    """The metric of each user at the step that is best for them; an oracle."""
     gap: float
     """best - fixed, what stopping at the right step would be worth."""
     interval: tuple[float, float]
@@ -70,7 +70,7 @@ class StepCurvePoint:
     asked: int
     """Most steps that may be taken. The name is a key of `--json`, which keeps it."""
     adaptive: bool
-    """Each user stops when their list no longer changes."""
+    """Whether each user stops when their list no longer changes."""
     streams: int
     """Streams that were computed."""
     steps: float

@@ -46,7 +46,7 @@ class PerUser:
 
     users: Int[np.ndarray, "U"]
     values: dict[str, UserValues]
-    """By metric name; metrics of all lists together are not here."""
+    """Values by metric name; metrics of all lists together are not here."""
     lists: RankedIds | None
     """The ranked item ids; None under the sampled protocol."""
     groups: dict[str, Int[np.ndarray, "U"]]
@@ -59,7 +59,7 @@ class PerUser:
 
     @property
     def ids(self) -> Int[np.ndarray, "U"]:
-        """Which users these are: two results are compared only on the same ones."""
+        """Rows of the users: two results are compared only on the same ones."""
         return self.users
 
     def table(self) -> pl.DataFrame:
@@ -106,7 +106,7 @@ class PerImpression:
 
     @property
     def ids(self) -> Int[np.ndarray, "N"]:
-        """Which impressions these are: two results are compared only on the same ones."""
+        """Rows of the impressions: two results are compared only on the same ones."""
         return self.rows
 
     @property

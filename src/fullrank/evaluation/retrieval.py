@@ -201,8 +201,7 @@ def rows_of_lists(
     lists: RankedIds,
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> PerUser:
-    """The rows of users whose ranked item ids are given (-1: an empty place), whoever ranked
-    them."""
+    """The rows of users with ranked item ids (-1: an empty place), of a model or made elsewhere."""
     counts = store.catalog.popularity
     if spec.popularity == "all":
         counts = occurrences(store.items, len(counts))

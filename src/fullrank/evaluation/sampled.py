@@ -55,8 +55,7 @@ each target."""
 
 
 def sampled_hits(batches: Batches, users: EvalSet, popularity: ItemCounts, spec: Evaluation) -> Bool[np.ndarray, "U k"]:
-    """Which of the first places of each user's candidates hold a target, under the sampled
-    protocol."""
+    """Hits among the first places of each user's candidates, under the sampled protocol."""
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
 
     def places(scorer: Scorer, at: Int[np.ndarray, "B"], truth: Jagged) -> Int[np.ndarray, "N"]:
@@ -171,8 +170,8 @@ def count_higher(
     *,
     block: int,
 ) -> Int[np.ndarray, "N"]:
-    """How many of its user's shared negatives score strictly higher than each target. `rows` says
-    whose target it is.
+    """Number of shared negatives that score strictly higher than each target; `rows` are the
+    targets' users.
 
     Items are scored block by block; an item counts as often as it was drawn.
     """
@@ -191,7 +190,7 @@ def count_higher(
 
 
 def _hits(batches: Batches, users: EvalSet, k: int, places: Places) -> Bool[np.ndarray, "U k"]:
-    """Which of the first k places of each user hold a target, batch by batch."""
+    """Hits among the first k places of each user, batch by batch."""
     hits = np.zeros((len(users), k), dtype=bool)
     for at, scorer in batches:
         truth = users.truth.take(at)
@@ -219,7 +218,7 @@ def _places(
 
 
 def _times_drawn(drawn: Int[np.ndarray, "G n"], low: int, high: int) -> Int[np.ndarray, "G k"]:
-    """How often each group drew each item of a block. `drawn` rises in each row."""
+    """Number of times that each group drew each item of a block. `drawn` rises in each row."""
     times = np.zeros((len(drawn), high - low), dtype=np.int64)
     for row, items in zip(times, drawn, strict=True):
         first, last = np.searchsorted(items, [low, high])

@@ -25,7 +25,7 @@ Figures = dict[str, Count | Real]
 
 
 class SavedBootstrap(BaseModel):
-    """How intervals were drawn."""
+    """The bootstrap behind the intervals."""
 
     samples: Count
     seed: Count

@@ -44,8 +44,7 @@ CLICK_METRICS = ("auc", "logloss", "auc-logloss", "ece", "pcoc", "gauc")
 
 
 class Evaluation(Spec):
-    """Which users are ranked against what, by which metrics, and how sure the means are. Refuses
-    idle settings."""
+    """Settings of ranked lists: users, candidates, metrics and intervals. Refuses idle settings."""
 
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
 

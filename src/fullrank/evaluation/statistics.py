@@ -134,7 +134,7 @@ def resample_clicks(
 
 
 def draws(units: int, samples: int, seed: int) -> Iterator[UserValues]:
-    """How often each unit is in each bootstrap sample."""
+    """Counts of each unit in each bootstrap sample."""
     for sample in range(samples):
         drawn = np.random.default_rng([seed, sample]).integers(units, size=units)
         yield np.bincount(drawn, minlength=units).astype(np.float64)
@@ -149,8 +149,8 @@ def bounds(drawn: Float[np.ndarray, "S"], level: float) -> tuple[float, float]:
 
 
 def bootstrap_p(differences: Float[np.ndarray, "S"]) -> float:
-    """Two-sided, from the share of paired bootstrap samples in which the difference has the other
-    sign; NaN where the difference cannot be told."""
+    """Two-sided p value, from the share of paired bootstrap samples in which the difference has the
+    other sign; NaN where the difference cannot be told."""
     if np.isnan(differences).any():
         return np.nan
     one_side = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
@@ -158,8 +158,8 @@ def bootstrap_p(differences: Float[np.ndarray, "S"]) -> float:
 
 
 def sign_flip(gap: UserValues, samples: int, seed: int) -> float:
-    """How often random signs make the summed difference at least as large, counting the one
-    observed.
+    """p value: share of random signs with a summed difference at least as large, the observed one
+    counted.
 
     Users without a difference contribute nothing whatever their sign, so only the others are drawn.
     """

@@ -86,8 +86,8 @@ def population(protocol: Mapping[str, Any]) -> str:
 
 
 def target_words(protocol: Mapping[str, Any]) -> str:
-    """Which types of events are asked for, and how many users are left out; empty where all are
-    asked for."""
+    """Words on the types of events that are targets, and on users without any; empty without
+    types."""
     if (types := protocol.get("target_types")) is None:
         return ""
     return f", targets of {types['feature']} {', '.join(types['values'])} ({types['users_without']:,} users have none)"
@@ -99,8 +99,8 @@ key."""
 
 
 def feature_words(protocol: Mapping[str, Any]) -> str:
-    """Which features a model reads and what it is told of the request that it answers; empty where
-    it reads none."""
+    """Words on the features that a model reads and the request that it answers; empty where it
+    reads none."""
     if not (features := protocol.get("features")):
         return ""
     names = "; ".join(f"{', '.join(names)} ({role})" for role, names in features.items())

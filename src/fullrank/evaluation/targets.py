@@ -1,5 +1,4 @@
-"""Targets of chosen types: which events are asked for, by one of their features, in training as in
-evaluation.
+"""Targets of chosen types: events selected by one of their features, in training as in evaluation.
 
     evaluation.targets={feature: type, values: [purchase]}    the next purchase, given everything before it
     evaluation.targets={feature: type}                        whatever comes next, with metrics by its type

@@ -11,7 +11,7 @@ its scores, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,8 @@ TOKENS = 1 << 15
 
 @dataclass(frozen=True)
 class Batching:
-    """How histories go through a model: how many at once, and who is told."""
+    """Batch and block sizes of histories that go through a model, and the progress that is
+    reported."""
 
     batch_size: int | None = None
     """Users of a batch; None is what keeps users x block within `SCORES`, and positions within
@@ -57,7 +58,8 @@ def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | No
     (`models.Model`)."""
     if index is None:
         return model.answer(batch)
-    return model.answer(batch, index=index, budget=budget)  # type: ignore[call-arg]  # of models with index_items
+    answer: Callable[..., Scorer] = model.answer  # models with `index_items` take both
+    return answer(batch, index=index, budget=budget)
 
 
 def score_batches(

@@ -189,7 +189,7 @@ def fill_from_exact(
 
 
 def own_scores(scorer: CodeScorer, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]:
-    """Each user's scores of their own items, level by level, in the order of an exact scorer's
+    """The scores of each row's own items, level by level, in the order of an exact scorer's
     sums."""
     users = torch.arange(len(items), device=items.device)[:, None]
     flat = scorer.levels.flatten()
@@ -224,7 +224,7 @@ class PrunedSearch:
         users = scorer.levels.shape[1]
         scores = scorer.levels.new_full((users, k), -torch.inf)
         ids = torch.full((users, k), -1, device=scores.device)
-        search = _ActiveUsers(scorer, self.codes)
+        search = _ActiveUsers.of(scorer, self.codes)
         active, scored = torch.arange(users, device=ids.device), torch.zeros(users, device=ids.device)
         while len(active):
             bound = search.bound()
@@ -265,12 +265,21 @@ class PrunedSearch:
         return torch.full(filled.shape, -1, device=rows.device).masked_scatter_(filled, items)
 
 
+@dataclass(frozen=True)
 class _ActiveUsers:
     """Users whose lists are not complete: their codes by falling score in each level, and how many
     were taken."""
 
-    def __init__(self, scorer: CodeScorer, step: int):
-        self.scorer, self.step = scorer, step
+    scorer: CodeScorer
+    step: int
+    scores: Float[Tensor, "B K n"]
+    rows: Int[Tensor, "B K n"]
+    """Codes and their scores, [B, K, C + step]; behind a level's last code stand -1 and -inf."""
+    taken: Int[Tensor, "B K"]
+
+    @staticmethod
+    def of(scorer: CodeScorer, step: int) -> _ActiveUsers:
+        """The state before any code is taken."""
         widest, low = max(scorer.sizes) + step, 0
         scores, rows = [], []
         for level in scorer.levels.split(scorer.sizes):
@@ -278,9 +287,8 @@ class _ActiveUsers:
             scores.append(F.pad(ranked.values, beyond, value=-torch.inf))
             rows.append(F.pad(ranked.indices + low, beyond, value=-1))
             low += len(level)
-        self.scores, self.rows = torch.stack(scores, 1), torch.stack(rows, 1)
-        """[B, K, C + step]; behind a level's last code stand -inf and -1."""
-        self.taken = self.rows.new_zeros(self.rows.shape[:2])
+        codes = torch.stack(rows, 1)
+        return _ActiveUsers(scorer, step, torch.stack(scores, 1), codes, codes.new_zeros(codes.shape[:2]))
 
     def bound(self) -> Float[Tensor, "B"]:
         """Upper bound on the score of an item none of whose codes was taken; -inf where a level has
@@ -300,10 +308,8 @@ class _ActiveUsers:
         """The state of these users alone."""
         if bool(users.all()):
             return self
-        new = object.__new__(_ActiveUsers)
-        new.scorer = CodeScorer(self.scorer.levels[:, users].contiguous(), self.scorer.sizes, self.scorer.rows)
-        new.step, new.scores, new.rows, new.taken = self.step, self.scores[users], self.rows[users], self.taken[users]
-        return new
+        scorer = CodeScorer(self.scorer.levels[:, users].contiguous(), self.scorer.sizes, self.scorer.rows)
+        return _ActiveUsers(scorer, self.step, self.scores[users], self.rows[users], self.taken[users])
 
     def _next(self) -> Float[Tensor, "B k"]:
         return self.scores.gather(2, self.taken[:, :, None])[:, :, 0]

@@ -109,8 +109,7 @@ def item_columns(catalog: Catalog, table: Any = None, id_column: str = "item_id"
 
 
 def filters_key(filters: Mapping[str, Any]) -> str:
-    """The same 32 characters for equal filters, however many values they have. Raises
-    `UserError`."""
+    """A hash of 32 characters, alike for equal filters. Raises `UserError`."""
     try:
         text = json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
     except ValueError:  # Python writes no whole number of more than 4,300 digits
@@ -121,7 +120,8 @@ def filters_key(filters: Mapping[str, Any]) -> str:
 
 
 def canonical_filter(wanted: Any) -> Any:
-    """A filter's value such that equal filters are equal: lists in order, each value once."""
+    """The canonical form of a filter's value, equal for equal filters: lists in order, each value
+    once."""
     if isinstance(wanted, list):
         return sorted(set(map(repr, wanted)))
     return sorted(wanted.items(), key=repr) if isinstance(wanted, Mapping) else wanted
@@ -165,7 +165,7 @@ def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E
 
 
 def _within_range(column: pl.Series, low: float | None, high: float | None) -> pl.Series:
-    """Which numbers of a column lie between these bounds."""
+    """Mask of the numbers of a column that lie between these bounds."""
     number = _comparable(column)
     least, end = _bounds(number)
     # a whole number that the type does not have is compared as a double
@@ -176,7 +176,7 @@ def _within_range(column: pl.Series, low: float | None, high: float | None) -> p
 
 
 def _is_one_of(column: pl.Series, values: list[Any]) -> pl.Series:
-    """Which numbers of a column are among these: one pass, however many there are."""
+    """Mask of the numbers of a column that are among these: one pass, however many there are."""
     number = _comparable(column)
     if number.dtype.is_float():
         wanted = pl.Series([float(value) for value in values], dtype=pl.Float64).cast(number.dtype)

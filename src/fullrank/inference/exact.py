@@ -56,8 +56,13 @@ def top_k(scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: 
     score = block_scorer(scorer, block)
     for low in range(0, scorer.size, block):
         high = min(low + block, scorer.size)
-        scores = score(low, high)
-        values, ids = _filtered(scores, filters, first + low, k, floor, borrowed=score == scorer.block)
+        scores, undo = score(low, high), None
+        if filters is not None:
+            scores, undo = filters.hide(scores, first + low, borrowed=score == scorer.block)
+        values, ids = select(scores, k, floor)
+        if undo is not None:  # the scores are the model's own
+            rows, columns, hidden = undo
+            scores[rows, columns] = hidden
         refuse_nan(values, f"users among the items {first + low} to {first + high - 1}")
         ids = ids + (first + low)
         best = (values, ids) if best is None else merge(best, (values, ids), k)
@@ -95,21 +100,6 @@ def block_scorer(scorer: Scorer, block: int) -> Callable[[int, int], Float[Tenso
         return torch.mm(vectors, scorer.table[low:high].T, out=out)
 
     return multiply
-
-
-def _filtered(
-    scores: Float[Tensor, "B n"], filters: BatchFilter | None, low: int, k: int, floor: Tensor | None, *, borrowed: bool
-) -> TopK:
-    """The best items that filters let through of the block that begins at `low`; `borrowed` scores
-    are the model's."""
-    if filters is None:
-        return select(scores, k, floor)
-    scores, undo = filters.hide(scores, low, borrowed=borrowed)
-    best = select(scores, k, floor)
-    if undo is not None:
-        rows, columns, covered = undo
-        scores[rows, columns] = covered
-    return best
 
 
 def select(scores: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None = None) -> TopK:

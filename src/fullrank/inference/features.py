@@ -124,7 +124,8 @@ class Reads:
             return None
         whole = columns.with_missing(self.encoder.schema.of_events, rows)
         encoders = [encoder_of(self.encoder, role) if role in self.names else None for role in OF_EVENTS]
-        return HistoryFeatures(*(encoder and encode(whole, encoder) for encoder in encoders))
+        event, request = (None if encoder is None else encode(whole, encoder) for encoder in encoders)
+        return HistoryFeatures(event, request)
 
     def require_some(self) -> None:
         """Raise `UserError` where the model reads nothing that `features=` may name."""
@@ -145,8 +146,8 @@ class Reads:
         return frame if len(frame) else None
 
     def lacking(self, columns: Sequence[str], known_users: bool = False, supplied: Collection[str] = ()) -> str:
-        """The features that the model reads and nobody gave, as words for a note; empty where all
-        are there.
+        """The features that the model reads and the call does not have, as words for a note; empty
+        where it has all.
 
         `columns` are those of the events, `supplied` those of `features=`; `known_users`: others of
         users are known.
@@ -202,7 +203,7 @@ class RequestFeatures:
 
     @classmethod
     def _of_rows(cls, rows: list[Any], reads: Reads) -> RequestFeatures:
-        allowed, present, columns = reads.of_requests, dict[str, Any](), [pl.Series("row", np.arange(len(rows)))]
+        allowed = reads.of_requests
         for row in rows:
             if not (row is None or isinstance(row, Mapping)):
                 raise UserError(f"features={brief(row, 80)} of a history: {FORMS}", code="not-features")
@@ -212,11 +213,11 @@ class RequestFeatures:
                 remedy = "; this one is of events: give a table of histories with its column" if events else ""
                 what = "features: the model reads of users and requests no"
                 raise no_such(what, str(strange), allowed, "it reads", remedy, code="unknown-feature")
-        for name in allowed:
-            present[name] = np.array([row is not None and name in row for row in rows])
-            if present[name].any():
-                columns.append(_column(name, [None if row is None else row.get(name) for row in rows]))
-        return cls(pl.DataFrame(columns), {name: rows for name, rows in present.items() if rows.any()}, "features")
+        rows = [row or {} for row in rows]
+        present = {name: np.array([name in row for row in rows]) for name in allowed}
+        present = {name: users for name, users in present.items() if users.any()}
+        columns = [_column(name, [row.get(name) for row in rows]) for name in present]
+        return cls(pl.DataFrame([pl.Series("row", np.arange(len(rows))), *columns]), present, "features")
 
     @classmethod
     def _of_table(cls, table: Any, reads: Reads, users: pl.Series, columns: EventColumns) -> RequestFeatures:
@@ -243,12 +244,10 @@ class RequestFeatures:
         times = np.full(len(self.frame), int(time.time()) if now is None else now)
         if ASKED_AT in self.present:
             column = self.frame[ASKED_AT]
-            answered = column.is_not_null().to_numpy()
             numbers = column.dtype.is_numeric() or (not self.typed and column.dtype == pl.String)
-            if answered.any():
-                answers = column.filter(pl.Series(answered))
+            if len(answers := column.drop_nulls()):
                 unit = unit if numbers else "s"
-                times[answered] = values.seconds(answers, self.what, unit, typed=self.typed)[0]
+                times[column.is_not_null().to_numpy()] = values.seconds(answers, self.what, unit, typed=self.typed)[0]
         return times
 
     def over(self, known: Encoded | None, role: Role, reads: Reads) -> Encoded | None:
@@ -325,7 +324,7 @@ def feature_source(table: Any, reads: Reads, user: str, forms: str = FORMS) -> t
 
 
 def missing_note(lacking: str) -> str:
-    """The sentence of features that the model reads and nobody gave."""
+    """Note on the features that the model reads and the call does not have."""
     return (
         f"the model reads features that are not given, so they count as missing: {lacking} (those of past events are "
         "columns of a table of histories, those of requests and users are given by features=)"

@@ -46,8 +46,8 @@ class Filters:
         return replace(self, excluded=excluded, allowed=allowed, masks=masks)
 
     def of_batch(self, seen: Jagged | None, device: torch.device | str = "cpu") -> BatchFilter | None:
-        """As tensors, with what these users have `seen` (None: it may be shown again); None where
-        nothing is hidden."""
+        """The filters as tensors, with the items that these users have `seen` (None: it may be
+        shown again); None where nothing is hidden."""
         hidden = [lists for lists in (seen, self.excluded) if lists is not None]
         if not hidden and self.barred is None and self.allowed is None and not self.masks:
             return None
@@ -66,7 +66,7 @@ class BatchFilter:
     """The filters of one batch of B users, applied by every search."""
 
     hidden: _Pairs
-    """What single users are not shown: seen and excluded items."""
+    """Items that single users are not shown: seen and excluded ones."""
     barred: Bool[Tensor, "V"] | None = None
     allowed: _Pairs | None = None
     masks: tuple[tuple[Int[Tensor, "_"], Bool[Tensor, "V"]], ...] = ()

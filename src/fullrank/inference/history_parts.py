@@ -53,8 +53,7 @@ VALUES = "values"
 
 
 def stretch(number: int, parts: int, size: int) -> tuple[int, int]:
-    """Where part `number` of `parts` begins and ends in `size` rows; sizes differ by one at
-    most."""
+    """Begin and end of part `number` of `parts` in `size` rows; sizes differ by one at most."""
     return number * size // parts, (number + 1) * size // parts
 
 
@@ -99,13 +98,12 @@ class StoreParts:
         require_some(users, f"users in {str(store.path)!r}")
         parts_of_users = count_parts(count, users, PART_USERS)
         manifests = store.manifest["parts"] if parts.is_parts(store.manifest) else [store.manifest]
-        sizes, contents = (
-            [manifest["counts"]["users"] for manifest in manifests],
-            [str(manifest["content"]) for manifest in manifests],
+        folders = tuple(
+            (str(folder.absolute()), manifest["counts"]["users"], str(manifest["content"]))
+            for folder, manifest in zip(store.folders, manifests, strict=True)
         )
-        folders = zip(map(str, map(Path.absolute, store.folders)), sizes, contents, strict=True)
         identity = {"parts": count, "histories": [store.fingerprint, store.manifest["content"]]}
-        return cls(tuple(folders), parts_of_users, identity, lacking)
+        return cls(folders, parts_of_users, identity, lacking)
 
     def read(self, number: int, catalog: Catalog, options: ListOptions, reads: Reads) -> Iterator[RequestBatch]:
         """The users of a part, for a model that `reads` so much of them."""
@@ -134,7 +132,7 @@ class TableParts:
     fields: tuple[AnyField, ...] = ()
     """Features of its events."""
     unit: Unit = "s"
-    """What numbers count that are times in a table of features."""
+    """Unit of numbers that are times in a table of features."""
 
     def read(self, number: int, catalog: Catalog, options: ListOptions, reads: Reads) -> Iterator[RequestBatch]:
         """The users of a part, in order of their ids."""
@@ -216,7 +214,7 @@ class HistoryTable:
     table: Any
     """The path or the DataFrame, as the caller has it."""
     columns: Columns
-    """Of user, item and, where the table has one, time."""
+    """Columns of user, item and, where the table has one, time."""
     parts: int | None
     """Number of parts; None: as many as `PART_EVENTS` asks for."""
     fields: tuple[AnyField, ...] = ()
@@ -250,6 +248,10 @@ class HistoryTable:
         """The columns: user, item and, where there is one, time."""
         return tuple(self.columns.roles.values())
 
+    @property
+    def _features(self) -> list[str]:
+        return [field.name for field in self.fields]
+
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """Identity of lists of this table."""
@@ -257,7 +259,7 @@ class HistoryTable:
             "parts": self.parts,
             "histories": _identity(self.table),
             "columns": list(self.names),
-            **({"features": [field.name for field in self.fields]} if self.fields else {}),
+            **({"features": self._features} if self.fields else {}),
             "time_unit": self.columns.time_unit,
         }
 
@@ -269,10 +271,10 @@ class HistoryTable:
         for name in self.names[:2]:
             self.source.require_one_kind(name)
         with scratch_folder() as scratch:
-            chunks = Chunks(self.source, [*self.names, *(field.name for field in self.fields)], scratch)
+            chunks = Chunks(self.source, [*self.names, *self._features], scratch)
             self.source.require_rows(chunks.rows)
             count = self.parts or -(-chunks.rows // PART_EVENTS)
-            named = ((self.source.name, frame) for _, frame in chunks.of([field.name for field in self.fields]))
+            named = ((self.source.name, frame) for _, frame in chunks.of(self._features))
             coder = self._coder(folder, different_values(self.fields, named) if self.fields else [])
             spill, coding, text = Spill(folder, count), Coding(self.columns, (), count, coder), False
             for _, frame in chunks:
@@ -289,7 +291,7 @@ class HistoryTable:
         spark.require_readable(self.source)
         folder.mkdir(parents=True, exist_ok=True)
         write_table(catalog.frame.select("item", "item_id", "train_count"), folder / ITEMS)
-        names = [*self.names, *(field.name for field in self.fields)]
+        names = [*self.names, *self._features]
         frame, name = spark.ordered_frame(session, self.table, names, "histories")
         with as_user_error():
             count = self.parts
@@ -306,7 +308,7 @@ class HistoryTable:
 
 
 def _field_of(source: InputTable, field: AnyField) -> AnyField:
-    """A field as a table has it: lists need no separator."""
+    """The field for this table: lists need no separator."""
     lists = isinstance(source.frame.collect_schema()[field.name], nw.List | nw.Array)
     return field.model_copy(update={"separator": None}) if lists and isinstance(field, BagOf) else field
 
@@ -320,7 +322,7 @@ def _item_finder(items: Path) -> Callable[[pl.Series], np.ndarray]:
 def _store(folder: str, content: str) -> Store:
     """A store or a part of one, cached for a process that reads several parts of it.
 
-    Raises `UserError` where it is another one by now.
+    Raises `UserError` where its content has changed.
     """
     store = Store.open(folder)
     if store.manifest["content"] != content:

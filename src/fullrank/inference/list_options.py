@@ -60,8 +60,7 @@ class ListChoices(BaseModel):
     """Score below which items are left out."""
 
     def shown(self, ids: Int[np.ndarray, "*n"], scores: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
-        """Which places of ranked lists are shown: those that are filled, with `min_score` at
-        least."""
+        """Mask of the places of ranked lists that are shown: filled, with `min_score` at least."""
         return (ids >= 0) & (True if self.min_score is None else scores >= self.min_score)
 
 

@@ -114,7 +114,7 @@ class Predictor:
 
     @property
     def encoder(self) -> FieldEncoder:
-        """How a ranking model reads impressions: schema, vocabularies, scales."""
+        """The encoder of a ranking model's impressions: schema, vocabularies, scales."""
         return self._known(FieldEncoder)
 
     def _known(self, kind: type[K]) -> K:
@@ -427,8 +427,8 @@ class Predictor:
         return fixed
 
     def _search(self, decoding: Decoding) -> Search | None:
-        """A search that has something to keep, such as a graph of items; None for exact scores,
-        which have nothing."""
+        """The search of a decoding, made once; None for exact scores, which need nothing to be
+        made."""
         if decoding.kind == "exact":
             return None
         name = str(decoding.described())

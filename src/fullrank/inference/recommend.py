@@ -103,14 +103,17 @@ def rank(
     return RankedLists(ids, scores, policy)
 
 
+def _empty_lists(users: int, k: int) -> tuple[Int[np.ndarray, "U k"], Float[np.ndarray, "U k"]]:
+    """Ids and scores of lists whose places are all empty."""
+    return np.full((users, k), -1, dtype=np.int64), np.full((users, k), -np.inf, dtype=np.float32)
+
+
 def _rank_blend(
     model: BlendModel, histories: Histories, k: int, seen: SeenPolicy, filters: Filters, index: Any, how: Batching
 ) -> RankedLists:
-    """The joined lists of a blend's members, each of which is asked for all histories that it can
-    answer."""
+    """The joined lists of a blend's members, each of which ranks all histories that it can."""
     indexes, length = index or model.index_items(), min(model.spec.depth, model.num_items)
-    ids = np.full((len(histories), k), -1, dtype=np.int64)
-    scores = np.full((len(histories), k), -np.inf, dtype=np.float32)
+    ids, scores = _empty_lists(len(histories), k)
     for low in range(0, len(histories), BLENDED):
         rows = np.arange(low, min(low + BLENDED, len(histories)))
         chunk, chunk_filters = histories.take(rows), filters.take(rows)
@@ -136,8 +139,7 @@ def member_lists(
     """The best items of a member of a blend for each history; none where it cannot answer an empty
     one."""
     rows = np.flatnonzero((histories.lengths > 0) | member.model.allows_empty)
-    ids = np.full((len(histories), length), -1, dtype=np.int64)
-    scores = np.full((len(histories), length), -np.inf, dtype=np.float32)
+    ids, scores = _empty_lists(len(histories), length)
     if len(rows):
         if len(rows) < len(histories):
             histories, filters = histories.take(rows), filters and filters.take(rows)
@@ -188,7 +190,7 @@ def _early_exit_lists(
 
 
 SOURCES = ("model", "popular", "ranker")
-"""Where a list is from, and so what its scores are: a model's own, training events of the item, or
+"""Sources of a list, and so the kind of its scores: a model's own, training events of the item, or
 of a cascade click probabilities. Scores of one source are on one scale, and those of two are not to
 be compared."""
 MODEL, POPULAR, RANKER = range(len(SOURCES))
@@ -223,8 +225,7 @@ def rank_requests(
     if not popular.any():  # what most requests are
         return ranked(histories, filters=filters)
     scored, rest = np.flatnonzero(~popular), np.flatnonzero(popular)
-    ids = np.full((len(request), k), -1, dtype=np.int64)
-    scores = np.full((len(request), k), -np.inf, dtype=np.float32)
+    ids, scores = _empty_lists(len(request), k)
     steps = np.zeros(len(request), dtype=np.int64)
     if len(scored):
         lists = ranked(histories.take(scored), filters=filters.take(scored))

@@ -344,7 +344,7 @@ def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) 
 
 
 def require_some(count: int, what: str) -> None:
-    """Raise `UserError` where there is nobody to answer."""
+    """Raise `UserError` where `count` is 0."""
     if not count:
         raise UserError(f"there are no {what}; give at least one", code="no-histories")
 

@@ -83,8 +83,8 @@ def trie_of(items: SemanticItems) -> Trie:
 def _stretches(
     starts: Int[Tensor, "n"], nodes: Int[Tensor, "B P"]
 ) -> tuple[Int[Tensor, "B P"], Int[Tensor, "B P m"], Bool[Tensor, "B P m"]]:
-    """Where the stretch of each node begins, its m places, and which of them it has; m is the
-    longest stretch."""
+    """The stretch of each node: where it begins, its m positions, and a mask of those that it has;
+    m is the longest stretch."""
     first = starts[nodes.clamp_min(0)].long()
     count = (starts[nodes.clamp_min(0) + 1] - first).masked_fill(nodes < 0, 0)
     steps = torch.arange(max(int(count.max()), 1), device=nodes.device)
@@ -111,7 +111,7 @@ class MaskCounts:
 
 @dataclass(frozen=True)
 class OpenNodes:
-    """Which nodes have an item below them that a user may be shown.
+    """The nodes of the trie that have an item below them that a user may be shown.
 
     What many users share (masks) is counted item by item, whatever nodes are asked for; what is
     hidden from single users, or allowed to them alone, are a few items each: their nodes, and the
@@ -120,7 +120,7 @@ class OpenNodes:
 
     trie: Trie
     left: Int[Tensor, "G V1"] | None = None
-    """How many items before each place the mask of each group leaves; None where there are no
+    """Number of items before each place that the mask of each group leaves; None where there are no
     masks."""
     group: Int[Tensor, "B"] | None = None
     """The mask of each user."""
@@ -175,7 +175,7 @@ class OpenNodes:
         return scores
 
     def _kept(self, group: Int[Tensor, "*#n"] | None, places: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-        """How many items before these places a group's mask leaves."""
+        """Number of items before these places that a group's mask leaves."""
         return places if self.left is None or group is None else self.left[group, places.long()]
 
     def _nodes(self, level: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"], Int[Tensor, "n"]]:
@@ -195,8 +195,12 @@ class OpenNodes:
         first: Int[Tensor, "B P"],
         level: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Where these nodes stand among the children of their users' beams, without those that are
-        none."""
+        """Positions of these nodes among the children of their users' beams, without nodes that are
+        none.
+
+        A beam is one number, user * size + node + 1 (an empty one is node -1): sorted, a binary
+        search finds the beam of each node's parent.
+        """
         parents = self.trie.levels[level].parents[node]
         size = len(self.trie.levels[level].children)  # parents, and one for the beams that are none
         users = torch.arange(len(nodes), device=nodes.device)

@@ -26,7 +26,7 @@ RowValues = Float[np.ndarray, "N"]
 RankedIds = Int[np.ndarray, "U k"]
 """The items of each user's list, best first; -1 where it is shorter."""
 ItemCounts = Int[np.ndarray, "V"]
-"""How often each item occurs: in events (its popularity), or in lists (its exposure)."""
+"""Counts of each item: in events (its popularity), or in lists (its exposure)."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class MetricInputs:
     hits: Bool[np.ndarray, "U k"]
     """Whether the item at this place is one of the user's targets."""
     relevant: Int[np.ndarray, "U"]
-    """How many targets the user has (at least 1)."""
+    """Number of the user's targets (at least 1)."""
     ids: RankedIds | None = None
     popularity: ItemCounts | None = None
     """Events per item, from the source that the protocol names (training events by default)."""
@@ -70,7 +70,7 @@ class Metric(Protocol):
 
 
 def match(ids: RankedIds, truth: Jagged) -> Bool[np.ndarray, "U k"]:
-    """Which places of the lists hold one of the user's targets.
+    """Mask of the places of the lists that hold one of the user's targets.
 
     A pair (user, item) is one number, user * width + item, so that one binary search finds the
     pairs of all users.

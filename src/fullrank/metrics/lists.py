@@ -30,27 +30,23 @@ from fullrank.metrics import ItemCounts, MetricInputs, RankedIds, UserValues
 
 def hit(table: MetricInputs, k: int) -> UserValues:
     """1 where any of the first k places holds a target."""
-    any_hit = np.asarray(table.hits[:, :k].any(1))
-    return any_hit.astype(np.float64)
+    return np.asarray(table.hits[:, :k].any(1), np.float64)
 
 
 def recall(table: MetricInputs, k: int) -> UserValues:
     """The share of the user's targets among the first k places."""
-    hits: np.ndarray = table.hits[:, :k].sum(1)
-    return hits / table.relevant
+    return table.hits[:, :k].sum(1) / table.relevant
 
 
 def precision(table: MetricInputs, k: int) -> UserValues:
     """The share of the k places that hold a target; an empty place holds none (trec_eval's P)."""
-    hits: np.ndarray = table.hits[:, :k].sum(1)
-    return hits / k
+    return table.hits[:, :k].sum(1) / k
 
 
 def f1(table: MetricInputs, k: int) -> UserValues:
     """Harmonic mean of precision and recall, 2 P R / (P + R) = 2 hits / (k + targets) (van
     Rijsbergen 1979); 0 without a hit."""
-    hits: np.ndarray = table.hits[:, :k].sum(1)
-    return 2 * hits / (k + table.relevant)
+    return 2 * table.hits[:, :k].sum(1) / (k + table.relevant)
 
 
 def ndcg(table: MetricInputs, k: int) -> UserValues:
@@ -161,7 +157,7 @@ def gini_without(lists: RankedIds, exposure: ItemCounts) -> UserValues:
 
 
 def _equal_pairs(lists: RankedIds, exposure: ItemCounts) -> Int[np.ndarray, "U"]:
-    """How many pairs of items in each list are shown equally often."""
+    """Number of pairs of items in each list that are shown equally often."""
     places = np.arange(lists.shape[1])
     shown = np.sort(np.where(lists >= 0, exposure[lists], -1 - places), axis=1)  # empty places equal nothing
     first = np.zeros_like(shown)
@@ -204,7 +200,7 @@ def novelty(table: MetricInputs, k: int) -> UserValues:
 
 
 def exposures(ids: RankedIds, size: int) -> ItemCounts:
-    """How often each of `size` items occurs in the lists."""
+    """Counts of each of `size` items in the lists."""
     return np.bincount(ids[ids >= 0], minlength=size)
 
 
