@@ -61,11 +61,11 @@ def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: fl
 def drop_events(batch: Batch, stays: Bool[Tensor, "B T"], longest: int) -> Batch:
     """The batch with the last `longest` events that stay, moved to the left, and no padding that
     none needs."""
-    order = (~stays).long().argsort(dim=1, stable=True)
+    order = (~stays).long().argsort(dim=1, stable=True)  # [B, T] those that stay first, in order of time
     counts = stays.sum(1)
     lengths = counts.clamp_max(longest)
     width = max(int(lengths.max()), 1)
-    at = (counts - lengths)[:, None] + torch.arange(width, device=counts.device)
+    at = (counts - lengths)[:, None] + torch.arange(width, device=counts.device)  # the last ones of these
     valid = torch.arange(width, device=counts.device) < lengths[:, None]
     taken = order.gather(1, at.clamp_max(order.shape[1] - 1))
     items = torch.where(valid, batch.items.gather(1, taken), 0)

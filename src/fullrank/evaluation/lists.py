@@ -67,11 +67,11 @@ def evaluate_lists(
     order, rising = _order_column(source, rank_col, score_col)
     frame = source.read([user, item, order])
     source.require_rows(len(frame))
-    people, things = (
+    user_ids, item_ids = (
         source.ids(frame, name, text=known.dtype == pl.String).cast(pl.String)
         for name, known in ((user, store.user_ids), (item, store.catalog.ids))
     )
-    pairs = pl.DataFrame({"user": people, "item": things})
+    pairs = pl.DataFrame({"user": user_ids, "item": item_ids})
     if len(repeated := pairs.filter(pairs.is_duplicated())):
         user, item = repeated.row(0)
         raise UserError(
@@ -80,8 +80,8 @@ def evaluate_lists(
             code="repeated-items",
         )
     ranks = values.finite_numbers(frame[order], source.name)
-    owner = _find(people, store.user_ids, f"users of {source.name}", store)
-    ids = _find(things, store.catalog.ids, f"items of {source.name}", store)
+    owner = _find(user_ids, store.user_ids, f"users of {source.name}", store)
+    ids = _find(item_ids, store.catalog.ids, f"items of {source.name}", store)
     rows = np.lexsort((ranks if rising else -ranks, owner))  # stable: equal ones keep their order
     table, facts = _padded_lists(owner[rows], ids[rows], users, longest_list(spec, store.num_items), store.num_items)
     if facts["users_without_list"] == len(users):
@@ -91,7 +91,7 @@ def evaluate_lists(
         )
     facts["source"] = str(lists) if isinstance(lists, str | os.PathLike) else source.name
     facts["order"] = order
-    facts["users_not_in_store"] = int(people.filter(pl.Series(owner < 0)).n_unique())
+    facts["users_not_in_store"] = int(user_ids.filter(pl.Series(owner < 0)).n_unique())
     return merge([rows_of_lists(users, protocol | {"lists": facts}, store, spec, table)])
 
 

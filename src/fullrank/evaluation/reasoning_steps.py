@@ -107,8 +107,7 @@ def oracle_ceilings(
     most = _most_steps(model, spec)
     values = []
     for step in range(most + 1):
-        tick = _part(progress, step, most + 1)
-        evaluation = evaluate(model, store, split, _at_step(spec, step), progress=tick)
+        evaluation = evaluate(model, store, split, _at_step(spec, step), progress=part_of(progress, step, most + 1))
         values.append(evaluation.per_user.values)
     return [_ceiling(str(name), np.stack([v[str(name)] for v in values]), spec) for name in spec.names()]
 
@@ -189,5 +188,6 @@ def _point(setting: Evaluation, evaluation: Any, seconds: float) -> StepCurvePoi
     )
 
 
-def _part(progress: Progress, number: int, parts: int) -> Progress:
+def part_of(progress: Progress, number: int, parts: int) -> Progress:
+    """The progress of part `number` of `parts` of the same length, as one of the whole."""
     return lambda done, total: progress(number * total + done, parts * total)

@@ -80,7 +80,7 @@ def shared_negative_metrics(batches: Batches, users: EvalSet, spec: Evaluation) 
         owner, block = truth.row_of(), block_of(spec, scorer.size)
         scores = pair_scores(scorer, owner, truth.flat(), block=block)
         above = count_higher(scorer, scores, owner, users.users[at], spec.sampled or 0, spec.seed, block=block)
-        return _places(above, scores, owner)
+        return _ranks_among(above, scores, owner)
 
     hits = _hits(batches, users, max((n.k for n in names), default=1), places)
     table = MetricInputs(hits, users.truth.lengths)
@@ -157,7 +157,7 @@ def target_places(
 ) -> Int[np.ndarray, "N"]:
     """The place (from 0) of each target among its user's negatives, ties to the targets. `rows`
     ascends."""
-    return _places((negatives[rows] > scores[:, None]).sum(1), scores, rows)
+    return _ranks_among((negatives[rows] > scores[:, None]).sum(1), scores, rows)
 
 
 def count_higher(
@@ -205,13 +205,15 @@ def block_of(spec: Evaluation, items: int) -> int:
     return min(spec.block or BLOCK, items)
 
 
-def _places(
+def _ranks_among(
     above: Int[np.ndarray, "N"], scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"]
 ) -> Int[np.ndarray, "N"]:
     """The place of each target, from the number of negatives above it and the scores of the user's
     other targets."""
+    # In order of (user, score), a target's place among its user's is its position less that of
+    # their first.
     order = np.lexsort((-scores, rows))
-    first = np.searchsorted(rows, rows)  # where the user's targets begin
+    first = np.searchsorted(rows, rows)
     ranks = np.empty_like(above)
     ranks[order] = above[order] + np.arange(len(rows)) - first
     return ranks

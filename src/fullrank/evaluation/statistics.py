@@ -215,6 +215,7 @@ def popularity_bands(popularity: ItemCounts) -> Int[np.ndarray, "V"]:
     """0 head, 1 mid, 2 tail for each item. An item belongs to the band in which its share of events
     begins."""
     order = np.argsort(-popularity, kind="stable")
+    # share of events of more popular items
     before = (np.cumsum(popularity[order]) - popularity[order]) / max(int(popularity.sum()), 1)
     band = np.empty(len(popularity), dtype=np.int8)
     band[order] = (before >= HEAD).astype(np.int8) + (before >= MID)

@@ -179,7 +179,7 @@ def fill_from_exact(
     if not len(short):
         return scores, ids, 0
     k = ids.shape[1]
-    exact = exact_lists(scorer, short, 2 * k, filters)  # at most k of them were found already, so k others are left
+    exact = exact_lists(scorer, short, 2 * k, filters)  # at most k are there already, so k others are left
     repeated = (exact[1][:, :, None] == ids[short][:, None]).any(2)
     rest = exact[0].masked_fill(repeated, -torch.inf), exact[1].masked_fill(repeated, -1)
     whole = [torch.cat([searched[short], other], 1) for searched, other in zip((scores, ids), rest, strict=True)]

@@ -64,7 +64,7 @@ class Reads:
     """Features of requests that another model reads."""
     now: int | None = None
     """Time of requests that name none, seconds since 1970; None goes by the clock."""
-    people: str | None = None
+    user_table: str | None = None
     """The file of a table `features=` of all users (`history_parts.UserTable`)."""
 
     @classmethod
@@ -97,6 +97,7 @@ class Reads:
         return tuple(name for role in roles for name in self.names.get(role, ()) if name in declared)
 
     def _declared(self) -> Sequence[AnyField]:
+        """All features that the run's encoder knows, of any role."""
         return () if self.encoder is None else self.encoder.schema.declared
 
     def encode(self, role: Role, frame: pl.DataFrame, what: str) -> FeatureTable | None:
@@ -109,7 +110,7 @@ class Reads:
             return None
         encoder = encoder_of(self.encoder, role)
         read = set(frame.columns) & set(self.columns(role))
-        absent = [declared.name for declared in encoder.schema.declared if declared.name not in read]
+        absent = [field.name for field in encoder.schema.declared if field.name not in read]
         return FeatureTable.of(encoder.encode(frame.with_columns(pl.lit(None).alias(name) for name in absent), what))
 
     def of_events(self, frame: pl.DataFrame, what: str) -> HistoryFeatures | None:
@@ -134,11 +135,11 @@ class Reads:
             raise no_effect("features", f"since this model reads {why}")
 
     def rows_of(self, users: pl.Series, column: str) -> pl.DataFrame | None:
-        """The rows of these users in the file `people`, whose ids are in `column`; None where there
-        are none."""
-        if self.people is None:
+        """The rows of these users in the file `user_table`, whose ids are in `column`; None where
+        there are none."""
+        if self.user_table is None:
             return None
-        whole = pl.scan_parquet(self.people, glob=False)
+        whole = pl.scan_parquet(self.user_table, glob=False)
         alike = (whole.collect_schema()[column] == pl.String) == (users.dtype == pl.String)
         # ids of another kind are refused by whoever reads the rows
         rows = whole.filter(pl.col(column).is_in(users.implode())) if alike else whole.head(5)
@@ -262,13 +263,12 @@ class RequestFeatures:
             return new
         absent = np.zeros(len(self.frame), bool)
         ids, numbers, lists = (
-            [self.present.get(declared.name, absent) for declared in kind]
+            [self.present.get(field.name, absent) for field in kind]
             for kind in (encoder.categorical, encoder.numeric, encoder.multivalued)
         )
-        bags = tuple(map(merged, known.bags, new.bags, lists))
-        return Encoded(
-            _chosen(ids, new.categorical, known.categorical), _chosen(numbers, new.numeric, known.numeric), bags
-        )
+        categorical = _chosen(ids, new.categorical, known.categorical)
+        numeric = _chosen(numbers, new.numeric, known.numeric)
+        return Encoded(categorical, numeric, tuple(map(merged, known.bags, new.bags, lists)))
 
 
 def _chosen(present: list[Bool[np.ndarray, "U"]], new: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -338,17 +338,14 @@ def known_features(
     gives others."""
     if not reads.names:
         return None
-    known = of_events or HistoryFeatures()
-    request_features = (
-        RequestFeatures(pl.DataFrame({"row": np.arange(users)}), {}, "features") if features is None else features
-    )
-    at = request_features.asked_at(unit, reads.now) if reads.when else None
+    known, rows = of_events or HistoryFeatures(), np.arange(users)
+    nothing = RequestFeatures(pl.DataFrame({"row": rows}), {}, "features")
+    at = (features or nothing).asked_at(unit, reads.now) if reads.when else None
     if features is None:
         return replace(known, asked_at=at)
-    rows = np.arange(users)
     stored = None if known.user is None else known.user.table.take(known.user.rows)
-    encoded = features.over(stored, "user", reads), features.over(None, "request", reads)
     user, request = (
-        None if rows_of_role is None else FeatureRows(FeatureTable.of(rows_of_role), rows) for rows_of_role in encoded
+        None if encoded is None else FeatureRows(FeatureTable.of(encoded), rows)
+        for encoded in (features.over(stored, "user", reads), features.over(None, "request", reads))
     )
     return replace(known, user=user, asked=request, asked_at=at)

@@ -152,12 +152,12 @@ class ListTask:
     """Items that no user is shown; None: there are none."""
     now: int | None = None
     """The time of all requests, where the model reads it."""
-    people: str | None = None
+    user_table: str | None = None
     """The file of a table of features."""
 
     def __call__(self, number: int) -> ListCounts:
         predictor, filters = self.model.open(), Filters(barred=self.barred)
-        reads = replace(predictor.reads, now=self.now, people=self.people)
+        reads = replace(predictor.reads, now=self.now, user_table=self.user_table)
         requests = self.histories.read(number, predictor.catalog, self.options, reads)
         frame = pl.concat([predictor.list_frame(request, self.options, filters) for request in requests])
         write_table(frame, part_file(Path(self.out), number))
@@ -175,12 +175,12 @@ def write_list_parts(
     runner: Runner,
     overwrite: bool = False,
     asked_at: int | None = None,
-    people: UserTable | None = None,
+    user_table: UserTable | None = None,
     progress: Progress = untold,
 ) -> ListParts:
     """Write the lists of all users at `out`, or those that are missing.
 
-    `asked_at` is the time of all requests, for models that read it, where `people` (a table of
+    `asked_at` is the time of all requests, for models that read it, where `user_table` (a table of
     features) has none.
 
     Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was
@@ -191,22 +191,22 @@ def write_list_parts(
     budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
     settings |= {"reasoning": budget.dump(), "decoding": decoding.dump()}
     known = {"model": model.identity, "settings": settings, "filters": barred_hash}
-    request = jsonable({**known, **histories.identity, **({} if people is None else people.identity)})
+    request = jsonable({**known, **histories.identity, **({} if user_table is None else user_table.identity)})
     with folder_lock(out, "recommend"):
         with not_written(out, folder=True):
-            manifest = _begun(out, request, overwrite, asked_at)
+            manifest = _open_or_begin(out, request, overwrite, asked_at)
             (out / LISTS).mkdir(exist_ok=True)
-            ready = _parts_of(histories, out, manifest, catalog, runner.session)
+            ready = _cut(histories, out, manifest, catalog, runner.session)
             numbers = range(ready.parts)
             written_parts = [number for number in numbers if part_file(out, number).is_file()]
             missing = sorted(set(numbers) - set(written_parts))
             counts = ListCounts()
             if missing:
-                now, table = manifest.get("asked_at"), str(out.absolute() / HISTORIES / FEATURES)
-                if people is not None:
-                    people.write(Path(table), ready.names[0])
-                features_path = None if people is None else table
-                task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred, now, features_path)
+                now, path = manifest.get("asked_at"), None
+                if user_table is not None:
+                    path = str(out.absolute() / HISTORIES / FEATURES)
+                    user_table.write(Path(path), ready.names[0])
+                task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred, now, path)
                 for written, (_, part_counts) in enumerate(runner.results(task, missing), len(written_parts) + 1):
                     counts += part_counts
                     progress(written, ready.parts)
@@ -216,7 +216,7 @@ def write_list_parts(
             return ListParts(out, ready.parts, len(written_parts), **asdict(counts))
 
 
-def for_parts(options: ListOptions, predictor: Predictor) -> ListOptions:
+def options_for_parts(options: ListOptions, predictor: Predictor) -> ListOptions:
     """The options of every part, checked before any begins, without those that `barred_items`
     reads.
 
@@ -272,7 +272,7 @@ def open_list_parts(path: Path) -> JsonObject:
     return manifest
 
 
-def _begun(out: Path, request: JsonObject, overwrite: bool, asked_at: int | None) -> JsonObject:
+def _open_or_begin(out: Path, request: JsonObject, overwrite: bool, asked_at: int | None) -> JsonObject:
     """The manifest of the lists at `out`, written where there are none yet, with the time of
     asking.
 
@@ -304,7 +304,7 @@ def _begun(out: Path, request: JsonObject, overwrite: bool, asked_at: int | None
     return manifest
 
 
-def _parts_of(
+def _cut(
     histories: StoreParts | HistoryTable, out: Path, manifest: Mapping[str, Any], catalog: Catalog, session: Any | None
 ) -> StoreParts | TableParts:
     """The histories in parts: of a store as they are, of a table once its events are in files."""

@@ -4,6 +4,7 @@ chunk."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,8 @@ def predict(
     Fields that it lacks are read of the table `users`. Raises `UserError` where a field is missing
     or the column is there already.
     """
-    with scratch_folder() as scratch:
-        source, chunks, people = _open_chunks(encoder, impressions, users, column, scratch)
-        return to_caller_type(source.frame)(
-            pl.concat(list(_predicted(model, encoder, chunks, people, column, progress)))
-        )
+    with _predictions(model, encoder, impressions, users, column, progress) as (source, frames):
+        return to_caller_type(source.frame)(pl.concat(list(frames)))
 
 
 def predict_file(
@@ -97,18 +95,18 @@ def predict_file(
     path = check_path("out", out)
     writer = TableWriter(path)
     total = 0.0
-    with scratch_folder() as scratch:
-        _, chunks, people = _open_chunks(encoder, impressions, users, column, scratch)
-        with writer:
-            for frame in _predicted(model, encoder, chunks, people, column, progress):
-                writer.add(frame)
-                total += float(frame[column].sum())
+    with _predictions(model, encoder, impressions, users, column, progress) as (_, frames), writer:
+        for frame in frames:
+            writer.add(frame)
+            total += float(frame[column].sum())
     return PredictionFile(path, writer.rows, total / writer.rows if writer.rows else None)
 
 
-def _open_chunks(
-    encoder: FieldEncoder, impressions: Any, users: Any, column: str, scratch: Path
-) -> tuple[InputTable, Chunks, UserColumns]:
+@contextmanager
+def _predictions(
+    model: ClickModel, encoder: FieldEncoder, impressions: Any, users: Any, column: str, progress: Progress
+) -> Iterator[tuple[InputTable, Iterator[pl.DataFrame]]]:
+    """The table, and its chunks with their probabilities while they are read."""
     source = InputTable(impressions, "impressions")
     check_type("column", column, str, "the name of a column")
     if column in source.columns:
@@ -116,19 +114,21 @@ def _open_chunks(
             f"the impressions have a column {column!r} already: name another one for the probabilities",
             code="column-exists",
         )
-    people = UserColumns()
+    user_columns = UserColumns()
     if users is not None:
-        people = UserColumns.of(users_table(users, encoder.schema), encoder.schema, source, users, needed=True)
-        source.require(people.group, "users= are found by it")
-    require_fields(source, encoder.schema, people.names)
-    return source, Chunks(source, source.columns, scratch), people
+        user_columns = UserColumns.of(users_table(users, encoder.schema), encoder.schema, source, users, needed=True)
+        source.require(user_columns.group, "users= are found by it")
+    require_fields(source, encoder.schema, user_columns.names)
+    with scratch_folder() as scratch:
+        chunks = Chunks(source, source.columns, scratch)
+        yield source, _predicted(model, encoder, chunks, user_columns, column, progress)
 
 
 def _predicted(
     model: ClickModel,
     encoder: FieldEncoder,
     chunks: Chunks,
-    people: UserColumns,
+    user_columns: UserColumns,
     column: str,
     progress: Progress,
 ) -> Iterator[pl.DataFrame]:
@@ -141,6 +141,6 @@ def _predicted(
             rows = frame.slice(low, ROWS)
             last = start + low + len(rows) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
-            parts.append(predict_batch(model, transform(encoder, people.joined(rows), what)))
+            parts.append(predict_batch(model, transform(encoder, user_columns.joined(rows), what)))
             progress(start + low + len(rows), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

@@ -131,9 +131,7 @@ def batch_of(
         times = even_times(lengths)
     numbered = pl.Series("user", np.arange(len(lengths))) if flat.users is None else flat.users
     features = reads.rows_of(numbered, columns.names[0]) if features is None else features
-    request_features = (
-        None if features is None else RequestFeatures.read(features, reads, numbered, columns, ordered=ordered)
-    )
+    requested = None if features is None else RequestFeatures.read(features, reads, numbered, columns, ordered=ordered)
     beside, known, unknown_only = flat.features, items >= 0, 0
     if not known.all():
         if options.unknown == "error":
@@ -148,12 +146,12 @@ def batch_of(
         beside = None if beside is None else beside.of_events(known)
         items, times = items[known], None if times is None else times[known]
     keys = None if flat.users is None else UserKeys(partial(user_keys, flat.users))
-    all_features = known_features(beside, request_features, reads, len(lengths), columns.unit)
+    read_features = known_features(beside, requested, reads, len(lengths), columns.unit)
     read_items = Jagged.from_lengths(items.astype(np.int64, copy=False), lengths)
-    read = Histories(read_items, times, None, keys, all_features)
-    supplied = () if request_features is None else request_features.present
+    read = Histories(read_items, times, None, keys, read_features)
+    supplied = () if requested is None else requested.present
     lacking = reads.lacking(flat.columns, beside is not None and beside.user is not None, supplied)
-    for_others = request_features if reads.other else None
+    for_others = requested if reads.other else None
     return RequestBatch(flat.users, read, ordered, unknown_only, flat.to_caller, lacking, for_others)
 
 

@@ -149,9 +149,9 @@ def read_rows(
     names: tuple[str, ...] = ()
     if reads.names and store.features is not None:
         require_same_encoding(str(store.path), store.features, reads.encoder)
-        people = store.user_features if "user" in reads.names else None  # encoded when they are first asked for
+        user_features = store.user_features if "user" in reads.names else None  # encoded when they are first asked for
         names = reads.columns("event", "request")
-        of_users = None if people is None else FeatureRows(people, rows)
+        of_users = None if user_features is None else FeatureRows(user_features, rows)
         known = HistoryFeatures(store.event_features, store.request_features, of_users).of_events(
             histories.items.places()
         )

@@ -167,14 +167,16 @@ class OpenNodes:
             return closed
         if self.group is not None:
             ends = first[..., None] + torch.arange(scores.shape[2] + 1, device=scores.device)
-            left = self._kept(self.group[:, None, None], below[ends.clamp_max(len(below) - 1)]).diff()
+            left = self._items_left(self.group[:, None, None], below[ends.clamp_max(len(below) - 1)]).diff()
             scores.masked_fill_(left == 0, -torch.inf)
         group = None if self.group is None else self.group[user]
-        whole = number == self._kept(group, below[node + 1]) - self._kept(group, below[node])  # all below is hidden
+        whole = number == self._items_left(group, below[node + 1]) - self._items_left(
+            group, below[node]
+        )  # all below is hidden
         scores[self._places(user[whole], node[whole], nodes, first, level)] = -torch.inf
         return scores
 
-    def _kept(self, group: Int[Tensor, "*#n"] | None, places: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    def _items_left(self, group: Int[Tensor, "*#n"] | None, places: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
         """Number of items before these places that a group's mask leaves."""
         return places if self.left is None or group is None else self.left[group, places.long()]
 

@@ -80,10 +80,12 @@ def group_aucs(
     group, score, label = group[order], np.asarray(scores)[order], np.asarray(labels, dtype=np.float64)[order]
     sizes = np.bincount(group)
     first = np.cumsum(sizes) - sizes
-    rank = _tied_ranks(group, score) - first[group]
+    rank = _tied_ranks(group, score) - first[group]  # from 1 within the group
     clicked = np.bincount(group, label)
     other = sizes - clicked
     both = (clicked > 0) & (other > 0)
+    # Mann and Whitney: the rank sum of clicks, less its least value, counts the pairs in the right
+    # order.
     above = np.bincount(group, rank * label) - clicked * (clicked + 1) / 2
     return above[both] / (clicked[both] * other[both]), sizes[both]
 

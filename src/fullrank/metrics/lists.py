@@ -160,6 +160,7 @@ def _equal_pairs(lists: RankedIds, exposure: ItemCounts) -> Int[np.ndarray, "U"]
     """Number of pairs of items in each list that are shown equally often."""
     places = np.arange(lists.shape[1])
     shown = np.sort(np.where(lists >= 0, exposure[lists], -1 - places), axis=1)  # empty places equal nothing
+    # Sorted, equal counts are a run: an item has as many pairs as it stands behind its run's first.
     first = np.zeros_like(shown)
     first[:, 1:] = np.where(shown[:, 1:] == shown[:, :-1], 0, places[1:])
     return (places - np.maximum.accumulate(first, axis=1)).sum(1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from fullrank.core.log import Progress, untold
 from fullrank.data.events.feature_files import require_same_encoding
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
+from fullrank.evaluation.reasoning_steps import part_of
 from fullrank.evaluation.retrieval import users_and_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment
@@ -106,7 +107,7 @@ def blend(
         users = users.take(np.sort(np.random.default_rng(0).permutation(len(users))[:MOST_USERS]))
     lists, length = list[MemberLists](), min(wanted.depth, store.catalog.size)
     for at, member in enumerate(members):
-        batching = Batching(how.batch_size, how.block, partial(_part_of, progress, at, len(runs)))
+        batching = Batching(how.batch_size, how.block, part_of(progress, at, len(runs)))
         lists.append(
             member_lists(member, users.histories, length, how.seen, index=member.model.index_items(), how=batching)
         )
@@ -136,11 +137,6 @@ def blend(
         MetricsLog(folder).add("fit", 0, 0, row)
         seal_run(folder)
     return Run.open(out)
-
-
-def _part_of(progress: Progress, part: int, parts: int, done: int, of: int) -> None:
-    """Report the progress of one of several parts of the same length."""
-    progress(part * of + done, parts * of)
 
 
 def with_model(experiment: Experiment, model: Blend, names: Sequence[str]) -> Experiment:

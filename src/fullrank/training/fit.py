@@ -94,6 +94,7 @@ def _fit_locked(
 ) -> None:
     """Check all that can be checked, then train: nothing of an old run is lost before the new one
     has a checkpoint."""
+    # The run that goes on, or the one that weights come from, and the data.
     resume, overwrite, first_rank = options["resume"], options["overwrite"], launched().rank == 0
     callbacks, loggers = tuple(options["callbacks"]), tuple(options["loggers"])
     init_from = None if options["init_from"] is None else opened_run(options["init_from"])
@@ -108,6 +109,7 @@ def _fit_locked(
     data = data_module_of(experiment, store, earlier)
     if not data.validates:
         _without_validation(experiment.training)
+    # The model, and whether everything that was asked for can be done with it.
     shard = shard_of(experiment, data.known, callbacks)
     check_encoder(experiment, callbacks)
     torch.manual_seed(experiment.seed)
@@ -126,6 +128,7 @@ def _fit_locked(
     for check in (getattr(callback, "check", None) for callback in callbacks):
         if callable(check):
             check(model, store)
+    # The weights that it starts from, and the batches.
     checkpoint = read_checkpoint(folder) if resume else None
     penalties: list[Any] = [*model.penalties.values()] if isinstance(model, RecommenderModel) else []
     if source is not None and (checkpoint is None or any(penalty.reads_start for penalty in penalties)):
@@ -143,6 +146,7 @@ def _fit_locked(
             f"note: training.batch_size={experiment.training.batch_size:,} is more than the {loader.total:,} "
             f"{'events' if loader.by == 'tokens' else 'rows'} that an epoch has: each epoch is one step"
         )
+    # The run folder: written from here on.
     tools = make_loggers(loggers, folder) if first_rank else ()
     run = RunFolder(folder, replaces=first_rank and overwrite and not resume and bool(foreign_files(folder)))
     try:

@@ -49,7 +49,7 @@ from fullrank.training.optim import (
 from fullrank.training.run_folder import RunFolder
 from fullrank.training.shards import (
     Tensors,
-    leave_to_us,
+    exclude_from_ddp,
     own,
     send_pieces,
     sharded_moments,
@@ -91,7 +91,7 @@ class FitModule(lightning.LightningModule):
         """The parameters of which this process holds a part."""
         self.by_row = list(model.row_parameters())
         """Tables with sparse gradients, which processes sum by row."""
-        leave_to_us(self, model, self.by_row)
+        exclude_from_ddp(self, model, self.by_row)
 
     def training_step(self, batch: AnyBatch, index: int) -> Tensor:
         shards = self.training_spec.accumulate * self.trainer.world_size

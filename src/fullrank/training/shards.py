@@ -179,7 +179,7 @@ def sharded_parameters(model: nn.Module) -> dict[str, Share]:
     return shares
 
 
-def leave_to_us(holder: nn.Module, model: nn.Module, by_row: Sequence[nn.Parameter]) -> None:
+def exclude_from_ddp(holder: nn.Module, model: nn.Module, by_row: Sequence[nn.Parameter]) -> None:
     """Keep DDP from averaging gradients within `holder` (of the model) that it must not.
 
     Of what is shared out every process has rows of its own; tables `by_row` have sparse gradients,

@@ -75,7 +75,7 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
         of_features = _features_carried(model, catalog, source, tensors)
     by_value = bool(carried) and all(name in carried for name in learned if name.startswith(ITEMS))
     carried |= of_features
-    positions = np.arange(0) if by_value else _places(catalog, old, source)
+    positions = np.arange(0) if by_value else _rows_in_run(catalog, old, source)
     known, rows = torch.from_numpy(np.flatnonzero(positions >= 0)), torch.from_numpy(positions[positions >= 0])
     shard = model.items.shard if isinstance(model, RecommenderModel) else None
     low, high = (0, catalog.size) if shard is None else (shard.low, shard.high)
@@ -152,7 +152,7 @@ def other_weights(source: Run, name: str, saved: Tensor | None, needed: Tensor) 
     )
 
 
-def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]:
+def _rows_in_run(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]:
     """For each item its row in the run's catalogue, -1 where the run does not know it."""
     positions = np.asarray(old.lookup(catalog.ids))
     known = np.flatnonzero(positions >= 0)
@@ -178,10 +178,8 @@ def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]
 
 def _tells_apart(old: Catalog, new: Catalog, name: str) -> bool:
     """Whether a column is text that tells items apart, in both catalogues."""
-    columns = [old.frame[name], new.frame[name]]
-    return all(
-        column.dtype == pl.String and column.drop_nulls().n_unique() >= DISTINCT * len(column) for column in columns
-    )
+    texts = [old.frame[name], new.frame[name]]
+    return all(text.dtype == pl.String and text.drop_nulls().n_unique() >= DISTINCT * len(text) for text in texts)
 
 
 def _plain(catalog: Catalog, name: str, items: Int[np.ndarray, "n"]) -> pl.Series:
@@ -234,8 +232,7 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
             f"{source.path} knows none of the values in {store.path}; are these fields of the same kind?",
             code="no-known-values",
         )
-    saved, tables = old.state_dict(), {f"{name}.table": table for name, table in _tables(model)}
-    olds = {f"{name}.table": table for name, table in _tables(old)}
+    saved, tables, olds = old.state_dict(), _tables(model), _tables(old)
     for name, tensor in model.state_dict().items():
         if name not in saved or saved[name].shape[1:] != tensor.shape[1:] or (name in tables) != (name in olds):
             raise other_weights(source, name, saved.get(name), tensor)
@@ -294,5 +291,6 @@ def _buckets(old: np.ndarray, new: np.ndarray) -> Rows:
     return ids, np.searchsorted(old, middles, side="right") + FIRST
 
 
-def _tables(model: RankingModule) -> list[tuple[str, FusedTable]]:
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, FusedTable)]
+def _tables(model: RankingModule) -> dict[str, FusedTable]:
+    """The fused tables of a model, by the names of their weights."""
+    return {f"{name}.table": module for name, module in model.named_modules() if isinstance(module, FusedTable)}
