@@ -50,7 +50,7 @@ from fullrank.inference.list_options import (
     RecommendKeywords,
     ScoreKeywords,
 )
-from fullrank.inference.model_source import ModelSource, forget_models
+from fullrank.inference.list_parts import ModelSource, forget_models
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import HistoryInput
 from fullrank.inference.stored_users import Users
@@ -556,15 +556,15 @@ def recommend_parts(
     check_one_way({"histories": histories, "data=, a store of all users,": data}, code="histories-or-users")
     with _workers(opened, engine, device, table=histories) as (runner, model, predictor):
         barred = list_parts.barred_items(wanted, columns.names[1], predictor.catalog)
-        settings, reads = list_parts.for_parts(wanted, predictor), predictor.reads
-        people = None if features is None else history_parts.UserTable.of(features, columns.names[0], reads)
+        settings, reads = list_parts.options_for_parts(wanted, predictor), predictor.reads
+        user_table = None if features is None else history_parts.UserTable.of(features, columns.names[0], reads)
         source: Any
-        said = () if people is None else people.said
+        supplied = () if user_table is None else user_table.supplied
         if histories is None:
             store = event_store_of(opened) if data is None else _event_store(data)
-            source = history_parts.StoreParts.of(store, engine.parts, columns, reads, said)
+            source = history_parts.StoreParts.of(store, engine.parts, columns, reads, supplied)
         else:
-            source = history_parts.HistoryTable.of(histories, engine.parts, columns, reads, said)
+            source = history_parts.HistoryTable.of(histories, engine.parts, columns, reads, supplied)
         if source.lacking:
             warnings.warn(missing_note(source.lacking), stacklevel=2)
         return list_parts.write_list_parts(
@@ -577,7 +577,7 @@ def recommend_parts(
             runner=runner,
             overwrite=overwrite,
             asked_at=int(time.time()) if reads.when else None,
-            people=people,
+            user_table=user_table,
             progress=progress or untold,
         )
 

@@ -12,8 +12,7 @@ import pytest
 import fullrank as fr
 from fullrank.data.events.store import Store
 from fullrank.inference import history_parts, list_parts
-from fullrank.inference.list_parts import ListParts, ListTask
-from fullrank.inference.model_source import ModelSource
+from fullrank.inference.list_parts import ListParts, ListTask, ModelSource
 from refusals import refused
 
 USERS, ITEMS = 150, 40

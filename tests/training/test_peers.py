@@ -11,7 +11,7 @@ import torch
 from fullrank.core.readers import read_json
 from fullrank.data.events.store import Store
 from fullrank.training import distributed
-from fullrank.training.distributed import gather_ranks, join_processes, launched, sum_over_ranks, told_of_peers
+from fullrank.training.distributed import gather_ranks, join_processes, launched, lost_peers_refused, sum_over_ranks
 from refusals import refused
 from tests.training.several import free_port, ranks
 
@@ -73,12 +73,12 @@ def test_the_others_never_come(rank: str, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_only_a_lost_peer_is_told_as_one(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     environment(monkeypatch)
-    with refused("peer-lost", "--resume"), told_of_peers():
+    with refused("peer-lost", "--resume"), lost_peers_refused():
         raise RuntimeError(text)
-    with pytest.raises(RuntimeError, match="mat1 and mat2"), told_of_peers():
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), lost_peers_refused():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(RuntimeError, match="gloo"), told_of_peers():
+    with pytest.raises(RuntimeError, match="gloo"), lost_peers_refused():
         raise RuntimeError(text)
 
 

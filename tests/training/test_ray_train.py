@@ -16,7 +16,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.sent_store import StoreAt
 from fullrank.training import FIT_DEFAULTS, FitKeywords
 from fullrank.training.mirror import Mirror
-from fullrank.training.ray_train import WorkerTask, _has_begun, _identity, _told
+from fullrank.training.ray_train import WorkerTask, _ended_with, _has_begun, _identity
 from refusals import refused
 from tests.ray_nodes import two_nodes
 from tests.training.conftest import column, same_weights, tiny
@@ -85,9 +85,9 @@ def test_a_workers_own_error_is_told_before_what_the_others_made_of_it(tmp_path:
 
     lost = UserExceptionWithTraceback(UserError("process 0 has lost another one", code="peer-lost"), "")
     own = UserExceptionWithTraceback(UserError("the loss is nan", code="loss-not-finite"), "")
-    assert _told(WorkerGroupError("two errors", {0: lost, 1: own}), tmp_path).code == "loss-not-finite"
+    assert _ended_with(WorkerGroupError("two errors", {0: lost, 1: own}), tmp_path).code == "loss-not-finite"
     bug = UserExceptionWithTraceback(KeyError("x"), "")
-    told = _told(WorkerGroupError("two errors", {0: lost, 1: bug}), tmp_path)
+    told = _ended_with(WorkerGroupError("two errors", {0: lost, 1: bug}), tmp_path)
     assert told.code == "ray-training-failed" and "KeyError: 'x'" in str(told) and "resume=True" in str(told)
 
 

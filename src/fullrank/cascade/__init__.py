@@ -170,7 +170,7 @@ class Cascade:
         request = self.predictor.request_of(
             histories, users, store, unknown_users, wanted, EventColumns.of(options), options.get("features")
         )
-        said = () if request.given is None else tuple(request.given.said)
+        said = () if request.features is None else tuple(request.features.present)
         reranker, filters = self.ordering(context, said), read_filters(wanted, request, catalog)
         deep = wanted.model_copy(update={"k": candidates})
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
@@ -183,13 +183,13 @@ class Cascade:
             lists = self.predictor.lists(part, deep, filters.take(np.arange(low, high)))
             if bare == "error":
                 _refuse_empty(part, lists.ids)
-            scored = reranker(everybody[low:high], part.histories, lists.ids, lists.scores, blend, part.given)
+            scored = reranker(everybody[low:high], part.histories, lists.ids, lists.scores, blend, part.features)
             best, value = best_candidates(scored, lists.ids, wanted.k)
             ids[low:high, : best.shape[1]], scores[low:high, : best.shape[1]] = best, value
             if progress is not None:
                 progress(high, len(request))
         source = np.full(len(request), RANKER)
-        return request.give(long_frame(request.names, ids, scores, catalog, wanted, source=source))
+        return request.to_caller(long_frame(request.names, ids, scores, catalog, wanted, source=source))
 
     def evaluate(
         self,

@@ -29,7 +29,7 @@ from fullrank.data.impressions.encoding import FieldEncoder, to_tensors
 from fullrank.data.impressions.joined import KeyedTable
 from fullrank.data.impressions.schema import SequenceOf
 from fullrank.data.impressions.vocabulary import MISSING, UNKNOWN, Vocabulary, canonical
-from fullrank.inference.features import Given, merged
+from fullrank.inference.features import RequestFeatures, merged
 from fullrank.inference.predict import predict_batch
 from fullrank.models.ranking import ClickModel
 
@@ -63,7 +63,7 @@ class Reranker:
         ids: Int[np.ndarray, "B C"],
         scores: CandidateScores,
         blend: float,
-        stated: Given | None = None,
+        stated: RequestFeatures | None = None,
     ) -> CandidateScores:
         """Scores of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
 
@@ -80,7 +80,7 @@ class Reranker:
         if self.users is not None and self._names:
             self.users.require_some(users, "users")
 
-    def pairs(self, users: pl.Series, histories: Histories, stated: Given | None = None) -> PairFeatures:
+    def pairs(self, users: pl.Series, histories: Histories, stated: RequestFeatures | None = None) -> PairFeatures:
         """The features of these users with every item; `stated` wins over the context and the
         users' table."""
         columns = self.context.gather(users)
@@ -161,10 +161,10 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
     )
 
 
-def with_stated(encoder: FieldEncoder, known: EncodedFields, stated: Given) -> EncodedFields:
+def with_stated(encoder: FieldEncoder, known: EncodedFields, stated: RequestFeatures) -> EncodedFields:
     """A copy of the fields of users with the `stated` values in their place; it may have other
     fields besides."""
-    columns = [column for column in stated.frame if column.name in stated.said]
+    columns = [column for column in stated.frame if column.name in stated.present]
     new = encode_fields(encoder, columns, len(stated.frame), stated.what)
     categorical, numeric, bags = known.categorical.copy(), known.numeric.copy(), dict(known.bags)
     for fields, old, old_at, ids, places in (
@@ -172,10 +172,10 @@ def with_stated(encoder: FieldEncoder, known: EncodedFields, stated: Given) -> E
         (encoder.numeric, numeric, known.numeric_at, new.numeric, new.numeric_at),
     ):
         for column, index in enumerate(places):
-            who = stated.said[fields[index].name]
+            who = stated.present[fields[index].name]
             old[who, old_at.index(index)] = ids[who, column]
     for number, bag in new.bags.items():
-        bags[number] = merged(known.bags[number], bag, stated.said[encoder.multivalued[number].name])
+        bags[number] = merged(known.bags[number], bag, stated.present[encoder.multivalued[number].name])
     return replace(known, categorical=categorical, numeric=numeric, bags=bags)
 
 

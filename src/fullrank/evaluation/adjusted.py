@@ -1,17 +1,20 @@
-"""Models that are evaluated under an adjustment: without some events of each history, or with popular items discounted.
+"""Models that are evaluated under an adjustment: without some events of each history, or with
+popular items discounted.
 
-Event dropout hides a share of the events of each history (robustness; PLR, Sec. 6.5.1, Figure 3). Event j (from the
-start of user u's whole history) is hidden where a hash of (seed, u, j) falls below the share, so the events of a
-smaller share are among those of a larger, two runs lose the same ones, and nothing depends on batches. A user who would
-lose everything keeps the event that is hidden last. Older events move up into the places that become free, as they
-would had the dropped ones never happened. Differs: the paper does not say whether dropped items may be recommended;
-here the candidates stay those of the whole history, so that shares differ in what is read alone.
+Event dropout hides a share of the events of each history (robustness; PLR, Sec. 6.5.1, Figure 3).
+Event j (from the start of user u's whole history) is hidden where a hash of (seed, u, j) falls
+below the share, so the events of a smaller share are among those of a larger, two runs lose the
+same ones, and nothing depends on batches. A user who would lose everything keeps the event that is
+hidden last. Older events move up into the places that become free, as they would had the dropped
+ones never happened. Differs: the paper does not say whether dropped items may be recommended; here
+the candidates stay those of the whole history, so that shares differ in what is read alone.
 
-Popularity discount re-ranks lists by score - w log(1 + count), counts being those of the training events. It is the
-cheap rival of every method that trains against popularity bias: no training, one number that buys exposure of rare
-items with accuracy. Source: logit adjustment (Menon et al. 2021, arXiv:2007.07314, Sec. 4.1) with weight w for their
-tau, and one added to each count, so that items without events have a score. For a softmax over the catalogue w = 1 asks
-for items by p(item | history) / p(item), pointwise mutual information; scores of other losses have other scales.
+Popularity discount re-ranks lists by score - w log(1 + count), counts being those of the training
+events. It is the cheap rival of every method that trains against popularity bias: no training, one
+number that buys exposure of rare items with accuracy. Source: logit adjustment (Menon et al. 2021,
+arXiv:2007.07314, Sec. 4.1) with weight w for their tau, and one added to each count, so that items
+without events have a score. For a softmax over the catalogue w = 1 asks for items by p(item |
+history) / p(item), pointwise mutual information; scores of other losses have other scales.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from fullrank.inference.batches import WrappedModel
 from fullrank.models import Model, Scorer
 
 STEP = 0x0D12
-"""Where in the sequence of random numbers these are: apart from training steps at the same seed."""
+"""Step of the random numbers drawn here, apart from training steps at the same seed."""
 
 
 class EventDropout(WrappedModel):
@@ -47,7 +50,8 @@ class EventDropout(WrappedModel):
 
 
 def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) -> Bool[Tensor, "B T"]:
-    """Which events stay: those whose draw is not below the share, and of a row without any, that of the largest."""
+    """Mask of the events that stay: those whose draw is not below the share, and of a row without
+    any, that of the largest."""
     stays = valid & (draws >= share)
     best = draws.masked_fill(~valid, -1.0).argmax(1, keepdim=True)
     last = torch.zeros_like(stays).scatter_(1, best, True) & valid
@@ -55,12 +59,13 @@ def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: fl
 
 
 def drop_events(batch: Batch, stays: Bool[Tensor, "B T"], longest: int) -> Batch:
-    """The batch with the last `longest` events that stay, moved to the left, and no padding that none needs."""
-    order = (~stays).long().argsort(dim=1, stable=True)
+    """The batch with the last `longest` events that stay, moved to the left, and no padding that
+    none needs."""
+    order = (~stays).long().argsort(dim=1, stable=True)  # [B, T] those that stay first, in order of time
     counts = stays.sum(1)
     lengths = counts.clamp_max(longest)
     width = max(int(lengths.max()), 1)
-    at = (counts - lengths)[:, None] + torch.arange(width, device=counts.device)
+    at = (counts - lengths)[:, None] + torch.arange(width, device=counts.device)  # the last ones of these
     valid = torch.arange(width, device=counts.device) < lengths[:, None]
     taken = order.gather(1, at.clamp_max(order.shape[1] - 1))
     items = torch.where(valid, batch.items.gather(1, taken), 0)

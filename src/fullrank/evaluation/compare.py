@@ -1,11 +1,13 @@
-"""Compare two models, or the seeds of two models, on the same users or impressions: paired differences and p values.
+"""Compare two models, or the seeds of two models, on the same users or impressions: paired
+differences and p values.
 
-`bqs_like@k` asks whether one run is better than a reference for popular, middling and niche targets alike. It is a
-stand-in, not BQS: the Balanced Quality Score (Coppolillo et al., ACM TIST 2024; SPRINT, Table 8) compares quality in
-three classes of popularity with a reference model, which stands at 0.5, but its formula is in none of the papers that
-this library follows. Ours is 1 / (1 + exp(-sum over head, mid and tail of the difference in mean NDCG@k)), each user in
-the band of their target (`popularity_bands`). It has the same reference point and counts a niche user more than
-the mean does; its numbers are not those of BQS and may not be reported as such.
+`bqs_like@k` asks whether one run is better than a reference for popular, middling and niche targets
+alike. It is a stand-in, not BQS: the Balanced Quality Score (Coppolillo et al., ACM TIST 2024;
+SPRINT, Table 8) compares quality in three classes of popularity with a reference model, which
+stands at 0.5, but its formula is in none of the papers that this library follows. Ours is 1 / (1 +
+exp(-sum over head, mid and tail of the difference in mean NDCG@k)), each user in the band of their
+target (`popularity_bands`). It has the same reference point and counts a niche user more than the
+mean does; its numbers are not those of BQS and may not be reported as such.
 """
 
 from __future__ import annotations
@@ -38,16 +40,17 @@ from fullrank.metrics import UserValues
 from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 
 MAY_DIFFER = (
-    "bootstrap", "metrics", "ks", "reasoning", "decoding", "popularity_discount", "events", "lists", "targets",
-    "features", "slices",
-)  # fmt: skip
-"""Parts of a protocol of retrieval that may differ: what else was computed, how intervals were drawn, how many steps a
-model reasoned, how it searched, whether its lists were re-ranked against popularity, how much of later events may have
-leaked into it (the users, histories and targets are in the fingerprint), that lists were made elsewhere, how many
-targets there are, which older results do not say, by which types users are told apart, and the features read: but not
-whether they tell of the target's own request."""
+    *("bootstrap", "metrics", "ks", "reasoning", "decoding", "popularity_discount"),
+    *("events", "lists", "targets", "features", "slices"),
+)
+"""Parts of a protocol of retrieval that may differ: what else was computed, how intervals were
+drawn, how many steps a model reasoned, how it searched, whether its lists were re-ranked against
+popularity, how much of later events may have leaked into it (the users, histories and targets are
+in the fingerprint), that lists were made elsewhere, how many targets there are, which older results
+do not say, by which types users are told apart, and the features read: but not whether they tell of
+the target's own request."""
 MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out", "metrics", "slices", "calibration")
-"""The same of ranking."""
+"""Parts of a protocol of ranking that may differ."""
 MAX_RESAMPLES = 1000
 """Most bootstrap samples of users: more do not move an interval visibly."""
 
@@ -68,7 +71,7 @@ class Comparison:
     """Two-sided; the smallest possible value is 1 / (samples + 1), of impressions twice that."""
     test: str
     users: int
-    """How many users, or impressions."""
+    """Number of users, or of impressions."""
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -77,16 +80,6 @@ class Comparison:
 
     def dump(self) -> JsonObject:
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Draws:
-    """How an interval and a p value are drawn."""
-
-    samples: int | None
-    """None is the default of the problem."""
-    level: float
-    seed: int
 
 
 def check_comparable(a: Evaluation, b: Evaluation) -> None:
@@ -111,32 +104,36 @@ def compare(
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95,
     seed: Annotated[int, Field(ge=0)] = 0,
 ) -> Comparison:
-    """The paired difference b - a of one metric, on the same users or the same impressions, an interval and a p value.
+    """The paired difference b - a of one metric, on the same users or the same impressions, an
+    interval and a p value.
 
-    Several evaluations of a side, one for each seed of a model, count as their mean, row by row. The interval is then
-    about other users (or impressions) and these trained models: how far seeds lie apart has to be told beside it.
+    Several evaluations of a side, one for each seed of a model, count as their mean, row by row.
+    The interval is then about other users (or impressions) and these trained models: how far seeds
+    lie apart has to be told beside it.
 
-    Retrieval: p is that of a sign-flip permutation test of the users' differences; for metrics of all lists together
-    (gini, coverage) of the differences of their influences. `bqs_like@k` (see there) has `a` as its reference, at 0.5.
-    Ranking: both sides are resampled together (gauc by groups with both classes), and p comes from the samples.
-    `samples`: permutations of users (None is 10,000), or bootstrap samples of impressions (None is 1,000).
+    Retrieval: p is that of a sign-flip permutation test of the users' differences; for metrics of
+    all lists together (gini, coverage) of the differences of their influences. `bqs_like@k` (see
+    there) has `a` as its reference, at 0.5. Ranking: both sides are resampled together (gauc by
+    groups with both classes), and p comes from the samples. `samples`: permutations of users (None
+    is 10,000), or bootstrap samples of impressions (None is 1,000).
 
     Raises `UserError` where the protocols differ, naming how, or where a metric was not computed.
     """
     ours, theirs = (list(side if isinstance(side, list | tuple) else (side,)) for side in (a, b))
-    for name, one in (*(("a", one) for one in ours), *(("b", one) for one in theirs)):
-        check_type(name, one, EvaluationResult, "an evaluation (what fr.evaluate gives), or a list of them")
+    for name, side in (("a", ours), ("b", theirs)):
+        for evaluation in side:
+            check_type(name, evaluation, EvaluationResult, "an evaluation (what fr.evaluate gives), or a list of them")
     if not ours or not theirs:
         raise UserError("there is nothing to compare: give at least one evaluation of each side", code="no-evaluations")
-    if len({one.problem for one in (*ours, *theirs)}) > 1:
+    if len({evaluation.problem for evaluation in (*ours, *theirs)}) > 1:
         raise UserError(
             "one run ranks items and the other predicts clicks; compare two of the same kind", code="problems-differ"
         )
-    return COMPARE[ours[0].problem](ours, theirs, metric, Draws(samples, level, seed))
+    return COMPARE[ours[0].problem](ours, theirs, metric, samples, level, seed)
 
 
-def _compare_lists(a: Results, b: Results, metric: str, how: Draws) -> Comparison:
-    samples, level, seed = how.samples or 10_000, how.level, how.seed
+def _compare_lists(a: Results, b: Results, metric: str, samples: int | None, level: float, seed: int) -> Comparison:
+    samples = samples or 10_000
     quality = bqs_like_quality(metric)
     name = parse_metric(metric) if quality is None else quality
     for side in (*a, *b):
@@ -156,44 +153,44 @@ def _compare_lists(a: Results, b: Results, metric: str, how: Draws) -> Compariso
         before, after = (_mean_metric(side, str(name)) for side in (a, b))
         test = f"paired sign-flip permutation of {'values' if name.per_user else 'influences'}, {samples} flips"
         return Comparison(str(name), before, after, after - before, span, p, test, users)
-    half, found = _logistic(0.0), _logistic(float(values.mean()))
+    half, score = _logistic(0.0), _logistic(float(values.mean()))
     low, high = (_logistic(end) - half for end in span)
     test = f"a stand-in, not BQS; paired sign-flip permutation of each user's part, {samples} flips"
-    return Comparison(f"{PAIRED}@{name.k}", half, found, found - half, (low, high), p, test, users)
+    return Comparison(f"{PAIRED}@{name.k}", half, score, score - half, (low, high), p, test, users)
 
 
-def _compare_clicks(a: Results, b: Results, metric: str, how: Draws) -> Comparison:
-    samples = how.samples or 1000
+def _compare_clicks(a: Results, b: Results, metric: str, samples: int | None, level: float, seed: int) -> Comparison:
+    samples = samples or 1000
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER_RANKING)
         if metric not in RESAMPLED or metric not in side.metrics:
             raise unknown("metric", metric, [name for name in RESAMPLED if name in side.metrics])
     unit = "group" if metric == "gauc" else a[0].protocol["bootstrap"]["unit"]
     before, after = (_mean_metric(side, metric) for side in (a, b))
-    drawn = _mean_drawn(b, metric, unit, samples, how.seed) - _mean_drawn(a, metric, unit, samples, how.seed)
+    drawn = _mean_drawn(b, metric, unit, samples, seed) - _mean_drawn(a, metric, unit, samples, seed)
     test = f"paired bootstrap of {unit}s, {samples} samples"
     count = len(a[0].per_impression.rows)
-    return Comparison(metric, before, after, after - before, bounds(drawn, how.level), bootstrap_p(drawn), test, count)
+    return Comparison(metric, before, after, after - before, bounds(drawn, level), bootstrap_p(drawn), test, count)
 
 
-COMPARE: Mapping[Problem, Callable[[Results, Results, str, Draws], Comparison]] = {
+COMPARE: Mapping[Problem, Callable[[Results, Results, str, int | None, float, int], Comparison]] = {
     "retrieval": _compare_lists,
     "ranking": _compare_clicks,
 }
 
 
 def _mean_metric(sides: Results, name: str) -> float:
-    return float(np.mean([one.metrics[name] for one in sides]))
+    return float(np.mean([side.metrics[name] for side in sides]))
 
 
 def _mean_column(sides: Results, name: Name) -> UserValues:
-    each = [metric_values(name, one.per_user.values, one.per_user.lists, one.protocol["items"]) for one in sides]
+    each = [metric_values(name, side.per_user.values, side.per_user.lists, side.protocol["items"]) for side in sides]
     return np.mean(each, axis=0)
 
 
 def _mean_drawn(sides: Results, metric: str, unit: str, samples: int, seed: int) -> Float[np.ndarray, "S"]:
     by_group = unit == "group"
-    each = [one.per_impression.resample(by_group=by_group, samples=samples, seed=seed)[metric] for one in sides]
+    each = [side.per_impression.resample(by_group=by_group, samples=samples, seed=seed)[metric] for side in sides]
     return np.mean(each, axis=0)
 
 
@@ -207,9 +204,9 @@ def _check_protocols(a: EvaluationResult, b: EvaluationResult, free: Sequence[st
 
 
 def compared_protocol(protocol: JsonObject, free: Sequence[str] = MAY_DIFFER) -> JsonObject:
-    """What has to be equal of two protocols."""
-    own = {} if protocol.get("kind") == "clicks" else {"request_time": UNREAD}
-    return {name: value for name, value in (own | protocol).items() if name not in free}
+    """The parts of a protocol that have to be equal in two that are compared."""
+    defaults = {} if protocol.get("kind") == "clicks" else {"request_time": UNREAD}
+    return {name: value for name, value in (defaults | protocol).items() if name not in free}
 
 
 def bqs_like_quality(metric: str) -> Name | None:
@@ -220,10 +217,12 @@ def bqs_like_quality(metric: str) -> Name | None:
 
 
 def bqs_like_columns(gap: UserValues, band: Int[np.ndarray, "U"]) -> tuple[UserValues, UserValues]:
-    """Two columns whose mean is the summed difference of the bands: each user's part of it, and each user's influence.
+    """Two columns whose mean is the summed difference of the bands: each user's part of it, and
+    each user's influence.
 
-    A part changes sign with the user's difference, as a permutation test needs. An influence varies around the sum as
-    the user does around the band's mean, as an interval needs (how many users a band has is chance too).
+    A part changes sign with the user's difference, as a permutation test needs. An influence varies
+    around the sum as the user does around the band's mean, as an interval needs (how many users a
+    band has is chance too).
     """
     counts = np.bincount(band, minlength=len(LABELS["target"]))
     means = np.bincount(band, gap, len(counts)) / np.maximum(counts, 1)

@@ -1,11 +1,13 @@
-"""Later events as an evaluation set: what users of the same catalogue did after a model was trained.
+"""Later events as an evaluation set: what users of the same catalogue did after a model was
+trained.
 
     later = later_events("next_month.parquet", run.catalog, store)
     evaluate_later(model, later, Evaluation())
 
-All items that a user chose in the period are the targets, so a user may have several. The history is everything that
-was known of the user before the period began, from a store (all its splits) or from a table of earlier events: what a
-service would have answered from on the first day. Ids are compared as text, since files of events lose types.
+All items that a user chose in the period are the targets, so a user may have several. The history
+is everything that was known of the user before the period began, from a store (all its splits) or
+from a table of earlier events: what a service would have answered from on the first day. Ids are
+compared as text, since files of events lose types.
 """
 
 from __future__ import annotations
@@ -41,13 +43,14 @@ from fullrank.evaluation.spec import Evaluation
 from fullrank.models import Model
 
 SPLIT = "later events"
-"""What the protocol says in the place of a split."""
+"""The split that the protocol names."""
 
 
 @dataclass(frozen=True)
 class LaterEvents:
-    """The users of a period in the layout of a store: user u's events are ``items[offsets[u]:offsets[u + 1]]``, those
-    before ``bounds[u, 1]`` the history and the others the targets; training ended at ``bounds[u, 0]``."""
+    """The users of a period in the layout of a store: user u's events are
+    ``items[offsets[u]:offsets[u + 1]]``, those before ``bounds[u, 1]`` the history and the others
+    the targets; training ended at ``bounds[u, 0]``."""
 
     catalog: Catalog
     user_ids: pl.Series
@@ -83,8 +86,8 @@ def evaluate_later(
     *,
     progress: Progress = untold,
 ) -> EvaluationResult:
-    """The model's metrics on the users of a period. Raises `UserError` as `retrieval.evaluate`, and where settings or
-    the model need what later events do not have."""
+    """The model's metrics on the users of a period. Raises `UserError` as `retrieval.evaluate`, and
+    where settings or the model need what later events do not have."""
     if spec.popularity != "train":
         raise no_effect("popularity='all'", "with events: it counts those of a store, targets included")
     if model.reads_times:
@@ -97,14 +100,14 @@ def evaluate_later(
         )
     rows = measure(model, later, "test", spec, progress=progress)
     began = later.facts["from"]
-    own = {
+    facts = {
         "split": SPLIT,
         "history": "all earlier events" if began is None else f"events before {values.with_date(began)}",
         "events": later.facts,
     }
     missing = later.facts.get("missing_features", ())
-    own |= features_read(model, later.catalog, later.eval_set(SPLIT).histories.features, missing)
-    return merge([replace(rows, protocol=rows.protocol | own)])
+    facts |= features_read(model, later.catalog, later.eval_set(SPLIT).histories.features, missing)
+    return merge([replace(rows, protocol=rows.protocol | facts)])
 
 
 def later_events(
@@ -115,13 +118,15 @@ def later_events(
     columns: EventColumns = EventColumns(),
     trained: Store | None = None,
 ) -> LaterEvents:
-    """Users with their histories from `earlier` (a store, or a table with the same columns) and targets from `events`.
+    """Users with their histories from `earlier` (a store, or a table with the same columns) and
+    targets from `events`.
 
-    Events of items that the catalogue does not have are left out and counted. Features that the catalogue knows are
-    read from the columns of their names; one without a column is missing of every event, and named. `trained` is the
-    store of the model's training, where it is at hand: it tells users that were trained on, and which events are no
-    later than its training.
-    Raises `UserError` for what is no table of events, where no item is known, and for a store with other features.
+    Events of items that the catalogue does not have are left out and counted. Features that the
+    catalogue knows are read from the columns of their names; one without a column is missing of
+    every event, and named. `trained` is the store of the model's training, where it is at hand: it
+    tells users that were trained on, and which events are no later than its training. Raises
+    `UserError` for what is no table of events, where no item is known, and for a store with other
+    features.
     """
     text_users = isinstance(earlier, Store) and earlier.user_ids.dtype == pl.String
     period = _read(events, "the events", catalog, columns, text_users=text_users)
@@ -133,18 +138,20 @@ def later_events(
             code="no-known-ids",
         )
     began = None if period.times is None else int(period.times.min())
-    past = _of_store(earlier, catalog) if isinstance(earlier, Store) else _read(
-        earlier, "the earlier events", catalog, columns, text_users=False
-    )  # fmt: skip
+    if isinstance(earlier, Store):
+        past = _of_store(earlier, catalog)
+    else:
+        past = _read(earlier, "the earlier events", catalog, columns, text_users=False)
     users = period.users.gather(np.unique(period.owner[known])).sort()
     history, target = past.of(users), period.of(users)
     if began is not None and history.times is not None:
         history = history.where(history.times < began)
-    # behind each other, user after user, the history first: a stable sort keeps both in order of time
-    owner, both = (np.concatenate([getattr(history, n), getattr(target, n)]) for n in ("owner", "items"))
+    # All events of a user behind each other, the history first: a stable sort keeps both in order
+    # of time.
+    owner, both = (np.concatenate(arrays) for arrays in ((history.owner, target.owner), (history.items, target.items)))
     order = np.argsort(owner, kind="stable")
-    tables = {role: one.behind(target.tables[role]).select(order) for role, one in history.tables.items()}
-    before, counts = (np.bincount(one, minlength=len(users)) for one in (history.owner, owner))
+    tables = {role: table.behind(target.tables[role]).select(order) for role, table in history.tables.items()}
+    before, counts = (np.bincount(rows, minlength=len(users)) for rows in (history.owner, owner))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     times = None
     if history.times is not None and target.times is not None:
@@ -170,10 +177,15 @@ def later_events(
         "no_later_than_training": None if limit is None or target.times is None else int((target.times <= limit).sum()),
     }
     known_users = _users_of(users, catalog, (earlier if isinstance(earlier, Store) else None, trained))
-    nobody = () if known_users or catalog.features is None else tuple(one.name for one in catalog.features.schema.user)
-    lacking = {"missing_features": period.unknown, "missing_in_history": past.unknown, "missing_of_users": nobody}
+    user_fields = () if known_users or catalog.features is None else catalog.features.schema.user
+    lacking = {
+        "missing_features": period.unknown,
+        "missing_in_history": past.unknown,
+        "missing_of_users": [field.name for field in user_fields],
+    }
     facts |= {key: list(names) for key, names in lacking.items() if names}
-    # training ends before the history of a new user begins, and inside that of another (`slices`, known and new)
+    # training ends before the history of a new user begins, and inside that of another (`slices`,
+    # known and new)
     bounds = np.stack([offsets[:-1] + (~new & (before > 0)), offsets[:-1] + before], axis=1)
     items = both[order]
     print_of = _fingerprint(users, catalog, offsets, bounds[:, 1], items)
@@ -182,7 +194,8 @@ def later_events(
 
 @dataclass(frozen=True)
 class _Events:
-    """Events of users in order of time, in any order of users: E events, `owner` is a place in `users` (text)."""
+    """E events of users in order of time, in any order of users; `owner` is the row of each in
+    `users` (text)."""
 
     name: str
     users: pl.Series
@@ -192,28 +205,29 @@ class _Events:
     times: Int[np.ndarray, "E"] | None
     tables: Mapping[OfEvents, FeatureTable]
     unknown: tuple[str, ...] = ()
-    """Features of which there is no column."""
+    """Features without a column."""
 
-    def where(self, kept: np.ndarray) -> _Events:
-        tables = {role: one.select(kept) for role, one in self.tables.items()}
-        times = None if self.times is None else self.times[kept]
-        return replace(self, owner=self.owner[kept], items=self.items[kept], times=times, tables=tables)
+    def where(self, chosen: np.ndarray) -> _Events:
+        tables = {role: table.select(chosen) for role, table in self.tables.items()}
+        times = None if self.times is None else self.times[chosen]
+        return replace(self, owner=self.owner[chosen], items=self.items[chosen], times=times, tables=tables)
 
     def of(self, users: pl.Series) -> _Events:
-        """The events of known items of these users, by their places in `users`."""
-        place = TextIndex(users).find(self.users)
-        found = replace(self, users=users, owner=place[self.owner])
-        return found.where((found.owner >= 0) & (found.items >= 0))
+        """The events of known items of these users, by their rows in `users`."""
+        positions = TextIndex(users).find(self.users)
+        events = replace(self, users=users, owner=positions[self.owner])
+        return events.where((events.owner >= 0) & (events.items >= 0))
 
 
 def _read(table: Any, what: str, catalog: Catalog, columns: EventColumns, *, text_users: bool) -> _Events:
-    """Events of a table; users of a text file are whole numbers where all are, unless `text_users`."""
+    """Events of a table; users of a text file are whole numbers where all are, unless
+    `text_users`."""
     source = InputTable(table, what)
     for name, keyword in zip(columns.names, ("user_col", "item_col", "time_col"), strict=False):
         source.require(name, f"name it by {keyword}=" + (", or none by time_col=None" if keyword == "time_col" else ""))
     features = () if catalog.features is None else catalog.features.schema.of_events
-    unknown = tuple(one.name for one in features if one.name not in source.columns)
-    frame = source.read([*columns.names, *(one.name for one in features if one.name not in unknown)])
+    unknown = tuple(field.name for field in features if field.name not in source.columns)
+    frame = source.read([*columns.names, *(field.name for field in features if field.name not in unknown)])
     source.require_rows(len(frame))
     tables = _encoded(catalog, frame, source.name)
     user = source.ids(frame, columns.names[0], text=text_users).cast(pl.String)
@@ -223,8 +237,8 @@ def _read(table: Any, what: str, catalog: Catalog, columns: EventColumns, *, tex
     if len(columns.names) < 3:
         return _Events(source.name, users, owner, items, None, tables, unknown)
     times, order = values.in_time(frame[columns.names[2]], source.name, columns.unit, typed=source.typed)
-    found = _Events(source.name, users, owner, items, times, tables, unknown)
-    return found if order is None else found.where(order)
+    events = _Events(source.name, users, owner, items, times, tables, unknown)
+    return events if order is None else events.where(order)
 
 
 def _of_store(store: Store, catalog: Catalog) -> _Events:
@@ -234,7 +248,7 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
     times = None if store.times is None else np.asarray(store.times)
     stored, unknown = store.stored_features, tuple[str, ...]()
     if stored is None:
-        unknown = () if catalog.features is None else tuple(one.name for one in catalog.features.schema.of_events)
+        unknown = () if catalog.features is None else tuple(field.name for field in catalog.features.schema.of_events)
         tables = _encoded(catalog, pl.select(pl.repeat(None, store.num_events).alias("nothing")), str(store.path))
     else:
         require_same_encoding(str(store.path), store.features, catalog.features)
@@ -244,10 +258,10 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
 
 
 def _encoded(catalog: Catalog, frame: pl.DataFrame, what: str) -> dict[OfEvents, FeatureTable]:
-    """The features of some events; one without a column is missing."""
+    """The features of a frame's events, by role; one without a column is missing."""
     if catalog.features is None:
         return {}
-    absent = [one.name for one in catalog.features.schema.of_events if one.name not in frame.columns]
+    absent = [field.name for field in catalog.features.schema.of_events if field.name not in frame.columns]
     whole = frame.with_columns(pl.lit(None).alias(name) for name in absent)
     return {
         role: FeatureTable.of(encoder_of(catalog.features, role).encode(whole, what))
@@ -257,7 +271,7 @@ def _encoded(catalog: Catalog, frame: pl.DataFrame, what: str) -> dict[OfEvents,
 
 
 def _users_of(users: pl.Series, catalog: Catalog, stores: Sequence[Store | None]) -> FeatureRows | None:
-    """What the first of some stores that has features knows of users; None where none has."""
+    """The features of users in the first of these stores that has any; None where none has."""
     for store in stores:
         if store is not None and catalog.features is not None and store.features is not None:
             require_same_encoding(str(store.path), store.features, catalog.features)
@@ -268,7 +282,8 @@ def _users_of(users: pl.Series, catalog: Catalog, stores: Sequence[Store | None]
 
 
 def _fingerprint(users: pl.Series, catalog: Catalog, *arrays: np.ndarray) -> str:
-    """Hash of who did what: two runs with the same catalogue are compared on the same targets and histories alone."""
+    """Hash of who did what: two runs with the same catalogue are compared on the same targets and
+    histories alone."""
     digest = hashlib.sha256()
     for ids in (users, catalog.ids):
         digest.update("\0".join(ids.cast(pl.String).to_list()).encode())

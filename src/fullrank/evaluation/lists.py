@@ -1,11 +1,13 @@
-"""Evaluation of recommendations made elsewhere: a table of user, item and rank (or score) on the users of a store.
+"""Evaluation of recommendations made elsewhere: a table of user, item and rank (or score) on the
+users of a store.
 
     evaluate_lists("recommendations.parquet", Store.open("data/shop"), "test", Evaluation())
 
-The numbers are those that a run would get for the same lists: same users, targets, metrics and intervals, so that
-`compare` pairs them with a run's. A user without a list gets an empty one, since leaving such users out would favour
-who answers only the easy ones. An item that the store does not have takes its place and hits nothing. Lists are taken
-as they are: items of the user's own history, which `seen=exclude` keeps out of a run's lists, are counted and stay.
+The numbers are those that a run would get for the same lists: same users, targets, metrics and
+intervals, so that `compare` pairs them with a run's. A user without a list gets an empty one, since
+leaving such users out would favour who answers only the easy ones. An item that the store does not
+have takes its place and hits nothing. Lists are taken as they are: items of the user's own history,
+which `seen=exclude` keeps out of a run's lists, are counted and stay.
 """
 
 from __future__ import annotations
@@ -29,17 +31,12 @@ from fullrank.data.values import TextIndex
 from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.evaluation.retrieval import longest_list, rows_of_lists, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
-from fullrank.inference.search import Decoding
 from fullrank.metrics import RankedIds, match
-from fullrank.models.sequential.reasoning import Budget
 
 USERS, ITEMS = ("user_id", "user"), ("item_id", "item")
 """Columns that are taken where none is named: those of events, and those that `recommend` gives."""
-OF_MODELS: dict[str, Any] = {
-    "protocol": "full", "sampled": None, "reasoning": Budget(), "decoding": Decoding(), "drop": 0.0,
-    "popularity_discount": 0.0,
-}  # fmt: skip
-"""Settings of an evaluation that a model is needed for, at the values where it is not."""
+OF_MODELS = ("protocol", "sampled", "reasoning", "decoding", "drop", "popularity_discount")
+"""Settings of an evaluation that a model is needed for, unless they are at their defaults."""
 
 
 def evaluate_lists(
@@ -53,44 +50,54 @@ def evaluate_lists(
     rank_col: str | None = None,
     score_col: str | None = None,
 ) -> EvaluationResult:
-    """Metrics of lists, one for each user, on the users of a split (`validation` or `test`) of a store.
+    """Metrics of lists, one for each user, on the users of a split (`validation` or `test`) of a
+    store.
 
-    The order is that of the column `rank_col` (`rank`), the smallest first, else that of `score_col` (`score`), the
-    largest first; equal ones keep the order of rows. Raises `UserError` for what is no such table, an item that stands
-    twice in a list, a setting that needs a model, and where no user or no item is known.
+    The order is that of the column `rank_col` (`rank`), the smallest first, else that of
+    `score_col` (`score`), the largest first; equal ones keep the order of rows. Raises `UserError`
+    for what is no such table, an item that stands twice in a list, a setting that needs a model,
+    and where no user or no item is known.
     """
-    for name, usual in OF_MODELS.items():
-        if getattr(spec, name) != usual:
+    for name in OF_MODELS:
+        if getattr(spec, name) != Evaluation.model_fields[name].default:
             raise no_effect(name, "without a model, which made no lists here")
     users, protocol = users_and_protocol(None, store, split, spec)
     source = InputTable(lists, "the lists")
-    user, item = (_column(source, *one) for one in ((user_col, USERS, "user_col"), (item_col, ITEMS, "item_col")))
+    user, item = (_column(source, *words) for words in ((user_col, USERS, "user_col"), (item_col, ITEMS, "item_col")))
     order, rising = _order_column(source, rank_col, score_col)
     frame = source.read([user, item, order])
     source.require_rows(len(frame))
-    people, things = (
+    user_ids, item_ids = (
         source.ids(frame, name, text=known.dtype == pl.String).cast(pl.String)
         for name, known in ((user, store.user_ids), (item, store.catalog.ids))
     )
-    _refuse_repeated(people, things, source.name)
-    place = values.finite_numbers(frame[order], source.name)
-    owner = _find(people, store.user_ids, f"users of {source.name}", store)
-    ids = _find(things, store.catalog.ids, f"items of {source.name}", store)
-    rows = np.lexsort((place if rising else -place, owner))  # stable: equal ones keep their order
+    pairs = pl.DataFrame({"user": user_ids, "item": item_ids})
+    if len(repeated := pairs.filter(pairs.is_duplicated())):
+        user, item = repeated.row(0)
+        raise UserError(
+            f"{repeated['user'].n_unique():,} lists of {source.name} hold an item twice, such as {item!r} for "
+            f"{user!r}: keep one of them",
+            code="repeated-items",
+        )
+    ranks = values.finite_numbers(frame[order], source.name)
+    owner = _find(user_ids, store.user_ids, f"users of {source.name}", store)
+    ids = _find(item_ids, store.catalog.ids, f"items of {source.name}", store)
+    rows = np.lexsort((ranks if rising else -ranks, owner))  # stable: equal ones keep their order
     table, facts = _padded_lists(owner[rows], ids[rows], users, longest_list(spec, store.num_items), store.num_items)
     if facts["users_without_list"] == len(users):
         raise UserError(
             f"none of the {len(users):,} users of the split {split!r} has a list in {source.name}",
             code="no-common-users",
         )
-    facts |= {"source": str(lists) if isinstance(lists, str | os.PathLike) else source.name, "order": order,
-              "users_not_in_store": int(people.filter(pl.Series(owner < 0)).n_unique())}  # fmt: skip
+    facts["source"] = str(lists) if isinstance(lists, str | os.PathLike) else source.name
+    facts["order"] = order
+    facts["users_not_in_store"] = int(user_ids.filter(pl.Series(owner < 0)).n_unique())
     return merge([rows_of_lists(users, protocol | {"lists": facts}, store, spec, table)])
 
 
-def _column(source: InputTable, given: str | None, usual: tuple[str, ...], keyword: str) -> str:
-    """The column that is named, else the first of the usual ones that is there."""
-    name = given or next((one for one in usual if one in source.columns), usual[0])
+def _column(source: InputTable, named: str | None, usual: tuple[str, ...], keyword: str) -> str:
+    """The column that is named, else the first of the usual ones that the table has."""
+    name = named or next((column for column in usual if column in source.columns), usual[0])
     source.require(name, f"name it by {keyword}=")
     return name
 
@@ -105,33 +112,23 @@ def _order_column(source: InputTable, rank: str | None, score: str | None) -> tu
     return name, True
 
 
-def _refuse_repeated(people: pl.Series, things: pl.Series, name: str) -> None:
-    pairs = pl.DataFrame({"user": people, "item": things})
-    again = pairs.filter(pairs.is_duplicated())
-    if len(again):
-        raise UserError(
-            f"{again['user'].n_unique():,} lists of {name} hold an item twice, such as {again['item'][0]!r} for "
-            f"{again['user'][0]!r}: keep one of them",
-            code="repeated-items",
-        )
-
-
-def _find(given: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.ndarray, "n"]:
-    """Rows of ids, compared as text; -1 where there is none. Raises `UserError` where the store knows none of them."""
-    found = TextIndex(ids.cast(pl.String)).find(given).astype(np.int64)
-    if not (found >= 0).any():
-        raise values.none_known(given, what, repr(str(store.path)), ids)
-    return found
+def _find(wanted: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.ndarray, "n"]:
+    """Rows of ids, compared as text; -1 where there is none. Raises `UserError` where the store
+    knows none of them."""
+    rows = TextIndex(ids.cast(pl.String)).find(wanted).astype(np.int64)
+    if not (rows >= 0).any():
+        raise values.none_known(wanted, what, repr(str(store.path)), ids)
+    return rows
 
 
 def _padded_lists(
     owner: Int[np.ndarray, "n"], ids: Int[np.ndarray, "n"], users: EvalSet, longest: int, items: int
 ) -> tuple[RankedIds, JsonObject]:
-    """The lists of the evaluated users, -1 where a place is empty or its item unknown, and what there is to say of
-    them. Rows are in order of (owner, place)."""
+    """The lists of the evaluated users, -1 where a place is empty or its item unknown, and counts
+    for the protocol. Rows are in order of (owner, place)."""
     at = np.searchsorted(users.users, owner).clip(max=len(users) - 1)
-    asked = users.users[at] == owner
-    at, ids = at[asked], ids[asked]
+    evaluated = users.users[at] == owner
+    at, ids = at[evaluated], ids[evaluated]
     lengths, full = np.bincount(at, minlength=len(users)), min(longest, items)
     table = Jagged.from_lengths(ids.astype(np.int32), lengths).padded(longest, -1)
     seen = users.histories.items

@@ -1,14 +1,16 @@
-"""Evaluation of logged answers: what a service recommended, joined with what its users did afterwards, by version.
+"""Evaluation of logged answers: what a service recommended, joined with what its users did
+afterwards, by version.
 
     found = evaluate_log("answers", "events.parquet", within=24)
     found.versions["may"].metrics["hit@10"], found.differences
 
-The targets of an answer are the distinct items of the user's events after it, up to `within` hours later. An answer
-without one says nothing about the list, so it is counted and left out of the means. Answers of one user are no
-independent draws: a user's value is the mean of their answers, and users are what means, errors and intervals go over.
+The targets of an answer are the distinct items of the user's events after it, up to `within` hours
+later. An answer without one says nothing about the list, so it is counted and left out of the
+means. Answers of one user are no independent draws: a user's value is the mean of their answers,
+and users are what means, errors and intervals go over.
 
-What users did depends on what they were shown. Versions that answered side by side, split by user, are compared
-fairly; those that followed each other also differ by what else has changed in time.
+What users did depends on what they were shown. Versions that answered side by side, split by user,
+are compared fairly; those that followed each other also differ by what else has changed in time.
 """
 
 from __future__ import annotations
@@ -43,9 +45,13 @@ from fullrank.metrics import MetricInputs, UserValues, match
 from fullrank.metrics.names import ACCURACY, Name, expand_metrics, parse_metric
 
 COLUMNS: dict[str, Any] = {
-    "time": pl.Float64, "user": pl.String, "version": pl.String, "source": pl.String, "k": pl.Int32,
+    "time": pl.Float64,
+    "user": pl.String,
+    "version": pl.String,
+    "source": pl.String,
+    "k": pl.Int32,
     "items": pl.List(pl.String),
-}  # fmt: skip
+}
 """Columns of a log that are read here."""
 METRICS = ("hit", "ndcg", "mrr")
 FLIPS = 10_000
@@ -59,11 +65,11 @@ class LoggedVersion:
     """The answers of one version."""
 
     answers: int
-    """All that are logged."""
+    """Answers that are logged."""
     scored: int
-    """Those with a user who did something afterwards."""
+    """Answers whose user did something afterwards."""
     users: int
-    """Users of these."""
+    """Users of the scored answers."""
     metrics: dict[str, float]
     """Means over users."""
     stderr: dict[str, float]
@@ -86,29 +92,32 @@ class LoggedDifference:
 
 @dataclass(frozen=True)
 class LoggedEvaluation:
-    """What the logged answers of each version were worth. A number that cannot be told is NaN, null on disk."""
+    """Metrics of the logged answers of each version. A number that does not exist is NaN, null on
+    disk."""
 
     versions: dict[str, LoggedVersion]
-    """In the order of their first answers."""
+    """Versions in the order of their first answers."""
     differences: tuple[LoggedDifference, ...]
-    """Of each version and the one before it."""
+    """Differences of each version and the one before it."""
     counts: dict[str, int]
-    """`answers`, `without_user`, `user_without_events`, `without_later_event`, `scored`; and those by `source:NAME`."""
+    """`answers`, `without_user`, `user_without_events`, `without_later_event`, `scored`; and those
+    by `source:NAME`."""
     protocol: JsonObject
     rows: pl.DataFrame
-    """A row for each scored answer: user, time, version, k, targets, and each metric (null above the answer's k)."""
+    """A row for each scored answer: user, time, version, k, targets, and each metric (null above
+    the answer's k)."""
 
     def __repr__(self) -> str:
         return f"LoggedEvaluation({len(self.rows):,} answers scored, of versions {', '.join(self.versions)})"
 
     def dump(self) -> JsonObject:
         """Plain data without the rows; numbers that do not exist are None."""
-        measured = {"versions": self.versions, "differences": [one.dump() for one in self.differences]}
+        measured = {"versions": self.versions, "differences": [difference.dump() for difference in self.differences]}
         return {**jsonable(measured), "counts": self.counts, "protocol": self.protocol}
 
     def save(self, folder: str | Path) -> None:
-        """Write `logged_evaluation.json` and `per_answer.parquet`. Raises `UserError` for a folder that is a store or
-        codes, and where the disk refuses."""
+        """Write `logged_evaluation.json` and `per_answer.parquet`. Raises `UserError` for a folder
+        that is a store or codes, and where the disk refuses."""
         require_no_store(Path(folder), "evaluation")
         write_table(self.rows, Path(folder) / "per_answer.parquet")
         write_json(Path(folder) / "logged_evaluation.json", self.dump())
@@ -127,41 +136,47 @@ def evaluate_log(
     seed: Annotated[int, Field(ge=0)] = 0,
     **columns: Unpack[ColumnKeywords],
 ) -> LoggedEvaluation:
-    """How good logged answers were: metrics by version with errors and intervals, and differences of versions.
+    """Evaluate logged answers: metrics by version with errors and intervals, and differences
+    of versions.
 
-    `log` is the folder that `fullrank serve --log` writes, `events` a file or a DataFrame with columns of user, item
-    and time, named by `user_col`, `item_col` and `time_col` or all by `columns`. Times are numbers in `time_unit` since
-    1970, dates, or ISO 8601. `within`: hours after an answer in which an event
-    counts; None is without end. Times of events are read in whole seconds; one in the second of the answer counts as
-    before it. `metrics` are names of accuracy metrics, at the list lengths that were asked for most where they name
-    none (`ndcg@10`); answers that were asked for fewer items than a metric reads are left out of it.
+    `log` is the folder that `fullrank serve --log` writes, `events` a file or a DataFrame with
+    columns of user, item and time, named by `user_col`, `item_col` and `time_col` or all by
+    `columns`. Times are numbers in `time_unit` since 1970, dates, or ISO 8601. `within`: hours
+    after an answer in which an event counts; None is without end. Times of events are read in whole
+    seconds; one in the second of the answer counts as before it. `metrics` are names of accuracy
+    metrics, at the list lengths that were asked for most where they name none (`ndcg@10`); answers
+    that were asked for fewer items than a metric reads are left out of it.
 
-    Raises `UserError` for a folder without logged answers, for missing columns, and where no user or no event after an
-    answer is in both.
+    Raises `UserError` for a folder without logged answers, for missing columns, and where no user
+    or no event after an answer is in both.
     """
     answers = _read_log(Path(log))
     happened = _read_events(events, EventColumns.of(columns, (3,)))
     scored, counts = _joined(answers, happened, within)
     chosen = _names(metrics, answers["k"], int(scored.answers["k"].to_numpy().max()))
     table = scored.values(chosen)
-    kept: dict[str, Any] = {"samples": samples, "seed": seed, "level": level}
+    bootstrap: dict[str, Any] = {"samples": samples, "seed": seed, "level": level}
     versions: dict[str, LoggedVersion] = {}
     means: dict[str, dict[str, UserValues]] = {}
     order = answers.group_by("version").agg(pl.len(), pl.col("time").min()).sort("time", "version")
     for name, logged in order.select("version", "len").iter_rows():
-        own = (scored.answers["version"] == name).to_numpy()
-        means[name] = {m: _per_user(scored.user[own], value[own], len(scored.users)) for m, value in table.items()}
-        versions[name] = _version(int(logged), scored, own, means[name], **kept)
+        rows = (scored.answers["version"] == name).to_numpy()
+        means[name] = {m: _per_user(scored.user[rows], value[rows], len(scored.users)) for m, value in table.items()}
+        versions[name] = _version(int(logged), scored, rows, means[name], **bootstrap)
     differences = [
-        found
+        difference
         for a, b in pairwise(versions)
         for metric in table
-        for found in _differences(a, b, metric, (means[a][metric], means[b][metric]), **kept)
+        for difference in _differences(a, b, metric, (means[a][metric], means[b][metric]), **bootstrap)
     ]
     protocol = {
-        "kind": "logged answers", "log": str(log), "within_hours": within, "metrics": [str(one) for one in chosen],
-        "unit": "user", "bootstrap": kept,
-    }  # fmt: skip
+        "kind": "logged answers",
+        "log": str(log),
+        "within_hours": within,
+        "metrics": list(table),
+        "unit": "user",
+        "bootstrap": bootstrap,
+    }
     return LoggedEvaluation(versions, tuple(differences), counts, protocol, scored.frame(table))
 
 
@@ -171,7 +186,7 @@ class _Scored:
 
     users: pl.Series
     user: Int[np.ndarray, "A"]
-    """Places in `users`."""
+    """Row of `users` that each answer went to."""
     answers: pl.DataFrame
     lists: Int[np.ndarray, "A k"]
     truth: Jagged
@@ -179,12 +194,12 @@ class _Scored:
     def values(self, names: Sequence[Name]) -> dict[str, Float[np.ndarray, "A"]]:
         """Each metric of each answer; NaN where the answer was asked for fewer items."""
         inputs = MetricInputs(match(self.lists, self.truth), self.truth.lengths)
-        asked = self.answers["k"].to_numpy()
-        return {str(name): np.where(asked >= name.k, name(inputs), np.nan) for name in names}
+        lengths = self.answers["k"].to_numpy()
+        return {str(name): np.where(lengths >= name.k, name(inputs), np.nan) for name in names}
 
     def frame(self, table: Mapping[str, Float[np.ndarray, "A"]]) -> pl.DataFrame:
-        own = {"user": self.users.gather(self.user), **self.answers.select("time", "version", "k").to_dict()}
-        frame = pl.DataFrame({**own, "targets": self.truth.lengths, **table})
+        columns = {"user": self.users.gather(self.user), **self.answers.select("time", "version", "k").to_dict()}
+        frame = pl.DataFrame({**columns, "targets": self.truth.lengths, **table})
         return frame.with_columns(pl.col(list(table)).fill_nan(None))
 
 
@@ -214,15 +229,16 @@ def _read_log(folder: Path) -> pl.DataFrame:
             frames.append(frame.select(pl.col(name).cast(dtype) for name, dtype in COLUMNS.items()))
         except BROKEN as error:
             raise unreadable(f"the part {str(path)!r} of the answer log", error) from None
-    found = pl.concat(frames) if frames else pl.DataFrame(schema=COLUMNS)
-    found = found.drop_nulls(["time", "version", "k", "items"]).filter(pl.col("time").is_finite()).sort("time")
-    if found.is_empty():
+    answers = pl.concat(frames) if frames else pl.DataFrame(schema=COLUMNS)
+    answers = answers.drop_nulls(["time", "version", "k", "items"]).filter(pl.col("time").is_finite()).sort("time")
+    if answers.is_empty():
         raise UserError(f"the answer log {str(folder)!r} holds no answers", code="no-logged-answers")
-    return found
+    return answers
 
 
 def _read_events(events: Any, columns: EventColumns) -> pl.DataFrame:
-    """user, item (text) and seconds of some events. Raises `UserError` for missing columns and values."""
+    """user, item (text) and seconds of some events. Raises `UserError` for missing columns and
+    values."""
     user, item, when = columns.names
     source = InputTable(events, "the events")
     for name in (user, item, when):
@@ -235,61 +251,70 @@ def _read_events(events: Any, columns: EventColumns) -> pl.DataFrame:
 
 
 def _joined(answers: pl.DataFrame, events: pl.DataFrame, hours: float | None) -> tuple[_Scored, dict[str, int]]:
-    """The answers of users who did something afterwards, and how many there are of which kind."""
+    """The answers of users who did something afterwards, and counts of the others by reason."""
     known = answers.filter(pl.col("user").is_not_null())
     distinct = TextIndex(events["user"].unique().sort())
-    place = distinct.find(known["user"])
-    if (place < 0).all():
+    users = distinct.find(known["user"])
+    if (users < 0).all():
         theirs = "none has a user id" if known.is_empty() else f"such as {brief(known['user'][0], 60)}"
         raise UserError(
             f"none of the users of the {len(answers):,} logged answers ({theirs}) has an event (users of the events: "
             f"such as {brief(events['user'][0], 60)}); are these that service's events, with its ids?",
             code="no-common-users",
         )
-    found, place = known.filter(pl.Series(place >= 0)), place[place >= 0]
+    answered, users = known.filter(pl.Series(users >= 0)), users[users >= 0]
     items = TextIndex(events["item"].unique().sort())
+    # An event is one number, user * width + rank of its time, so that sorted events are in order of
+    # (user, time) and two binary searches find where those after an answer, and within its hours,
+    # begin and end.
     moments = np.unique(events["time"].to_numpy())
     width = len(moments) + 1
     keys = distinct.find(events["user"]) * width + np.searchsorted(moments, events["time"].to_numpy())
     order = np.argsort(keys, kind="stable")
     keys, done = keys[order], items.find(events["item"])[order]
-    asked = found["time"].to_numpy()
-    until = np.full(len(asked), len(moments)) if hours is None else np.searchsorted(
-        moments, asked + hours * 3600, side="right"
-    )  # fmt: skip
-    starts = np.searchsorted(keys, place * width + np.searchsorted(moments, asked, side="right"))
-    ends = np.maximum(np.searchsorted(keys, place * width + until), starts)
+    times = answered["time"].to_numpy()
+    if hours is None:
+        until = np.full(len(times), len(moments))
+    else:
+        until = np.searchsorted(moments, times + hours * 3600, side="right")
+    starts = np.searchsorted(keys, users * width + np.searchsorted(moments, times, side="right"))
+    ends = np.maximum(np.searchsorted(keys, users * width + until), starts)
     with_event = ends > starts
     if not with_event.any():
         window = "" if hours is None else f" within {hours:g} hours"
         raise UserError(
-            f"no event is behind an answer to its user{window}: answers are from {_date(asked.min())} to "
-            f"{_date(asked.max())}, events of these users from {_date(moments[0])} to {_date(moments[-1])}; give the "
+            f"no event is behind an answer to its user{window}: answers are from {_date(times.min())} to "
+            f"{_date(times.max())}, events of these users from {_date(moments[0])} to {_date(moments[-1])}; give the "
             "events that came after the answers, and say their time unit where it is not seconds",
             code="no-event-after-answers",
         )
-    chosen = found.filter(pl.Series(with_event))
+    chosen = answered.filter(pl.Series(with_event))
+    by_source = answers.group_by("source").len().sort("source").iter_rows()
     counts = {
-        "answers": len(answers), "without_user": len(answers) - len(known),
-        "user_without_events": len(known) - len(found), "without_later_event": len(found) - len(chosen),
+        "answers": len(answers),
+        "without_user": len(answers) - len(known),
+        "user_without_events": len(known) - len(answered),
+        "without_later_event": len(answered) - len(chosen),
         "scored": len(chosen),
-        **{f"source:{name}": int(n) for name, n in answers.group_by("source").len().sort("source").iter_rows()},
-    }  # fmt: skip
+        **{f"source:{name}": int(n) for name, n in by_source},
+    }
     truth = Jagged(done, starts[with_event], ends[with_event]).distinct()
-    return _Scored(distinct.values, place[with_event], chosen, _lists(chosen["items"], items), truth), counts
+    return _Scored(distinct.values, users[with_event], chosen, _lists(chosen["items"], items), truth), counts
 
 
-def _lists(given: pl.Series, items: TextIndex) -> Int[np.ndarray, "A k"]:
-    """Lists as one array of places in `items`; -1 where an item has no event, or a list is shorter."""
-    flat = given.explode(empty_as_null=False, keep_nulls=False) if len(given) else pl.Series([], dtype=pl.String)
-    lengths = given.list.len().to_numpy().astype(np.int64)
+def _lists(lists: pl.Series, items: TextIndex) -> Int[np.ndarray, "A k"]:
+    """Lists as one array of rows of `items`; -1 where an item has no event, or a list is
+    shorter."""
+    flat = lists.explode(empty_as_null=False, keep_nulls=False) if len(lists) else pl.Series([], dtype=pl.String)
+    lengths = lists.list.len().to_numpy().astype(np.int64)
     return Jagged.from_lengths(items.find(flat), lengths).padded(max(int(lengths.max(initial=0)), 1), -1)
 
 
-def _names(given: Sequence[str], logged: pl.Series, longest: int) -> list[Name]:
-    """Metrics at the most frequent lengths, up to the longest. Raises `UserError` for those that no answer can give."""
+def _names(metrics: Sequence[str], logged: pl.Series, longest: int) -> list[Name]:
+    """Metrics at the most frequent lengths, up to the longest. Raises `UserError` for those that no
+    answer can give."""
     common = logged.value_counts(sort=True).head(MOST_KS)["k"].to_list()
-    names = expand_metrics(given, sorted(common))
+    names = expand_metrics(metrics, sorted(common))
     if not names:
         raise UserError("no metrics are named; give some, such as hit or ndcg@10", code="no-metrics")
     for name in names:
@@ -318,7 +343,7 @@ def _per_user(user: Int[np.ndarray, "A"], value: Float[np.ndarray, "A"], users: 
 def _version(
     answers: int,
     scored: _Scored,
-    own: Bool[np.ndarray, "A"],
+    rows: Bool[np.ndarray, "A"],
     per_user: Mapping[str, UserValues],
     **how: Any,
 ) -> LoggedVersion:
@@ -327,9 +352,9 @@ def _version(
     for name, means in per_user.items():
         known = means[~np.isnan(means)]
         if len(known):
-            found = summarise({name: known}, None, [parse_metric(name)], items=0, **how)
-            mean, stderr, interval = mean | found.mean, stderr | found.stderr, interval | found.interval
-    return LoggedVersion(answers, int(own.sum()), len(np.unique(scored.user[own])), mean, stderr, interval)
+            summary = summarise({name: known}, None, [parse_metric(name)], items=0, **how)
+            mean, stderr, interval = mean | summary.mean, stderr | summary.stderr, interval | summary.interval
+    return LoggedVersion(answers, int(rows.sum()), len(np.unique(scored.user[rows])), mean, stderr, interval)
 
 
 def _differences(
@@ -339,8 +364,9 @@ def _differences(
     has = [~np.isnan(side) for side in means]
     if not has[0].any() or not has[1].any():
         return []
-    found, every, both = [], has[0] | has[1], has[0] & has[1]
-    # one row a user: value and presence of either side, resampled together, so that users of both count as one
+    differences, every, both = [], has[0] | has[1], has[0] & has[1]
+    # one row a user: value and presence of either side, resampled together, so that users of both
+    # count as one
     table = np.stack([*np.nan_to_num(means), *has], 1)[every]
     sums = np.array([counts @ table for counts in draws(len(table), samples, seed)]).reshape(-1, 4)
     sums = sums[(sums[:, 2:] > 0).all(1)]  # samples with users of either side
@@ -349,16 +375,16 @@ def _differences(
     p = bootstrap_p(drawn) if len(drawn) else math.nan
     test = f"bootstrap of all users, {len(drawn)} samples"
     whole = Comparison(name, before, after, after - before, bounds(drawn, level), p, test, len(table))
-    found.append(LoggedDifference(a, b, False, whole))
+    differences.append(LoggedDifference(a, b, False, whole))
     if both.sum() > 1:
         ours, theirs = (side[both] for side in means)
         change = theirs - ours
         span = bounds(resample(change[:, None], samples=samples, seed=seed)[:, 0], level)
         test = f"paired sign-flip permutation of users, {FLIPS} flips"
         p, gap = sign_flip(change, FLIPS, seed), float(change.mean())
-        one = Comparison(name, float(ours.mean()), float(theirs.mean()), gap, span, p, test, len(change))
-        found.append(LoggedDifference(a, b, True, one))
-    return found
+        paired = Comparison(name, float(ours.mean()), float(theirs.mean()), gap, span, p, test, len(change))
+        differences.append(LoggedDifference(a, b, True, paired))
+    return differences
 
 
 def _date(seconds: Any) -> str:

@@ -1,8 +1,10 @@
-"""Evaluation in parts, on any engine: the rows of neighbouring users by each worker, merged to those of one process.
+"""Evaluation in parts, on any engine: the rows of neighbouring users by each worker, merged to
+those of one process.
 
-A worker opens the model and the store once, whatever the number of parts it gets. Metrics are means over the rows of
-all users in one order, so they differ from those of one process only where a list does: scores are equal to float
-rounding, since other users share a batch, and to the bit for one number of parts.
+A worker opens the model and the store once, whatever the number of parts it gets. Metrics are means
+over the rows of all users in one order, so they differ from those of one process only where a list
+does: scores are equal to float rounding, since other users share a batch, and to the bit for one
+number of parts.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.retrieval import measure_users, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.history_parts import count_parts, stretch
-from fullrank.inference.model_source import ModelSource
+from fullrank.inference.list_parts import ModelSource
 from fullrank.models import Model
 from fullrank.parallel import Runner
 
@@ -58,24 +60,26 @@ def evaluate_parts(
     parts: int | None,
     progress: Progress = untold,
 ) -> EvaluationResult:
-    """What `retrieval.evaluate` gives, of a model that workers open. Raises `UserError` as it does, before they begin.
+    """Evaluate as `retrieval.evaluate`, by workers that open the model. Raises `UserError` as it
+    does, before they begin.
 
     `opened` is the same model in this process.
 
-    `parts` stretches of users, or as many as `PART_USERS` asks for. `progress` is called with (users done, users in
-    all).
+    `parts` stretches of users, or as many as `PART_USERS` asks for. `progress` is called with
+    (users done, users in all).
     """
     users, _ = users_and_protocol(opened, store, split, spec)
-    count, found = count_parts(parts, len(users), PART_USERS), []
+    count, shards = count_parts(parts, len(users), PART_USERS), []
     task = MeasureTask(model.sent(runner), StoreAt.of(store), split, spec, count)
     for _, rows in runner.results(task, range(count)):
-        found.append(rows)
-        progress(sum(len(one.users) for one in found), len(users))
-    return merge(found)
+        shards.append(rows)
+        progress(sum(len(shard.users) for shard in shards), len(users))
+    return merge(shards)
 
 
 @lru_cache(maxsize=1)
 def _measured(model: ModelSource, there: StoreAt, split: str, spec: Evaluation) -> tuple[Store, EvalSet, JsonObject]:
-    """The store, the users of the split and the protocol, made once by a process that has several parts of them."""
+    """The store, the users of the split and the protocol, made once by a process that has several
+    parts of them."""
     store: Any = there.open()
     return store, *users_and_protocol(model.open().model, store, split, spec)

@@ -1,8 +1,9 @@
-"""Evaluation of a ranking model: metrics of click probabilities, their intervals, and a reliability curve.
+"""Evaluation of a ranking model: metrics of click probabilities, their intervals, and a reliability
+curve.
 
-`slices` gives the metrics by the values of a field, which an average over all impressions hides. A row stands in the
-slice of its value, and of a bag in those of all its values. The `MOST` values with the most rows have a slice each, the
-others share one.
+`slices` gives the metrics by the values of a field, which an average over all impressions hides. A
+row stands in the slice of its value, and of a bag in those of all its values. The `MOST` values
+with the most rows have a slice each, the others share one.
 """
 
 from __future__ import annotations
@@ -47,38 +48,45 @@ def evaluate_ranking(
     *,
     progress: Progress = untold,
 ) -> EvaluationResult:
-    """The model's metrics on all impressions of a split. Raises `UserError` where there are none, or no labels."""
+    """The model's metrics on all impressions of a split. Raises `UserError` where there are none,
+    or no labels."""
     fields = slice_fields(store.encoder, spec.slices)  # an unknown one is told before minutes are spent
     rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, progress=progress)
-    found = ranking_result(rows, spec, split, store.fingerprint)
+    evaluation = ranking_result(rows, spec, split, store.fingerprint)
     if model.calibration is not None:
-        found = replace(found, protocol=found.protocol | {"calibration": _before(rows, model.calibration.spec, spec)})
+        evaluation.protocol["calibration"] = _before(rows, model.calibration.spec, spec)
     if not fields:
-        return found
+        return evaluation
     slices: dict[str, dict[str, dict[str, float | int]]] = {}
     for field in fields:
         parts = ((label, rows.take(at)) for label, at in slice_rows(store, rows.rows, field))
         slices[field.name] = {
             label: {"count": len(part.rows), "clicks": int(part.labels.sum())}
-            | {name: value for name, value in click_metrics(part, spec.bins).items() if name in found.metrics}
+            | {name: value for name, value in click_metrics(part, spec.bins).items() if name in evaluation.metrics}
             for label, part in parts
         }
-    return replace(found, slices=slices, protocol=found.protocol | {"slices": list(spec.slices)})
+    return replace(evaluation, slices=slices, protocol=evaluation.protocol | {"slices": list(spec.slices)})
 
 
 def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fingerprint: str) -> EvaluationResult:
-    """Metrics, intervals and protocol of some rows."""
+    """Metrics, intervals and protocol of these rows."""
     if spec.unit == "group":
         _require_groups(rows, "unit=group", "use unit=row")
     if "gauc" in (spec.metrics or ()):
         _require_groups(rows, "the metric gauc", "leave it out")
     metrics = click_metrics(rows, spec.bins)
     protocol: JsonObject = {
-        "kind": "clicks", "split": split, "fingerprint": fingerprint, "rows": len(rows.rows),
+        "kind": "clicks",
+        "split": split,
+        "fingerprint": fingerprint,
+        "rows": len(rows.rows),
         "clicks": int(rows.labels.sum()),
-        "ties": "one half", "bins": spec.bins, "gauc_groups": None, "gauc_left_out": None,
+        "ties": "one half",
+        "bins": spec.bins,
+        "gauc_groups": None,
+        "gauc_left_out": None,
         "bootstrap": {"samples": spec.bootstrap, "level": spec.level, "seed": spec.seed, "unit": spec.unit},
-    }  # fmt: skip
+    }
     if rows.groups is not None:
         within = rows.gauc
         protocol |= {"gauc_groups": within.groups, "gauc_left_out": within.left_out}
@@ -94,7 +102,8 @@ def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fin
 
 
 def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
-    """Every metric of some rows; gauc where they have groups, NaN what they cannot tell."""
+    """Every metric of these rows; gauc where they have groups, NaN where a metric is not defined on
+    them."""
     area, loss = rows.auc, rows.logloss
     error = ctr.ece(rows.curve(bins))
     clicks = float(rows.labels.sum())
@@ -106,7 +115,8 @@ def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
 
 
 def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluation) -> JsonObject:
-    """What an evaluation says of a calibration: by what, on how many validation rows, and the metrics without it."""
+    """Protocol of a calibration: its method, how many validation rows it was fitted on, and the
+    metrics without it."""
     raw = replace(rows, probabilities=calibration.inverse().of_probabilities(rows.probabilities))
     before = {name: value for name, value in click_metrics(raw, spec.bins).items() if name in CALIBRATED}
     return {"method": calibration.method, "fitted_on": "validation", "rows": calibration.rows, "before": before}
@@ -139,13 +149,13 @@ def selection_value(rows: PerImpression, selection: Selection) -> float:
 def split_rows(store: ImpressionStore, split: str) -> Int[np.ndarray, "N"]:
     """Row numbers of a split."""
     check_split(split)
-    found = store.split(split)
-    if not len(found):
+    rows = store.split(split)
+    if not len(rows):
         raise UserError(
             f"the store has no impressions in the split {split!r}: prepare it with another split",
             code="no-impressions-in-split",
         )
-    return np.arange(found.start, found.stop)
+    return np.arange(rows.start, rows.stop)
 
 
 def predict_rows(
@@ -156,7 +166,7 @@ def predict_rows(
     *,
     progress: Progress = untold,
 ) -> PerImpression:
-    """Probability, label and group of some rows of a store."""
+    """Probability, label and group of these rows of a store."""
     probabilities, labels, groups = [], [], []
     for batch in row_batches(store, rows, batch_size, progress):
         labels.append(checked_labels(batch.labels).numpy())
@@ -168,14 +178,15 @@ def predict_rows(
 
 
 def row_batches(store: ImpressionStore, rows: np.ndarray, size: int, progress: Progress) -> Iterator[Impressions]:
-    """Some rows of a store, so many at once."""
+    """Batches of `size` rows of a store."""
     for low in range(0, len(rows), size):
         yield store.batch(rows[low : low + size])
         progress(min(low + size, len(rows)), len(rows))
 
 
 def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:
-    """The fields of these names. Raises `UserError` for a name that is none, and where few rows share a value."""
+    """The fields of these names. Raises `UserError` for a name that is none, and where few rows
+    share a value."""
     fields = {field.name: field for field in encoder.schema.fields}
     for name in names:
         if name not in fields:
@@ -193,8 +204,9 @@ def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:
 def slice_rows(
     store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
 ) -> Iterator[tuple[str, Int[np.ndarray, "n"]]]:
-    """Each slice of a field: its label, and the places in `rows` of its rows; the slices of most rows first."""
-    place, ids = _pairs(store, rows, field)
+    """Each slice of a field: its label, and the positions of its rows in `rows`; the slices of most
+    rows first."""
+    positions, ids = _pairs(store, rows, field)
     counts = np.bincount(ids)
     ordered = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())]
     labels: set[str] = set()
@@ -202,16 +214,17 @@ def slice_rows(
         label = _label(store.encoder, field, value)
         label = f"{label} (id {value})" if label in labels else label  # a value may be called "(missing)"
         labels.add(label)
-        yield label, place[ids == value]
+        yield label, positions[ids == value]
     if len(ordered) > MOST:
-        others = np.unique(place[np.isin(ids, ordered[MOST:])])
+        others = np.unique(positions[np.isin(ids, ordered[MOST:])])
         yield f"({len(ordered) - MOST:,} other values)", others
 
 
 def _pairs(
     store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
 ) -> tuple[Int64[np.ndarray, "P"], Int64[np.ndarray, "P"]]:
-    """Places of rows and the id of a value that each has; of a bag without values the missing one."""
+    """Pairs of a row's position and the id of a value that it has; a bag without values has the
+    missing one."""
     encoder = store.encoder
     places, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for low in range(0, len(rows), CHUNK):
@@ -234,10 +247,10 @@ def _pairs(
 def _label(encoder: FieldEncoder, field: AnyField, value: int) -> str:
     if value in (MISSING, UNKNOWN):
         return "(missing)" if value == MISSING else "(unknown)"
-    place = value - FIRST
+    number = value - FIRST
     if isinstance(field, Numeric):
         edges = encoder.fitted[field.name]["edges"]
-        low = f"{edges[place - 1]:g} <= " if place else ""
-        return f"{low}{field.name}" + (f" < {edges[place]:g}" if place < len(edges) else "")
+        low = f"{edges[number - 1]:g} <= " if number else ""
+        return f"{low}{field.name}" + (f" < {edges[number]:g}" if number < len(edges) else "")
     lookup = encoder.lookup(field)
-    return str(lookup.values[place]) if isinstance(lookup, Vocabulary) else f"hash bucket {place}"
+    return str(lookup.values[number]) if isinstance(lookup, Vocabulary) else f"hash bucket {number}"

@@ -1,15 +1,18 @@
-"""Metrics of a reasoner by the number of its steps: the oracle's ceiling, and the curve of accuracy against latency.
+"""Metrics of a reasoner by the number of its steps: the oracle's ceiling, and the curve of accuracy
+against latency.
 
-`oracle_ceilings` takes each user's answer after the step that suits them best (PLR, Sec. 6.5.2, Figure 4). An oracle
-reads the truth. It says how much would be won by knowing when to stop, and is no result of a model: it beats every
-fixed number of steps by construction, more so the more steps there are, even where they differ by chance alone.
-Differs: the paper takes each step's own output; here step s is what the model would answer if it stopped after s steps
-(0: the encoder alone), which is what a system that stopped earlier could really show. The best step is chosen anew for
-every metric; of equal ones the earliest.
+`oracle_ceilings` takes each user's answer after the step that suits them best (PLR, Sec. 6.5.2,
+Figure 4). An oracle reads the truth. It says how much would be won by knowing when to stop, and is
+no result of a model: it beats every fixed number of steps by construction, more so the more steps
+there are, even where they differ by chance alone. Differs: the paper takes each step's own output;
+here step s is what the model would answer if it stopped after s steps (0: the encoder alone), which
+is what a system that stopped earlier could really show. The best step is chosen anew for every
+metric; of equal ones the earliest.
 
-`accuracy_by_steps` measures after 0, 1, ... S steps for everybody, and with adaptive stopping. Seconds are those of
-scoring and ranking, histories in and metrics out, on the machine at hand; the settings take turns, and each keeps its
-best of `rounds`, so that a disturbance is nobody's alone. Compare them within one table only.
+`accuracy_by_steps` measures after 0, 1, ... S steps for everybody, and with adaptive stopping.
+Seconds are those of scoring and ranking, histories in and metrics out, on the machine at hand; the
+settings take turns, and each keeps its best of `rounds`, so that a disturbance is nobody's alone.
+Compare them within one table only.
 """
 
 from __future__ import annotations
@@ -44,13 +47,13 @@ class OracleCeiling:
 
     metric: str
     fixed: float
-    """With the number of steps that the model takes."""
+    """The metric with the number of steps that the model takes."""
     best: float
-    """Each user at the step that is best for them; an oracle."""
+    """The metric of each user at the step that is best for them; an oracle."""
     gap: float
     """best - fixed, what stopping at the right step would be worth."""
     interval: tuple[float, float]
-    """Of the gap, by bootstrap over users."""
+    """Interval of the gap, by bootstrap over users."""
     steps: tuple[float, ...]
     """The metric with everybody stopped after 0, 1, ... steps."""
     chosen: tuple[float, ...]
@@ -67,7 +70,7 @@ class StepCurvePoint:
     asked: int
     """Most steps that may be taken. The name is a key of `--json`, which keeps it."""
     adaptive: bool
-    """Each user stops when their list no longer changes."""
+    """Whether each user stops when their list no longer changes."""
     streams: int
     """Streams that were computed."""
     steps: float
@@ -92,7 +95,8 @@ def oracle_ceilings(
     *,
     progress: Progress = untold,
 ) -> list[OracleCeiling]:
-    """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
+    """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a
+    reasoner."""
     if spec.reasoning.adaptive is not None:
         raise UserError(
             "the oracle chooses the step itself: leave reasoning.adaptive out", code="adaptive-without-effect"
@@ -103,9 +107,8 @@ def oracle_ceilings(
     most = _most_steps(model, spec)
     values = []
     for step in range(most + 1):
-        tick = _part(progress, step, most + 1)
-        found = evaluate(model, store, split, _at_step(spec, step), progress=tick)
-        values.append(found.per_user.values)
+        evaluation = evaluate(model, store, split, _at_step(spec, step), progress=part_of(progress, step, most + 1))
+        values.append(evaluation.per_user.values)
     return [_ceiling(str(name), np.stack([v[str(name)] for v in values]), spec) for name in spec.names()]
 
 
@@ -120,25 +123,27 @@ def accuracy_by_steps(
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 3,
     progress: Progress = untold,
 ) -> list[StepCurvePoint]:
-    """A point for each number of steps up to `reasoning.steps` (as trained by default), then the adaptive one.
+    """A point for each number of steps up to `reasoning.steps` (as trained by default), then the
+    adaptive one.
 
-    `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a reasoner.
+    `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a
+    reasoner.
     """
     most = _most_steps(model, spec)
     light = spec.selection_alone().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
     settings = [_at_step(light, step) for step in range(most + 1)]
     if spec.drop == 0 and not spec.popularity_discount and spec.protocol == "full" and most:
-        asked = spec.reasoning.model_copy(update={"steps": most, "adaptive": spec.reasoning.adaptive or LENGTH})
-        settings.append(light.model_copy(update={"reasoning": asked}))
-    best, found = [float("inf")] * len(settings), [None] * len(settings)
+        adaptive = spec.reasoning.model_copy(update={"steps": most, "adaptive": spec.reasoning.adaptive or LENGTH})
+        settings.append(light.model_copy(update={"reasoning": adaptive}))
+    best = [float("inf")] * len(settings)
+    evaluations: list[Any] = [None] * len(settings)
     for turn in range(rounds):
-        for place, setting in enumerate(settings):
+        for number, setting in enumerate(settings):
             begun = time.perf_counter()
-            measured: Any = evaluate(model, store, split, setting)
-            best[place] = min(best[place], time.perf_counter() - begun)
-            found[place] = measured
-            progress(turn * len(settings) + place + 1, rounds * len(settings))
-    return [_point(*three) for three in zip(settings, found, best, strict=True)]
+            evaluations[number] = evaluate(model, store, split, setting)
+            best[number] = min(best[number], time.perf_counter() - begun)
+            progress(turn * len(settings) + number + 1, rounds * len(settings))
+    return list(map(_point, settings, evaluations, best))
 
 
 def _most_steps(model: Any, spec: Evaluation) -> int:
@@ -152,29 +157,37 @@ def _most_steps(model: Any, spec: Evaluation) -> int:
 
 
 def _at_step(spec: Evaluation, step: int) -> Evaluation:
-    """The same evaluation after this many steps."""
+    """The evaluation stopped after this many steps."""
     return spec.model_copy(update={"reasoning": Budget(steps=step, streams=spec.reasoning.streams)})
 
 
 def _ceiling(name: str, values: np.ndarray, spec: Evaluation) -> OracleCeiling:
-    """From [steps, users]."""
+    """The ceiling of a metric whose values are a table [steps, users]."""
     best = values.max(0)
     gap = best - values[-1]
     drawn = resample(gap[:, None], samples=spec.bootstrap, seed=spec.seed)[:, 0]
     share = np.bincount(values.argmax(0), minlength=len(values)) / values.shape[1]
     return OracleCeiling(
-        name, float(values[-1].mean()), float(best.mean()), float(gap.mean()), bounds(drawn, spec.level),
-        tuple(values.mean(1).tolist()), tuple(share.tolist()),
-    )  # fmt: skip
+        name,
+        float(values[-1].mean()),
+        float(best.mean()),
+        float(gap.mean()),
+        bounds(drawn, spec.level),
+        tuple(values.mean(1).tolist()),
+        tuple(share.tolist()),
+    )
 
 
-def _point(setting: Evaluation, found: Any, seconds: float) -> StepCurvePoint:
-    asked: int = found.protocol["reasoning"]["steps"]
+def _point(setting: Evaluation, evaluation: Any, seconds: float) -> StepCurvePoint:
+    most: int = evaluation.protocol["reasoning"]["steps"]
     adaptive = setting.reasoning.adaptive is not None
-    steps = found.mean_steps if adaptive else float(asked)
-    streams: int = found.protocol["reasoning"]["streams"]
-    return StepCurvePoint(asked, adaptive, streams, steps, found.metrics, 1000 * seconds / found.protocol["users"])
+    steps = evaluation.mean_steps if adaptive else float(most)
+    streams: int = evaluation.protocol["reasoning"]["streams"]
+    return StepCurvePoint(
+        most, adaptive, streams, steps, evaluation.metrics, 1000 * seconds / evaluation.protocol["users"]
+    )
 
 
-def _part(progress: Progress, place: int, parts: int) -> Progress:
-    return lambda done, total: progress(place * total + done, parts * total)
+def part_of(progress: Progress, number: int, parts: int) -> Progress:
+    """The progress of part `number` of `parts` of the same length, as one of the whole."""
+    return lambda done, total: progress(number * total + done, parts * total)

@@ -1,4 +1,5 @@
-"""Evaluation results: metrics with standard errors and intervals, the rows behind them, and their files."""
+"""Evaluation results: metrics with standard errors and intervals, the rows behind them, and their
+files."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from fullrank.metrics import RankedIds, RowValues, UserValues, ctr
 from fullrank.metrics.names import HISTORY, Name, expand_metrics
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading a file raises that is not what `EvaluationResult.save` wrote."""
+"""Errors of reading a file that `EvaluationResult.save` did not write."""
 
 SETTABLE = ("seen", "popularity")
 """Parts of a protocol that one setting of the same name changes."""
@@ -37,18 +38,19 @@ FOLLOWING = {"unreachable"}
 
 @dataclass(frozen=True)
 class PerUser:
-    """One row per user of a shard, by ascending user row, and the protocol of the whole evaluation."""
+    """One row per user of a shard, by ascending user row, and the protocol of the whole
+    evaluation."""
 
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
     file: ClassVar[str] = "per_user.parquet"
 
     users: Int[np.ndarray, "U"]
     values: dict[str, UserValues]
-    """By metric name; metrics of all lists together are not here."""
+    """Values by metric name; metrics of all lists together are not here."""
     lists: RankedIds | None
     """The ranked item ids; None under the sampled protocol."""
     groups: dict[str, Int[np.ndarray, "U"]]
-    """Slice -> place of the user's label in `statistics.slice_labels`."""
+    """Slice -> index of the user's label in `statistics.slice_labels`."""
     protocol: JsonObject
     steps: Int[np.ndarray, "U"] | None = None
     """Reasoning steps of each user where stopping was adaptive."""
@@ -57,11 +59,12 @@ class PerUser:
 
     @property
     def ids(self) -> Int[np.ndarray, "U"]:
-        """Which users these are: two results are compared only on the same ones."""
+        """Rows of the users: two results are compared only on the same ones."""
         return self.users
 
     def table(self) -> pl.DataFrame:
-        """The columns user, each metric, `slice:` codes, `sampled:` metrics, `steps` and `items`."""
+        """The columns user, each metric, `slice:` codes, `sampled:` metrics, `steps` and
+        `items`."""
         columns: dict[str, Any] = {"user": self.users, **self.values}
         columns |= {f"slice:{name}": code for name, code in self.groups.items()}
         columns |= {f"sampled:{name}": values for name, values in self.sampled.items()}
@@ -72,7 +75,8 @@ class PerUser:
 
     @staticmethod
     def read(frame: pl.DataFrame, protocol: JsonObject) -> PerUser:
-        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
+        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not
+        write."""
         optional = [name for name in frame.columns if name == "steps" or name.startswith("slice:")]
         accuracy = [str(name) for name in metric_names(protocol) if name.per_user]
         check_row_types(frame, ["user", *optional], accuracy)
@@ -102,7 +106,7 @@ class PerImpression:
 
     @property
     def ids(self) -> Int[np.ndarray, "N"]:
-        """Which impressions these are: two results are compared only on the same ones."""
+        """Rows of the impressions: two results are compared only on the same ones."""
         return self.rows
 
     @property
@@ -131,7 +135,7 @@ class PerImpression:
         )
 
     def take(self, at: Integer[np.ndarray, "n"]) -> PerImpression:
-        """Some of the rows."""
+        """The rows at these positions."""
         groups = None if self.groups is None else self.groups[at]
         return PerImpression(self.rows[at], self.probabilities[at], self.labels[at], groups)
 
@@ -142,7 +146,8 @@ class PerImpression:
 
     @staticmethod
     def read(frame: pl.DataFrame, protocol: JsonObject) -> PerImpression:
-        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
+        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not
+        write."""
         check_row_types(frame, [name for name in ("row", "group") if name in frame.columns], ["probability", "label"])
         row, probability, label = (frame[name].to_numpy() for name in ("row", "probability", "label"))
         return PerImpression(row, probability, label, frame["group"].to_numpy() if "group" in frame.columns else None)
@@ -154,13 +159,18 @@ R = TypeVar("R", PerUser, PerImpression)
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What an evaluation found, by metric name (`ndcg@10`, `auc`). A number that cannot be told is NaN here, null on
-    disk. `rows` say which problem it is of."""
+    """Metrics of an evaluation by name (`ndcg@10`, `auc`), with errors, intervals, slices, protocol
+    and rows.
+
+    A number that does not exist is NaN here, null on disk. `rows` say which problem it is of.
+    """
 
     metrics: dict[str, float]
-    """Means over users, and of all lists together their value; or the value over all impressions."""
+    """Means over users, and of all lists together their value; or the value over all
+    impressions."""
     stderr: dict[str, float]
-    """Standard errors of `metrics` over users, or standard deviations of bootstrap samples of impressions."""
+    """Standard errors of `metrics` over users, or standard deviations of bootstrap samples of
+    impressions."""
     interval: dict[str, tuple[float, float]]
     """Lower and upper end of the bootstrap interval over users or impressions."""
     slices: dict[str, dict[str, dict[str, float | int]]]
@@ -178,7 +188,8 @@ class EvaluationResult:
         return f"EvaluationResult({self.protocol.get('split', 'no split')}: {names})"
 
     def __str__(self) -> str:
-        """The main metrics of lists as a table, and whom they are of; of click probabilities the line of `repr`."""
+        """The main metrics of lists as a table, and whom they are of; of click probabilities the
+        line of `repr`."""
         if self.problem != "retrieval":
             return repr(self)
         table = metric_table(self.metrics, self.per_user.values)
@@ -211,7 +222,8 @@ class EvaluationResult:
 
     @property
     def notes(self) -> list[str]:
-        """What has to be known to read the numbers, as sentences: what was left out, and what may have leaked."""
+        """Notes to read the numbers by, as sentences: what was left out, and what may have
+        leaked."""
         return [*protocol_notes(self.protocol)] if self.problem == "retrieval" else []
 
     @property
@@ -222,29 +234,31 @@ class EvaluationResult:
 
     @property
     def sampled(self) -> dict[str, dict[str, float]]:
-        """Metric -> `full`, `sampled` and their `gap`; empty where no sampled metrics were asked for."""
+        """Metric -> `full`, `sampled` and their `gap`; empty where no sampled metrics were asked
+        for."""
         return sampled_gaps(self.metrics, self.rows.sampled) if self.rows.problem == "retrieval" else {}
 
     def dump(self) -> JsonObject:
         """Plain data without the rows; numbers that do not exist are None."""
-        found: JsonObject = {} if self.mean_steps is None else {"mean_steps": self.mean_steps}
+        tree: JsonObject = {} if self.mean_steps is None else {"mean_steps": self.mean_steps}
         if sampled := self.sampled:
-            found["sampled"] = sampled
-        found |= {"metrics": self.metrics, "stderr": self.stderr, "interval": self.interval}
+            tree["sampled"] = sampled
+        tree |= {"metrics": self.metrics, "stderr": self.stderr, "interval": self.interval}
         if self.slices or self.problem == "retrieval":
-            found["slices"] = self.slices
+            tree["slices"] = self.slices
         if self.problem == "ranking":
-            found["curve"] = self.curve
-        return {**jsonable(found), "protocol": self.protocol}
+            tree["curve"] = self.curve
+        return {**jsonable(tree), "protocol": self.protocol}
 
     def to_json(self) -> str:
         return json.dumps(self.dump(), indent=2) + "\n"
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write the rows as `per_user.parquet` or `per_row.parquet` (see their `table`), and `evaluation.json`.
+        """Write the rows as `per_user.parquet` or `per_row.parquet` (see their `table`), and
+        `evaluation.json`.
 
-        Raises `UserError` for a folder that is a store or codes, that holds an evaluation of the other seen policy
-        (unless `overwrite`), and where the disk refuses.
+        Raises `UserError` for a folder that is a store or codes, that holds an evaluation of the
+        other seen policy (unless `overwrite`), and where the disk refuses.
         """
         folder = Path(folder)
         require_no_store(folder, "evaluation")
@@ -255,7 +269,8 @@ class EvaluationResult:
             with whole_file(page) as part:  # both are on the disk before either takes its place
                 table = part.with_name(self.rows.file)
                 write_table(self.rows.table(), table)
-                # the hash tells rows of this evaluation from those of a process that was killed between the two
+                # the hash tells rows of this evaluation from those of a process that was killed
+                # between the two
                 write_json(part, sealed(self.dump() | {"rows_sha256": sha256_file(table)}))
                 table.replace(folder / table.name)
         except NotWritten as error:
@@ -263,7 +278,8 @@ class EvaluationResult:
 
     @staticmethod
     def load(folder: Path | str) -> EvaluationResult:
-        """The inverse of `save`, of either problem. Raises `UserError` where the folder does not hold an evaluation."""
+        """The inverse of `save`, of either problem. Raises `UserError` where the folder does not
+        hold an evaluation."""
         folder = Path(folder)
         try:
             tree = read_json(folder / "evaluation.json")
@@ -277,24 +293,26 @@ class EvaluationResult:
 
 
 def require_same_history(folder: Path, seen: str | None) -> None:
-    """Raise `UserError` where the folder holds an evaluation that treats the history otherwise than `seen`.
+    """Raise `UserError` where the folder holds an evaluation that treats the history otherwise than
+    `seen`.
 
     The file's name does not say which of the two it is, so the second would pass for the first.
     """
     try:
-        there = read_json(folder / "evaluation.json")["protocol"]["seen"]
+        saved = read_json(folder / "evaluation.json")["protocol"]["seen"]
     except (UserError, *BROKEN):  # nothing, something damaged, or click probabilities: replaced as ever
         return
-    if seen in HISTORY and there in HISTORY and there != seen:
+    if seen in HISTORY and saved in HISTORY and saved != seen:
         raise UserError(
-            f"{folder} holds an evaluation with the {HISTORY[there]} and this one has the {HISTORY[seen]}: save it "
+            f"{folder} holds an evaluation with the {HISTORY[saved]} and this one has the {HISTORY[seen]}: save it "
             "in another folder, or delete the evaluation.json that is there",
             code="other-evaluation-there",
         )
 
 
 def merge(parts: Sequence[PerUser]) -> EvaluationResult:
-    """The evaluation of all users from the rows of every shard, in any order; equal to that of one process."""
+    """The evaluation of all users from the rows of every shard, in any order; equal to that of one
+    process."""
     if not parts:
         raise UserError("there are no shards to merge: give the result of `measure` of every rank", code="no-shards")
     protocol = parts[0].protocol
@@ -309,20 +327,18 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
     filled = [p for p in parts if len(p.users)]
 
     def joined(name: str) -> Any:
-        """A field of all shards in the order of users, or each column of it; None where shards have none."""
+        """A field of all shards in the order of users, or each column of it; None where shards have
+        none."""
         fields = [getattr(part, name) for part in filled]
         if isinstance(fields[0], dict):
             return {key: np.concatenate([columns[key] for columns in fields])[order] for key in fields[0]}
         return None if fields[0] is None else np.concatenate(fields)[order]
 
-    rows = PerUser(
-        users[order], joined("values"), joined("lists"), joined("groups"), protocol, joined("steps"), joined("sampled")
-    )
+    values, lists, groups, steps, sampled = map(joined, ("values", "lists", "groups", "steps", "sampled"))
+    rows = PerUser(users[order], values, lists, groups, protocol, steps, sampled)
     boot = protocol["bootstrap"]
-    summary = summarise(
-        rows.values, rows.lists, metric_names(protocol), items=protocol["items"], samples=boot["samples"],
-        seed=boot["seed"], level=boot["level"],
-    )  # fmt: skip
+    how = {"samples": boot["samples"], "seed": boot["seed"], "level": boot["level"]}
+    summary = summarise(rows.values, rows.lists, metric_names(protocol), items=protocol["items"], **how)
     slices = slice_means(rows.values, rows.groups, slice_labels(protocol))
     return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, protocol, rows)
 
@@ -332,7 +348,8 @@ def metric_names(protocol: JsonObject) -> list[Name]:
 
 
 def require_same_protocol(ours: JsonObject, theirs: JsonObject, what: str) -> None:
-    """Raise `UserError` where two protocols differ, naming how; `what` says what cannot be done then."""
+    """Raise `UserError` where two protocols differ, naming how; `what` says what cannot be done
+    then."""
     if ours != theirs:
         raise UserError(
             f"{what}: their protocols differ in {protocol_difference(ours, theirs)}"
@@ -342,13 +359,15 @@ def require_same_protocol(ours: JsonObject, theirs: JsonObject, what: str) -> No
 
 
 def protocol_difference(a: JsonObject, b: JsonObject) -> str:
-    """The keys in which two protocols differ, with both values (of a fingerprint, its beginning)."""
+    """The keys in which two protocols differ, with both values (of a fingerprint, its
+    beginning)."""
     keys = [k for k in {**a, **b} if a.get(k) != b.get(k)]
     return ", ".join(f"{k} ({_brief(a.get(k))} and {_brief(b.get(k))})" for k in keys)
 
 
 def setting_to_align(a: JsonObject, b: JsonObject) -> str:
-    """What makes two protocols alike; nothing where no setting does, as with different data."""
+    """Settings that make two protocols alike, as words; empty where none do, as with different
+    data."""
     keys = {k for k in {**a, **b} if a.get(k) != b.get(k)}
     if not keys & set(SETTABLE) or keys - set(SETTABLE) - FOLLOWING:
         return ""
@@ -374,7 +393,7 @@ def _restored(tree: JsonObject, folder: Path) -> EvaluationResult:
         rows = kind.read(frame, tree["protocol"])
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError) as error:
         raise ValueError(f"{kind.file}: {error}") from None
-    curve = tuple(ctr.Bin(int(one["rows"]), one["probability"], one["rate"]) for one in saved.curve)
+    curve = tuple(ctr.Bin(int(point["rows"]), point["probability"], point["rate"]) for point in saved.curve)
     return EvaluationResult(saved.metrics, saved.stderr, saved.interval, saved.slices, tree["protocol"], rows, curve)
 
 

@@ -1,8 +1,10 @@
-"""Evaluation of a recommender: the users of a split, their ranked lists, and one row of metrics per user.
+"""Evaluation of a recommender: the users of a split, their ranked lists, and one row of metrics per
+user.
 
-`evaluate` is `merge(measure(...))`: `measure` takes the users of one shard and gives their rows, `merge` (`result.py`)
-puts the rows of all shards together into means, errors and intervals. The protocol, a plain dictionary, says everything
-that a number depends on besides the model; two results are compared only where all of it agrees.
+`evaluate` is `merge(measure(...))`: `measure` takes the users of one shard and gives their rows,
+`merge` (`result.py`) puts the rows of all shards together into means, errors and intervals. The
+protocol, a plain dictionary, says everything that a number depends on besides the model; two
+results are compared only where all of it agrees.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from fullrank.models import Model
 from fullrank.models.sequential.reasoning import described
 
 PLACE_BYTES = 40
-"""Memory of a place in a list while metrics are computed: item, score, hit, and what a metric sums over it."""
+"""Memory of a place in a list while metrics are computed: item, score, hit, and what a metric sums
+over it."""
 Split = Literal["validation", "test"]
 TIES = {
     "full": "score descending, item id ascending",
@@ -55,7 +58,8 @@ class CountedCatalog(Protocol):
 
 @runtime_checkable
 class EvalStore(Protocol):
-    """What evaluation reads of a prepared store (`fullrank.data.events.store.Store`)."""
+    """The members of a prepared store (`fullrank.data.events.store.Store`) that evaluation
+    reads."""
 
     @property
     def items(self) -> Int[Flat, "E"]: ...
@@ -78,8 +82,8 @@ def evaluate(
 ) -> EvaluationResult:
     """The model's metrics on all users of a split (`validation` or `test`).
 
-    Raises `UserError` where the split has no users, the store and the model disagree about the catalogue, or the model
-    gives NaN.
+    Raises `UserError` where the split has no users, the store and the model disagree about the
+    catalogue, or the model gives NaN.
     """
     return merge([measure(model, store, split, spec, progress=progress)])
 
@@ -93,7 +97,8 @@ def measure(
     shard: tuple[int, int] = (0, 1),
     progress: Progress = untold,
 ) -> PerUser:
-    """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See `merge`."""
+    """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See
+    `merge`."""
     if not 0 <= shard[0] < shard[1]:
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="invalid-shard")
     everybody, protocol = users_and_protocol(model, store, split, spec)
@@ -110,7 +115,7 @@ def measure_users(
     *,
     progress: Progress = untold,
 ) -> PerUser:
-    """The rows of some users of what `users_and_protocol` gave."""
+    """The rows of `users`, who are some of those that `users_and_protocol` gave."""
     model, longest = evaluated_model(model, store, spec), longest_list(spec, model.num_items)
     require_memory(
         PLACE_BYTES * len(users) * longest,
@@ -134,7 +139,8 @@ def measure_users(
 def users_and_protocol(
     model: Model | None, store: EvalStore, split: str, spec: Evaluation
 ) -> tuple[EvalSet, JsonObject]:
-    """All users of a split by ascending row, and the protocol; without a model, that of lists made elsewhere.
+    """All users of a split by ascending row, and the protocol; without a model, that of lists made
+    elsewhere.
 
     Raises `UserError` where there are none, or where store and model disagree about items.
     """
@@ -159,8 +165,8 @@ def users_and_protocol(
 
 
 def evaluated_model(model: Model, store: EvalStore, spec: Evaluation) -> Model:
-    """The model, which reads each history without some of its events (`drop`) and whose scores are lowered by
-    popularity (`popularity_discount`) where the spec says so."""
+    """The model, which reads each history without some of its events (`drop`) and whose scores are
+    lowered by popularity (`popularity_discount`) where the spec says so."""
     if spec.drop:
         model = EventDropout(model, spec.drop, spec.seed)
     if spec.popularity_discount:
@@ -177,7 +183,8 @@ def check_split(split: str, *more: str) -> Any:
 
 
 def longest_list(spec: Evaluation, items: int) -> int:
-    """The length of the lists that all metrics of a spec can be read from: none is longer than the catalogue."""
+    """The length of the lists that all metrics of a spec can be read from: none is longer than the
+    catalogue."""
     return min(max(n.k for n in spec.names()), items)
 
 
@@ -194,7 +201,7 @@ def rows_of_lists(
     lists: RankedIds,
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> PerUser:
-    """The rows of users whose ranked item ids are given (-1: an empty place), whoever ranked them."""
+    """The rows of users with ranked item ids (-1: an empty place), of a model or made elsewhere."""
     counts = store.catalog.popularity
     if spec.popularity == "all":
         counts = occurrences(store.items, len(counts))
@@ -207,7 +214,8 @@ def rows_of_lists(
 
 
 def item_categories(catalog: Any, column: str) -> Int[np.ndarray, "V L"]:
-    """Codes of the values of a column of items, of which an item may have several; 0 and less are none.
+    """Codes of the values of a column of items, of which an item may have several; 0 and less are
+    none.
 
     Raises `UserError` for a column that is not there or holds no categories.
     """
@@ -228,7 +236,8 @@ def _rows(
     codes = {}
     if spec.slices and len(users):
         history = users.histories.items
-        # A user is new where their training events end before the history begins: nothing of it was trained on.
+        # A user is new where their training events end before the history begins: nothing of it was
+        # trained on.
         new = store.bounds[users.users, 0] <= history.starts
         codes = slice_codes(history.lengths, new, users.truth, store.catalog.popularity)
         if users.types is not None:
@@ -237,7 +246,8 @@ def _rows(
 
 
 def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int, JsonObject]:
-    """The users, by ascending row, how many were left out for want of a history, and what there is to say of types."""
+    """The users, by ascending row, how many were left out for want of a history, and the protocol's
+    facts on types."""
     whole = store.eval_set(check_split(split), without_history=True)
     if not len(whole):
         raise UserError(
@@ -265,8 +275,9 @@ def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int
 def features_read(
     model: Model, catalog: Any, known: HistoryFeatures | None, missing: Collection[str] = ()
 ) -> JsonObject:
-    """The features that a model reads, and whether it is told anything of the request of its target (`request_time`):
-    known, unknown, or unread where the model reads nothing of it. Empty for a model that reads no features.
+    """The features that a model reads, and whether it is told anything of the request of its target
+    (`request_time`): known, unknown, or unread where the model reads nothing of it. Empty for a
+    model that reads no features.
 
     `missing` are features that nobody knows.
     """
@@ -275,26 +286,27 @@ def features_read(
         return {}
     columns, known = set(reads.columns("request")) - set(missing), known or HistoryFeatures()
     at = reads.when and known.asked_at is not None and bool((known.asked_at != NO_TIME).any())
-    told = "known" if at or (columns and known.asked is not None) else "unknown"
+    request_time = "known" if at or (columns and known.asked is not None) else "unknown"
     return {
-        "request_time": told if reads.names.get("request") else UNREAD,
+        "request_time": request_time if reads.names.get("request") else UNREAD,
         "features": {role: list(names) for role, names in reads.names.items()},
     }
 
 
 def _inference(model: Model, spec: Evaluation) -> JsonObject:
-    """Budget, decoding, dropped events and discount, where they are not the defaults: other results keep their keys."""
-    found: JsonObject = {}
+    """Budget, decoding, dropped events and discount, where they are not the defaults: other results
+    keep their keys."""
+    settings: JsonObject = {}
     budget = described(model, spec.reasoning)
     if budget is not None:
-        found["reasoning"] = budget
+        settings["reasoning"] = budget
     if spec.decoding != Decoding():
-        found["decoding"] = spec.decoding.described()
+        settings["decoding"] = spec.decoding.described()
     if spec.drop:
-        found["dropped"] = {"share": spec.drop, "seed": spec.seed}
+        settings["dropped"] = {"share": spec.drop, "seed": spec.seed}
     if spec.popularity_discount:
-        found["popularity_discount"] = spec.popularity_discount
-    return found
+        settings["popularity_discount"] = spec.popularity_discount
+    return settings
 
 
 def _protocol(store: EvalStore, split: str, spec: Evaluation, users: int, skipped: int) -> JsonObject:

@@ -1,6 +1,8 @@
-"""What a saved evaluation has to be before anything is made of it: the types of evaluation.json and of its rows.
+"""Types of a saved evaluation, checked before anything is made of it: evaluation.json and the
+columns of its rows.
 
-What is wrong is a `TypeError` or `ValueError` with the reason, of which `EvaluationResult.load` makes a sentence.
+A wrong one is a `TypeError` or `ValueError` with the reason, of which `EvaluationResult.load` makes
+a sentence.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from fullrank.core.registry import Problem
 from fullrank.core.spec import error_sentence
 
 Real = Annotated[float, Field(strict=True), BeforeValidator(lambda value: math.nan if value is None else value)]
-"""A number; null, one that cannot be told, is NaN."""
+"""A number; null, which stands for one that does not exist, is NaN."""
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Figures = dict[str, Count | Real]
 
 
 class SavedBootstrap(BaseModel):
-    """How intervals were drawn."""
+    """The bootstrap behind the intervals."""
 
     samples: Count
     seed: Count
@@ -46,7 +48,7 @@ class ClickProtocol(SavedProtocol):
 
 
 class SavedEvaluation(BaseModel):
-    """An evaluation.json; of its protocol what is read of it."""
+    """An evaluation.json, with the parts of its protocol that are read."""
 
     metrics: dict[str, Real]
     stderr: dict[str, Real]
@@ -75,7 +77,8 @@ def read_saved(tree: Any, problem: Problem) -> SavedEvaluation:
 
 
 def check_row_types(frame: pl.DataFrame, whole: Sequence[str], real: Sequence[str]) -> None:
-    """Refuse rows whose columns `whole` are no whole numbers, or whose columns `real` are no numbers."""
+    """Refuse rows whose columns `whole` are no whole numbers, or whose columns `real` are no
+    numbers."""
     for name in (*whole, *real):
         if name not in frame.columns:
             raise ValueError(f"the rows lack the column {brief(name, 80)}")

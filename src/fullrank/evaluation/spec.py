@@ -1,4 +1,5 @@
-"""Evaluation settings: of ranked lists (`Evaluation`) and of click probabilities (`RankingEvaluation`).
+"""Evaluation settings: of ranked lists (`Evaluation`) and of click probabilities
+(`RankingEvaluation`).
 
 Every setting that can change a number is named in the result's protocol.
 """
@@ -43,43 +44,52 @@ CLICK_METRICS = ("auc", "logloss", "auc-logloss", "ece", "pcoc", "gauc")
 
 
 class Evaluation(Spec):
-    """Which users are ranked against what, by which metrics, and how sure the means are. Refuses idle settings."""
+    """Settings of ranked lists: users, candidates, metrics and intervals. Refuses idle settings."""
 
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
 
     ks: tuple[ListLength, ...] = Field((1, 5, 10, 20), min_length=1, max_length=MOST_ENTRIES)
     """List lengths at which each metric without its own `@k` is computed."""
     metrics: tuple[str, ...] | None = Field(None, min_length=1, max_length=MOST_ENTRIES)
-    """Names such as `ndcg`, `fair0.8` (at every k) or `recall@50`; None is every metric that the protocol allows."""
+    """Names such as `ndcg`, `fair0.8` (at every k) or `recall@50`; None is every metric that the
+    protocol allows."""
     selection: str = "ndcg@10"
     """The accuracy metric by which training chooses among checkpoints; larger is better."""
     seen: SeenPolicy = "exclude"
     """Whether items of the whole history are kept out of the ranking, or ranked like any other."""
     selection_seen: SeenPolicy | None = later(None)
-    """`seen` where training and searches choose by `selection`; null is `seen` itself, but `keep` where more than 1 %
-    of the validation targets stand in their own user's history, which `exclude` makes impossible to hit."""
+    """`seen` where training and searches choose by `selection`; null is `seen` itself, but `keep`
+    where more than 1 % of the validation targets stand in their own user's history, which `exclude`
+    makes impossible to hit."""
     protocol: Annotated[
         Literal["full", "sampled"],
         needs("reasoning.adaptive", None, code="adaptive-needs-full-lists"),
         needs("decoding.kind", "exact", code="setting-without-effect"),
     ] = "full"
-    """Rank the whole catalogue, or each target among sampled negatives (not comparable with anything else)."""
+    """Rank the whole catalogue, or each target among sampled negatives (not comparable with
+    anything else)."""
     negatives: Annotated[ListLength | None, only_with("protocol", "sampled")] = None
     """Sampled protocol: negatives per user; None is 100."""
     negatives_from: Annotated[Literal["uniform", "popularity"] | None, only_with("protocol", "sampled")] = None
     """Sampled protocol: drawn evenly (None) or by training popularity."""
     sampled: Annotated[ListLength | None, only_with("protocol", "full")] = None
-    """Full protocol: rank each target among so many shared uniform negatives too, and report the gap (SRT: 10,000)."""
+    """Full protocol: rank each target among so many shared uniform negatives too, and report the
+    gap (SRT: 10,000)."""
     popularity: Annotated[Literal["train", "all"], only_with("protocol", "full")] = "train"
-    """Events that count as popularity: training, or all including the targets (SPRINT's code; a leak)."""
+    """Events that count as popularity: training, or all including the targets (SPRINT's code; a
+    leak)."""
     empty: Literal["skip", "answer"] = "skip"
-    """Users without a history: left out and counted, or given to the model, which must be able to answer them."""
+    """Users without a history: left out and counted, or given to the model, which must be able to
+    answer them."""
     reasoning: Budget = Budget()
-    """How many steps and streams a reasoner computes; anything set here is an error for a model without one."""
+    """How many steps and streams a reasoner computes; anything set here is an error for a model
+    without one."""
     decoding: Decoding = Decoding()
-    """The search among semantic ids; anything but exact is an error for a model that does not generate them."""
+    """The search among semantic ids; anything but exact is an error for a model that does not
+    generate them."""
     drop: Annotated[DropoutRate, needs("reasoning.adaptive", None, code="adaptive-needs-full-lists")] = 0.0
-    """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
+    """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0
+    shows all."""
     popularity_discount: Annotated[
         float,
         needs("protocol", "full", code="discount-needs-all-scores"),
@@ -87,13 +97,16 @@ class Evaluation(Spec):
         needs("decoding.kind", "exact", code="discount-needs-all-scores"),
         needs("reasoning.adaptive", None, code="discount-needs-all-scores"),
     ] = later(0.0, ge=0, le=MOST_FACTOR)
-    """w of score - w log(1 + training events of the item): lists re-ranked against popularity; 0 changes nothing."""
+    """w of score - w log(1 + training events of the item): lists re-ranked against popularity; 0
+    changes nothing."""
     diversity_by: Annotated[str | None, only_with("protocol", "full")] = later(None)
-    """Column of items, a category or lists of them, by which `ild` says how different a list's items are."""
+    """Column of items, a category or lists of them, by which `ild` says how different a list's
+    items are."""
     targets: Targets | None = later(None)
     """Types of events that are asked for, in training too; null asks for every event."""
     slices: bool = True
-    """Report per-user metrics by kind of user, history length and popularity of the target as well."""
+    """Report per-user metrics by kind of user, history length and popularity of the target as
+    well."""
     bootstrap: int = Field(default=200, ge=0, le=MOST_BINS)
     """Resamplings of the users behind each interval; 0 is none."""
     level: Annotated[float, only_with("bootstrap")] = Field(default=0.95, gt=0, lt=1)
@@ -103,7 +116,7 @@ class Evaluation(Spec):
     block: Count | None = None
     """Items per block; None is the measured default. Does not change results."""
     seed: SeedNumber = 0
-    """Of resampling, of sampled negatives and of dropped events."""
+    """Seed of resampling, of sampled negatives and of dropped events."""
 
     @field_validator("selection")
     @classmethod
@@ -150,15 +163,18 @@ class Evaluation(Spec):
 
     @property
     def hides_seen(self) -> bool:
-        """Whether lists leave out the items of the history, also where they are what is to be found."""
+        """Whether lists leave out the items of the history, also where they are what is to be
+        found."""
         return self.seen == "exclude" and self.protocol == "full"
 
     def for_selection(self) -> Evaluation:
-        """The selection metric alone, with `seen` as training and searches choose by: computed again and again."""
+        """The selection metric alone, with `seen` as training and searches choose by: computed
+        again and again."""
         return self.selection_alone().model_copy(update={"seen": self.selection_seen or self.seen})
 
     def selection_alone(self) -> Evaluation:
-        """The same protocol with the selection metric alone: what studies compute again and again."""
+        """This protocol with the selection metric alone, for studies that compute it again and
+        again."""
         alone = {"metrics": (self.selection,), "slices": False, "bootstrap": 0, "sampled": None, "diversity_by": None}
         return self.model_copy(update=alone)
 
@@ -170,7 +186,8 @@ class RankingEvaluation(Spec):
 
     kind: Literal["clicks"] = "clicks"
     selection: Selection = "auc"
-    """The metric by which training chooses among checkpoints; logloss is better smaller, the others larger."""
+    """The metric by which training chooses among checkpoints; logloss is better smaller, the others
+    larger."""
     bins: int = Field(20, ge=1, le=MOST_BINS)
     """Parts of the reliability curve, of equally many rows each."""
     bootstrap: int = Field(200, ge=0, le=MOST_BINS)
@@ -178,15 +195,17 @@ class RankingEvaluation(Spec):
     level: Annotated[float, only_with("bootstrap")] = Field(0.95, gt=0, lt=1)
     """Coverage of the intervals."""
     unit: Annotated[Literal["row", "group"], only_with("bootstrap")] = "row"
-    """What is resampled: rows, or whole groups (rows of one user depend on each other); needs a group column."""
+    """Unit of resampling: rows, or whole groups (rows of one user depend on each other); needs a
+    group column."""
     batch_size: Count = 16_384
     """Rows per batch. Does not change results beyond rounding."""
     seed: SeedNumber = 0
-    """Of resampling."""
+    """Seed of resampling."""
     metrics: tuple[str, ...] | None = later(None, min_length=1, max_length=MOST_ENTRIES)
     """Names such as `auc` or `gauc`; None is every metric, gauc where there are groups."""
     slices: tuple[str, ...] = later((), max_length=MOST_ENTRIES)
-    """Fields of the impressions (categorical, in buckets, bags): the metrics by each of their values too."""
+    """Fields of the impressions (categorical, in buckets, bags): the metrics by each of their
+    values too."""
 
     @field_validator("metrics")
     @classmethod
@@ -197,16 +216,16 @@ class RankingEvaluation(Spec):
         return names
 
     def for_selection(self) -> RankingEvaluation:
-        """The same without intervals: what training computes again and again."""
+        """These settings without intervals, which training computes again and again."""
         return RankingEvaluation(selection=self.selection, bins=self.bins, bootstrap=0, batch_size=self.batch_size)
 
 
-def _parse_either(given: Any) -> Any:
-    if given == "clicks":
-        given = {"kind": "clicks"}
-    if isinstance(given, dict):
-        return (RankingEvaluation if given.get("kind") == "clicks" else Evaluation).model_validate(given)
-    return given
+def _parse_either(settings: Any) -> Any:
+    if settings == "clicks":
+        settings = {"kind": "clicks"}
+    if isinstance(settings, dict):
+        return (RankingEvaluation if settings.get("kind") == "clicks" else Evaluation).model_validate(settings)
+    return settings
 
 
 AnyEvaluation = Annotated[Evaluation | RankingEvaluation, BeforeValidator(_parse_either)]

@@ -1,8 +1,10 @@
-"""Reading an evaluation: a table with a row for each metric and a column for each list length, and notes beside it.
+"""Reading an evaluation: a table with a row for each metric and a column for each list length, and
+notes beside it.
 
-The table has five rows at most, unless all are asked for. With one target for each user several metrics are the same
-number, and are said once: hit is recall, average precision is reciprocal rank, and precision is recall / k. Notes are
-sentences on what has to be known beside it: what was left out, and what may have leaked.
+The table has five rows at most, unless all are asked for. With one target for each user several
+metrics are the same number, and are said once: hit is recall, average precision is reciprocal rank,
+and precision is recall / k. Notes are sentences on what has to be known beside it: what was left
+out, and what may have leaked.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from fullrank.data.values import with_date
 from fullrank.metrics.names import history_words
 
 MAIN = ("ndcg", "recall", "mrr", "coverage", "fair0.8")
-"""Rows where there is room for no more: how early and whether targets come, how wide and how unpopular lists are."""
+"""Rows where there is room for no more: how early and whether targets come, how wide and how
+unpopular lists are."""
 SAME = {"hit": "recall", "map": "mrr"}
 """Metrics that are another one where each user has one target."""
 
@@ -28,13 +31,13 @@ class MetricTable:
     headers: list[str]
     rows: list[list[Any]]
     note: str
-    """Which metrics have no row because they say what another one says; empty where each has its own."""
+    """Metrics without a row since another one says the same; empty where each has its own."""
     main: str
     """The metric that is read first, at the length nearest to 10."""
 
     def __str__(self) -> str:
         cells = [self.headers, *([row[0], *("" if v is None else f"{v:.4f}" for v in row[1:])] for row in self.rows)]
-        widths = [max(len(row[place]) for row in cells) for place in range(len(self.headers))]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(self.headers))]
         return "\n".join(
             "  ".join(
                 [row[0].ljust(widths[0]), *(v.rjust(w) for v, w in zip(row[1:], widths[1:], strict=True))]
@@ -46,9 +49,11 @@ class MetricTable:
 def metric_table(
     metrics: Mapping[str, float], values: Mapping[str, np.ndarray], *, whole: bool = False, selection: str | None = None
 ) -> MetricTable:
-    """The rows of an evaluation of lists: the metric `selection`, those of `MAIN` and what else is there, five at most.
+    """The rows of an evaluation of lists: the metric `selection`, those of `MAIN` and what else is
+    there, five at most.
 
-    `values` are those of each user, by metric. `whole` shows every metric, also those that are the same.
+    `values` are those of each user, by metric. `whole` shows every metric, also those that are the
+    same.
     """
     ks = sorted({int(name.split("@")[1]) for name in metrics})
     bases = list(dict.fromkeys(name.split("@")[0] for name in metrics))
@@ -81,18 +86,21 @@ def population(protocol: Mapping[str, Any]) -> str:
 
 
 def target_words(protocol: Mapping[str, Any]) -> str:
-    """Which types of events are asked for, and how many users are left out; empty where all are asked for."""
-    if (told := protocol.get("target_types")) is None:
+    """Words on the types of events that are targets, and on users without any; empty without
+    types."""
+    if (types := protocol.get("target_types")) is None:
         return ""
-    return f", targets of {told['feature']} {', '.join(told['values'])} ({told['users_without']:,} users have none)"
+    return f", targets of {types['feature']} {', '.join(types['values'])} ({types['users_without']:,} users have none)"
 
 
 UNREAD = "unread"
-"""What a protocol says of a target's request where a model reads nothing of it; so does one without the key."""
+"""The `request_time` of a protocol whose model reads nothing of a target's request; so is a missing
+key."""
 
 
 def feature_words(protocol: Mapping[str, Any]) -> str:
-    """Which features a model reads and what it is told of the request that it answers; empty where it reads none."""
+    """Words on the features that a model reads and the request that it answers; empty where it
+    reads none."""
     if not (features := protocol.get("features")):
         return ""
     names = "; ".join(f"{', '.join(names)} ({role})" for role, names in features.items())
@@ -104,11 +112,12 @@ def _place(base: str) -> int:
 
 
 def _same(values: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Metrics of one target a user that another one of the table gives: base -> that one, in the words of a note."""
+    """Metrics of one target a user that another one of the table gives: base -> that one, in the
+    words of a note."""
     same: dict[str, str] = {}
     shares = [values[name] for name in values if name.startswith("recall@")]
-    one = all(bool(np.isin(column, (0, 1)).all()) for column in shares) and any(column.any() for column in shares)
-    if not one:  # with several targets recall lies between 0 and 1 for some user
+    single = all(bool(np.isin(column, (0, 1)).all()) for column in shares) and any(column.any() for column in shares)
+    if not single:  # with several targets recall lies between 0 and 1 for some user
         return {}
     for base, other in SAME.items():
         pairs = [(values[f"{base}@{k}"], values[f"{other}@{k}"]) for k in _lengths(base, other, values)]
@@ -121,7 +130,8 @@ def _same(values: Mapping[str, np.ndarray]) -> dict[str, str]:
 
 
 def _lengths(base: str, other: str, values: Mapping[str, Any]) -> list[int]:
-    """List lengths at which both are there; none where one of them has a length that the other has not."""
+    """List lengths at which both are there; none where one of them has a length that the other has
+    not."""
     ours, theirs = ({int(n.split("@")[1]) for n in values if n.split("@")[0] == b} for b in (base, other))
     return sorted(ours) if ours == theirs else []
 

@@ -1,9 +1,10 @@
-"""Targets of chosen types: which events are asked for, by one of their features, in training as in evaluation.
+"""Targets of chosen types: events selected by one of their features, in training as in evaluation.
 
     evaluation.targets={feature: type, values: [purchase]}    the next purchase, given everything before it
     evaluation.targets={feature: type}                        whatever comes next, with metrics by its type
 
-Histories keep events of all types. The type of a target decides whether it is asked for; a model never reads it.
+Histories keep events of all types. The type of a target decides whether it is asked for; a model
+never reads it.
 """
 
 from __future__ import annotations
@@ -38,30 +39,32 @@ class Targets(Spec):
 
     @field_validator("values", mode="before")
     @classmethod
-    def _as_text(cls, given: Any) -> Any:
+    def _as_text(cls, values: Any) -> Any:
         """One value as a list; whole numbers and booleans as the text that they are stored as."""
-        several = given if isinstance(given, list | tuple) else [given]
-        return [str(one).lower() if isinstance(one, int) else one for one in several]
+        several = values if isinstance(values, list | tuple) else [values]
+        return [str(entry).lower() if isinstance(entry, int) else entry for entry in several]
 
     def known(self, encoder: FeatureEncoder | None) -> tuple[int, list[str], Bool[np.ndarray, "n"]]:
-        """The column of the feature among those of categories, what each of its ids is called (behind them stands who
-        has targets of several types), and which ids are asked for.
+        """The column of the feature among those of categories, the labels of its ids (and behind
+        them one of users with targets of several types), and which ids are asked for.
 
-        Raises `UserError` for a feature that is not there or has more than 1,000 values, and for an unknown value.
+        Raises `UserError` for a feature that is not there or has more than 1,000 values, and for an
+        unknown value.
         """
         fields = () if encoder is None else encoder_of(encoder, "event").categorical
-        words = {} if encoder is None else encoder.lookups
-        columns = {one.name: at for at, one in enumerate(fields)
-                   if isinstance(found := words.get(one.name), Vocabulary) and found.size <= MOST_ENTRIES}  # fmt: skip
+        lookups = {} if encoder is None else encoder.lookups
+        vocabularies = {name: lookup for name, lookup in lookups.items() if isinstance(lookup, Vocabulary)}
+        names = [field.name for field in fields]
+        columns = [name for name in names if name in vocabularies and vocabularies[name].size <= MOST_ENTRIES]
         if self.feature not in columns:
-            raise no_such("evaluation.targets: the store has no such event feature of categories,", self.feature,
-                          columns, code="unknown-feature")  # fmt: skip
-        values = words[self.feature].values.to_list()  # type: ignore[union-attr]
+            what = "evaluation.targets: the store has no such event feature of categories,"
+            raise no_such(what, self.feature, columns, code="unknown-feature")
+        values = vocabularies[self.feature].values.to_list()
         for value in self.values:
             if value not in values:
                 raise no_such(f"evaluation.targets: {self.feature!r} never is", value, values, code="unknown-type")
         labels = ["(missing)", "(unknown)", *values, "(several)"]
-        return columns[self.feature], labels, np.isin(labels, self.values or labels)
+        return names.index(self.feature), labels, np.isin(labels, self.values or labels)
 
     def in_training(self, store: Store) -> Jagged:
         """Whether each training event is asked for, of each user of the store."""
@@ -71,28 +74,32 @@ class Targets(Spec):
         return Jagged(np.concatenate(flags), store.offsets[:-1], store.bounds[:, 0])
 
     def of_users(self, users: EvalSet, encoder: FeatureEncoder | None) -> EvalSet:
-        """The users who have such targets, with these alone and all events before the first of them as history.
+        """The users who have such targets, with these alone and all events before the first of them
+        as history.
 
         Raises `UserError` where there are users and none has one.
         """
         column, labels, wanted = self.known(encoder)
-        past, known, asked = users.histories, users.histories.features, users.targets
+        past, known, targets = users.histories, users.histories.features, users.targets
         assert known is not None and known.event is not None
-        places, owner = asked.places(), asked.row_of()
+        places, owner = targets.places(), targets.row_of()
         types = known.event.categorical.take(places, axis=0)[:, column]
-        kept = wanted[types]
-        places, owner, types = places[kept], owner[kept], types[kept]
-        there, begins, counts = np.unique(owner, return_index=True, return_counts=True)
-        if len(users) and not len(there):
-            raise UserError(f"evaluation.targets: no target of the split has such a {self.feature}: name other values, "
-                            "or prepare the store with another split", code="no-users-in-split")  # fmt: skip
+        chosen = wanted[types]
+        places, owner, types = places[chosen], owner[chosen], types[chosen]
+        rows, begins, counts = np.unique(owner, return_index=True, return_counts=True)
+        if len(users) and not len(rows):
+            raise UserError(
+                f"evaluation.targets: no target of the split has such a {self.feature}: name other values, or prepare "
+                "the store with another split",
+                code="no-users-in-split",
+            )
         first, several = places[begins], np.minimum.reduceat(types, begins) < np.maximum.reduceat(types, begins)
-        person = known.user and known.user.take(there)
+        person = known.user and known.user.take(rows)
         features = HistoryFeatures.of(known.event, known.request, person, past.times, first)
-        past = past.take(there)
+        past = past.take(rows)
         return EvalSet(
             replace(past, items=replace(past.items, ends=first), features=features),
-            Jagged.from_lengths(asked.values[places], counts),
+            Jagged.from_lengths(targets.values[places], counts),
             np.where(several, len(labels) - 1, types[begins]),
         )
 
@@ -100,6 +107,6 @@ class Targets(Spec):
 def evaluated_users(store: Store, protocol: JsonObject) -> EvalSet:
     """Users of the split that an evaluation was made on, with the targets that it asked for."""
     whole = store.eval_set(protocol["split"], without_history=True)
-    if (told := protocol.get("target_types")) is None:
+    if (types := protocol.get("target_types")) is None:
         return whole
-    return Targets(feature=told["feature"], values=told["values"]).of_users(whole, store.features)
+    return Targets(feature=types["feature"], values=types["values"]).of_users(whole, store.features)

@@ -1,15 +1,17 @@
-"""Batches of histories through a model, and the scorers that it returns: shared by ranking, scoring and diagnostics.
+"""Batches of histories through a model, and the scorers that it returns: shared by ranking, scoring
+and diagnostics.
 
-A model whose scorers need item vectors makes them once for all batches (`index_items`). How much it reasons is an
-argument (`Budget`). Nothing here changes a model that is in evaluation mode, so many threads may share one.
+A model whose scorers need item vectors makes them once for all batches (`index_items`). How much it
+reasons is an argument (`Budget`). Nothing here changes a model that is in evaluation mode, so many
+threads may share one.
 
-`WrappedModel` is a model around another one: an evaluation or a diagnostic changes what it reads or its scores, and
-nothing else.
+`WrappedModel` is a model around another one: an evaluation or a diagnostic changes what it reads or
+its scores, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,10 +40,12 @@ TOKENS = 1 << 15
 
 @dataclass(frozen=True)
 class Batching:
-    """How histories go through a model: how many at once, and who is told."""
+    """Batch and block sizes of histories that go through a model, and the progress that is
+    reported."""
 
     batch_size: int | None = None
-    """Users of a batch; None is what keeps users x block within `SCORES`, and positions within `TOKENS`."""
+    """Users of a batch; None is what keeps users x block within `SCORES`, and positions within
+    `TOKENS`."""
     block: int | None = None
     """Items that are scored at once; None is `BLOCK`."""
     progress: Progress = untold
@@ -49,10 +53,12 @@ class Batching:
 
 
 def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
-    """The scorer of a batch; index and budget are for models that have an index (`models.Model`)."""
+    """The scorer of a batch; index and budget are for models that have an index
+    (`models.Model`)."""
     if index is None:
         return model.answer(batch)
-    return model.answer(batch, index=index, budget=budget)  # type: ignore[call-arg]  # of models with index_items
+    answer: Callable[..., Scorer] = model.answer  # models with `index_items` take both
+    return answer(batch, index=index, budget=budget)
 
 
 def score_batches(
@@ -63,10 +69,11 @@ def score_batches(
     budget: Budget | None = None,
     index: Any | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
-    """A scorer for each batch, with the positions (in the order given) of the histories that it is for.
+    """A scorer for each batch, with the positions (in the order given) of the histories that it is
+    for.
 
-    `index` is what `model.index_items()` gave, made here where it is None. Raises `UserError` as `batches`
-    does, and for a budget that the model cannot keep.
+    `index` is what `model.index_items()` gave, made here where it is None. Raises `UserError` as
+    `batches` does, and for a budget that the model cannot keep.
     """
     if budget is not None:
         check_budget(model, budget)
@@ -86,10 +93,11 @@ def score_batches(
 def batches(
     model: Model, histories: Histories, how: Batching = Batching()
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Batch]]:
-    """The histories in batches of like length, on the model's device; between them the model is in evaluation mode.
+    """The histories in batches of like length, on the model's device; between them the model is in
+    evaluation mode.
 
-    A model reads the last `model.max_length` events. Raises `UserError` on an empty history (unless the model has the
-    attribute `allows_empty = True`) and on an id outside the catalogue.
+    A model reads the last `model.max_length` events. Raises `UserError` on an empty history (unless
+    the model has the attribute `allows_empty = True`) and on an id outside the catalogue.
     """
     read = histories.items.last(model.max_length)
     lengths = read.lengths
@@ -158,14 +166,15 @@ def score_pairs(
     budget: Budget | None = None,
     index: Any | None = None,
 ) -> Float[np.ndarray, "p"]:
-    """The scores of single (history, item) pairs as float32, NaN of the item -1; otherwise as `score_batches`."""
-    found = np.full(len(items), np.nan, np.float32)
+    """The scores of single (history, item) pairs as float32, NaN of the item -1; otherwise as
+    `score_batches`."""
+    scores = np.full(len(items), np.nan, np.float32)
     for at, scorer in score_batches(model, histories, budget=budget, index=index):
         row_in_batch = np.full(len(histories), -1)
         row_in_batch[at] = np.arange(len(at))
         pairs = np.flatnonzero((row_in_batch[rows] >= 0) & (items >= 0))
-        found[pairs] = pair_scores(scorer, row_in_batch[rows[pairs]], items[pairs], block=BLOCK)
-    return found
+        scores[pairs] = pair_scores(scorer, row_in_batch[rows[pairs]], items[pairs], block=BLOCK)
+    return scores
 
 
 @torch.inference_mode()
@@ -175,18 +184,20 @@ def pair_scores(
     """The scores of single (row, item) pairs as float32, by the same streaming over item blocks."""
     order = np.argsort(items, kind="stable")
     pairs_rows, pairs_items = torch.from_numpy(rows[order]), torch.from_numpy(items[order])
-    found = np.empty(len(rows), dtype=np.float32)
+    scores = np.empty(len(rows), dtype=np.float32)
     score = block_scorer(scorer, block)
     edges = np.searchsorted(items[order], np.arange(0, scorer.size + block, block))
     for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         if first == last:
             continue
         low = number * block
-        scores = score(low, min(low + block, scorer.size))
-        taken = scores[pairs_rows[first:last].to(scores.device), (pairs_items[first:last] - low).to(scores.device)]
-        found[order[first:last]] = taken.float().cpu().numpy()
-    refuse_nan(torch.from_numpy(found)[:, None], "candidates")
-    return found
+        block_scores = score(low, min(low + block, scorer.size))
+        taken = block_scores[
+            pairs_rows[first:last].to(block_scores.device), (pairs_items[first:last] - low).to(block_scores.device)
+        ]
+        scores[order[first:last]] = taken.float().cpu().numpy()
+    refuse_nan(torch.from_numpy(scores)[:, None], "candidates")
+    return scores
 
 
 class WrappedModel(nn.Module, Model):
@@ -217,5 +228,6 @@ class WrappedModel(nn.Module, Model):
         return batch
 
     def scored(self, scorer: Scorer, batch: Batch) -> Scorer:
-        """The scorer that is answered with: the inner model's, unless a subclass changes its scores."""
+        """The scorer that is answered with: the inner model's, unless a subclass changes its
+        scores."""
         return scorer

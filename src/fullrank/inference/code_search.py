@@ -1,16 +1,20 @@
-"""Search among items made of semantic ids: a graph of similar items, a beam of codes, or dynamic pruning by codes.
+"""Search among items made of semantic ids: a graph of similar items, a beam of codes, or dynamic
+pruning by codes.
 
-Graph and beam are approximate and score some items only. What they find is put together as `Candidates`; a user for
-whom too few items were found gets the rest from exact scores (`padded` counts these users).
+Graph and beam are approximate and score some items only. What they find is put together as
+`Candidates`; a user for whom too few items were found gets the rest from exact scores (`padded`
+counts these users).
 
-Pruning (RecJPQPrune, Petrov et al., arXiv:2505.00560) gives exact lists without scoring every item. An item's score is
-a sum of one score from each level. Codes are taken a few at a time, always from the level whose best code not yet taken
-is largest, and their items are scored. No item that is left can score more than the sum of the levels' best codes not
-yet taken: once that is below the k-th score found, the list is complete.
+Pruning (RecJPQPrune, Petrov et al., arXiv:2505.00560) gives exact lists without scoring every item.
+An item's score is a sum of one score from each level. Codes are taken a few at a time, always from
+the level whose best code not yet taken is largest, and their items are scored. No item that is left
+can score more than the sum of the levels' best codes not yet taken: once that is below the k-th
+score found, the list is complete.
 
-The sums run in the order of an exact answer's, and rounding keeps order, so the bound holds for the rounded scores too.
-A user for whom more scores were taken than there are items gets the list by scoring them all (`scanned` counts these):
-many levels of like scores leave a bound that nothing reaches. Users go side by side, one step of all at a time.
+The sums run in the order of an exact answer's, and rounding keeps order, so the bound holds for the
+rounded scores too. A user for whom more scores were taken than there are items gets the list by
+scoring them all (`scanned` counts these): many levels of like scores leave a bound that nothing
+reaches. Users go side by side, one step of all at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from functools import reduce
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fullrank.inference.exact import TopK, of_length, select, top_k
@@ -37,7 +41,8 @@ ROWS = 256
 class Candidates:
     """Item ids and scores per user, for searches that do not score every item.
 
-    Items by rising id, each once; places without one hold any item of the catalogue again, at score -inf.
+    Items by rising id, each once; places without one hold any item of the catalogue again, at score
+    -inf.
     """
 
     items: Int[Tensor, "B m"]
@@ -45,14 +50,16 @@ class Candidates:
 
     @staticmethod
     def of(scorer: CodeScorer, items: Int[Tensor, "B m"]) -> Candidates:
-        """The scores of these items; an item that is there several times, or -1, counts once, or not at all."""
+        """The scores of these items; an item that is there several times, or -1, counts once, or
+        not at all."""
         items = items.sort(1).values
         scores = own_scores(scorer, items.clamp_min(0))
         again = F.pad(items[:, 1:] == items[:, :-1], (1, 0)) | (items < 0)
         return Candidates(items, scores.masked_fill(again, -torch.inf))
 
     def best(self, k: int, filters: BatchFilter | None) -> TopK:
-        """The k best that filters let through, by score descending, then id ascending; empty places hold -1 / -inf."""
+        """The k best that filters let through, by score descending, then id ascending; empty places
+        hold -1 / -inf."""
         scores = self.scores
         if filters is not None:
             scores = scores.masked_fill(filters.refuses(self.items.clamp_min(0)), -torch.inf)
@@ -61,15 +68,17 @@ class Candidates:
 
 
 class GraphSearch:
-    """Search along a graph of items: only items near those that score well are ever scored (RPG, Sec. 3.4).
+    """Search along a graph of items: only items near those that score well are ever scored (RPG,
+    Sec. 3.4).
 
-    Similarity of two items: mean over levels of (1 + cos(e_{c_k}, e_{c'_k})) / 2, with the trained vectors of their
-    codes. Every item has edges to its `edges` most similar ones, itself among them. From `beams` items the search goes
-    `steps` times to all neighbours of what it holds, scores these and keeps the best.
+    Similarity of two items: mean over levels of (1 + cos(e_{c_k}, e_{c'_k})) / 2, with the trained
+    vectors of their codes. Every item has edges to its `edges` most similar ones, itself among
+    them. From `beams` items the search goes `steps` times to all neighbours of what it holds,
+    scores these and keeps the best.
 
-    Differs: the first items are the same for all users (every so-many-th of the catalogue), where RPG draws them for
-    each. What filters refuse is walked through and left out of the list. A user for whom too few items were reached
-    gets the exact list.
+    Differs: the first items are the same for all users (every so-many-th of the catalogue), where
+    RPG draws them for each. What filters refuse is walked through and left out of the list. A user
+    for whom too few items were reached gets the exact list.
     """
 
     def __init__(self, items: SemanticItems, *, beams: int, edges: int, steps: int):
@@ -98,12 +107,14 @@ class GraphSearch:
 
 
 class BeamSearch:
-    """Search by a beam over levels: the best tuples of codes, level by level, then the items that have them.
+    """Search by a beam over levels: the best tuples of codes, level by level, then the items that
+    have them.
 
-    Levels are independent given the history, so the beam keeps `beams` best partial sums and adds one level after
-    another. Most tuples of long codes belong to no item. Found items come first, in order of their scores; a user for
-    whom too few were found gets the rest of the list from exact scores. Items of one tuple have one score: the more
-    popular comes first, as in `Tuples` of `semantic_ids/reader.py`, up to the order of ids that all lists share.
+    Levels are independent given the history, so the beam keeps `beams` best partial sums and adds
+    one level after another. Most tuples of long codes belong to no item. Found items come first, in
+    order of their scores; a user for whom too few were found gets the rest of the list from exact
+    scores. Items of one tuple have one score: the more popular comes first, as in `Tuples` of
+    `semantic_ids/reader.py`, up to the order of ids that all lists share.
     """
 
     def __init__(self, items: SemanticItems, *, beams: int):
@@ -121,25 +132,26 @@ class BeamSearch:
         return scores, ids
 
     def _items(self, codes: Int[Tensor, "B n K"]) -> Int[Tensor, "B m"]:
-        """The items of these tuples; -1 where there are none."""
+        """The items of these tuples, each a stretch of `tuples.items`; -1 where there are none."""
         flat = self.tuples.find(codes.flatten(0, 1).cpu())
         first, steps = self.tuples.offsets[flat.clamp_min(0)], torch.arange(self.largest)
-        place = first[:, None] + steps
-        there = (flat[:, None] >= 0) & (place < self.tuples.offsets[flat.clamp_min(0) + 1][:, None])
-        found = self.tuples.items[place.clamp_max(len(self.tuples.items) - 1)].masked_fill(~there, -1)
-        return found.view(len(codes), -1).to(codes.device)
+        positions = first[:, None] + steps
+        filled = (flat[:, None] >= 0) & (positions < self.tuples.offsets[flat.clamp_min(0) + 1][:, None])
+        ids = self.tuples.items[positions.clamp_max(len(self.tuples.items) - 1)].masked_fill(~filled, -1)
+        return ids.view(len(codes), -1).to(codes.device)
 
 
 def nearest_items(items: SemanticItems, edges: int) -> Int[Tensor, "V E"]:
-    """The most similar items of each, best first; an item itself is the first of them, or shares its codes."""
+    """The most similar items of each, best first; an item itself is the first of them, or shares
+    its codes."""
     table = F.normalize(items.table.detach().float(), dim=-1, eps=1e-12)
     similarity = [(1 + level @ level.T) / 2 / len(items.sizes) for level in table.split(items.sizes)]
-    rows, found = items.codes + items.offsets, []
+    rows, neighbours = items.codes + items.offsets, []
     for low in range(0, items.size, ROWS):
-        own = items.codes[low : low + ROWS]
-        levels = torch.cat([level[own[:, k]] for k, level in enumerate(similarity)], 1).T.contiguous()
-        found.append(top_k(CodeScorer(levels, items.sizes, rows), edges)[1])
-    return torch.cat(found)
+        codes = items.codes[low : low + ROWS]
+        levels = torch.cat([level[codes[:, k]] for k, level in enumerate(similarity)], 1).T.contiguous()
+        neighbours.append(top_k(CodeScorer(levels, items.sizes, rows), edges)[1])
+    return torch.cat(neighbours)
 
 
 def product_beam(levels: tuple[Float[Tensor, "_ B"], ...], beams: int) -> Int[Tensor, "B n K"]:
@@ -158,7 +170,8 @@ def product_beam(levels: tuple[Float[Tensor, "_ B"], ...], beams: int) -> Int[Te
 def fill_from_exact(
     scorer: CodeScorer, scores: Float[Tensor, "B k"], ids: Int[Tensor, "B k"], filters: BatchFilter | None
 ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"], int]:
-    """Lists with empty places (-1) filled from exact scores, behind what was found; and how many users that were.
+    """Lists with empty places (-1) filled from exact scores, behind what was found; and how many
+    users that were.
 
     What was found stays in front, whatever it scores: the rest is what the search did not reach.
     """
@@ -166,26 +179,27 @@ def fill_from_exact(
     if not len(short):
         return scores, ids, 0
     k = ids.shape[1]
-    exact = exact_lists(scorer, short, 2 * k, filters)  # at most k of them were found already, so k others are left
-    found = (exact[1][:, :, None] == ids[short][:, None]).any(2)
-    rest = exact[0].masked_fill(found, -torch.inf), exact[1].masked_fill(found, -1)
-    whole = [torch.cat([own[short], other], 1) for own, other in zip((scores, ids), rest, strict=True)]
+    exact = exact_lists(scorer, short, 2 * k, filters)  # at most k are there already, so k others are left
+    repeated = (exact[1][:, :, None] == ids[short][:, None]).any(2)
+    rest = exact[0].masked_fill(repeated, -torch.inf), exact[1].masked_fill(repeated, -1)
+    whole = [torch.cat([searched[short], other], 1) for searched, other in zip((scores, ids), rest, strict=True)]
     order = (whole[1] < 0).sort(dim=1, stable=True).indices[:, :k]
     scores[short], ids[short] = whole[0].gather(1, order), whole[1].gather(1, order)
     return scores, ids, len(short)
 
 
 def own_scores(scorer: CodeScorer, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]:
-    """Each user's scores of their own items, level by level, in the order of an exact scorer's sums."""
+    """The scores of each row's own items, level by level, in the order of an exact scorer's
+    sums."""
     users = torch.arange(len(items), device=items.device)[:, None]
     flat = scorer.levels.flatten()
     return reduce(operator.add, (flat[level[items] * scorer.levels.shape[1] + users] for level in scorer.rows.T))
 
 
 def exact_lists(scorer: CodeScorer, users: Int[Tensor, "B"], k: int, filters: BatchFilter | None) -> TopK:
-    """The exact lists of some users of a batch, by scoring every item for them."""
-    some = CodeScorer(scorer.levels[:, users].contiguous(), scorer.sizes, scorer.rows)
-    return top_k(some, k, filters=None if filters is None else filters.only(users, scorer.levels.shape[1]))
+    """The exact lists of these users of a batch, by scoring every item for them."""
+    chosen = CodeScorer(scorer.levels[:, users].contiguous(), scorer.sizes, scorer.rows)
+    return top_k(chosen, k, filters=None if filters is None else filters.only(users, scorer.levels.shape[1]))
 
 
 class PrunedSearch:
@@ -198,7 +212,8 @@ class PrunedSearch:
         self.first = self.counts.cumsum(0) - self.counts
         self.codes = codes
         self.scored = 0
-        """Scores taken so far, a list that is scored whole included; users times items is what `exact` takes."""
+        """Scores taken so far, a list that is scored whole included; users times items is what
+        `exact` takes."""
         self.scanned = 0
         """Users so far for whom every item was scored."""
 
@@ -209,11 +224,12 @@ class PrunedSearch:
         users = scorer.levels.shape[1]
         scores = scorer.levels.new_full((users, k), -torch.inf)
         ids = torch.full((users, k), -1, device=scores.device)
-        search = _ActiveUsers(scorer, self.codes)
+        search = _ActiveUsers.of(scorer, self.codes)
         active, scored = torch.arange(users, device=ids.device), torch.zeros(users, device=ids.device)
         while len(active):
             bound = search.bound()
-            # Not `>`: an item at the bound ties with the k-th, and the smaller id has to come first.
+            # Not `>`: an item at the bound ties with the k-th, and the smaller id has to come
+            # first.
             unfinished = (bound >= scores[active][:, -1]) & (bound > -torch.inf)
             active, search = active[unfinished], search.only(unfinished)
             costly = scored[active] >= scorer.size
@@ -222,10 +238,10 @@ class PrunedSearch:
                 active, search = active[~costly], search.only(~costly)
             if not len(active):
                 break
-            found = self._items_of(search.take())
-            scored[active] += (found >= 0).sum(1)
-            self.scored += int((found >= 0).sum())
-            held = Candidates.of(search.scorer, torch.cat([ids[active], found], 1))
+            opened = self._items_of(search.take())
+            scored[active] += (opened >= 0).sum(1)
+            self.scored += int((opened >= 0).sum())
+            held = Candidates.of(search.scorer, torch.cat([ids[active], opened], 1))
             scores[active], ids[active] = held.best(k, None if filters is None else filters.only(active, users))
         return scores, ids
 
@@ -235,21 +251,35 @@ class PrunedSearch:
         return exact_lists(scorer, users, k, filters)
 
     def _items_of(self, rows: Int[Tensor, "B n"]) -> Int[Tensor, "B m"]:
-        """The items that have any of these codes (-1: none), side by side; empty places hold -1."""
+        """The items that have any of these codes (-1: none), side by side; empty places hold -1.
+
+        The items of code c are `items[first[c] : first[c] + counts[c]]`: codes are repeated as
+        often as they have items, and `within` counts the items of each.
+        """
         counts = torch.where(rows >= 0, self.counts[rows.clamp_min(0)], 0)
         total = counts.sum(1)
         flat = counts.flatten()
         within = torch.arange(int(flat.sum()), device=rows.device) - (flat.cumsum(0) - flat).repeat_interleave(flat)
-        found = self.items[self.first[rows.clamp_min(0)].flatten().repeat_interleave(flat) + within]
-        there = torch.arange(int(total.max()), device=rows.device) < total[:, None]
-        return torch.full(there.shape, -1, device=rows.device).masked_scatter_(there, found)
+        items = self.items[self.first[rows.clamp_min(0)].flatten().repeat_interleave(flat) + within]
+        filled = torch.arange(int(total.max()), device=rows.device) < total[:, None]
+        return torch.full(filled.shape, -1, device=rows.device).masked_scatter_(filled, items)
 
 
+@dataclass(frozen=True)
 class _ActiveUsers:
-    """Users whose lists are not complete: their codes by falling score in each level, and how many were taken."""
+    """Users whose lists are not complete: their codes by falling score in each level, and how many
+    were taken."""
 
-    def __init__(self, scorer: CodeScorer, step: int):
-        self.scorer, self.step = scorer, step
+    scorer: CodeScorer
+    step: int
+    scores: Float[Tensor, "B K n"]
+    rows: Int[Tensor, "B K n"]
+    """Codes and their scores, [B, K, C + step]; behind a level's last code stand -1 and -inf."""
+    taken: Int[Tensor, "B K"]
+
+    @staticmethod
+    def of(scorer: CodeScorer, step: int) -> _ActiveUsers:
+        """The state before any code is taken."""
         widest, low = max(scorer.sizes) + step, 0
         scores, rows = [], []
         for level in scorer.levels.split(scorer.sizes):
@@ -257,29 +287,29 @@ class _ActiveUsers:
             scores.append(F.pad(ranked.values, beyond, value=-torch.inf))
             rows.append(F.pad(ranked.indices + low, beyond, value=-1))
             low += len(level)
-        self.scores, self.rows = torch.stack(scores, 1), torch.stack(rows, 1)
-        """[B, K, C + step]; behind a level's last code stand -inf and -1."""
-        self.taken = self.rows.new_zeros(self.rows.shape[:2])
+        codes = torch.stack(rows, 1)
+        return _ActiveUsers(scorer, step, torch.stack(scores, 1), codes, codes.new_zeros(codes.shape[:2]))
 
     def bound(self) -> Float[Tensor, "B"]:
-        """More than this no item scores whose codes were all left; -inf where a level has none left."""
+        """Upper bound on the score of an item none of whose codes was taken; -inf where a level has
+        none left."""
         return reduce(operator.add, self._next().unbind(1))
 
     def take(self) -> Int[Tensor, "B n"]:
-        """The next codes of each user, from the level with the best one; -1 behind a level's last."""
+        """The next codes of each user, from the level with the best one; -1 behind a level's
+        last."""
         level = self._next().argmax(1, keepdim=True)
         at = self.taken.gather(1, level) + torch.arange(self.step, device=level.device)
         self.taken.scatter_add_(1, level, torch.full_like(level, self.step))
-        own = self.rows.gather(1, level[:, :, None].expand(-1, -1, self.rows.shape[2]))[:, 0]
-        return own.gather(1, at)
+        codes = self.rows.gather(1, level[:, :, None].expand(-1, -1, self.rows.shape[2]))[:, 0]
+        return codes.gather(1, at)
 
-    def only(self, kept: Tensor) -> _ActiveUsers:
-        if bool(kept.all()):
+    def only(self, users: Bool[Tensor, "B"]) -> _ActiveUsers:
+        """The state of these users alone."""
+        if bool(users.all()):
             return self
-        new = object.__new__(_ActiveUsers)
-        new.scorer = CodeScorer(self.scorer.levels[:, kept].contiguous(), self.scorer.sizes, self.scorer.rows)
-        new.step, new.scores, new.rows, new.taken = self.step, self.scores[kept], self.rows[kept], self.taken[kept]
-        return new
+        scorer = CodeScorer(self.scorer.levels[:, users].contiguous(), self.scorer.sizes, self.scorer.rows)
+        return _ActiveUsers(scorer, self.step, self.scores[users], self.rows[users], self.taken[users])
 
     def _next(self) -> Float[Tensor, "B k"]:
         return self.scores.gather(2, self.taken[:, :, None])[:, :, 0]

@@ -1,9 +1,10 @@
 """Filters on columns of items, read into masks of items: `{"in_stock": true, "price": {"max": 9}}`.
 
-A filter lets through items whose value is known and fits; an item without a value is refused by every filter on that
-column. {"in_stock": true} asks for a value, {"category": ["a", "b"]} for one of several, {"price": {"min": 1, "max":
-9}} for a number between two, both included. Of a column of lists, one element has to fit. Nothing is converted: a text
-does not fit a number, nor 1 the flag true. V items.
+A filter lets through items whose value is known and fits; an item without a value is refused by
+every filter on that column. {"in_stock": true} asks for a value, {"category": ["a", "b"]} for one
+of several, {"price": {"min": 1, "max": 9}} for a number between two, both included. Of a column of
+lists, one element has to fit. Nothing is converted: a text does not fit a number, nor 1 the flag
+true. V items.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ WORDS = {"flag": "true or false", "number": "numbers", "text": "text"}
 
 
 def kind_of(dtype: Any) -> tuple[Kind | None, bool]:
-    """What a column holds (None: nothing that is filtered by), and whether it holds lists of it."""
+    """The kind of values in a column (None: not filtered by), and whether it holds lists of
+    them."""
     listed = isinstance(dtype, pl.List | pl.Array)
-    inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
+    inner = dtype.inner if listed else dtype
     if inner == pl.Boolean:
         return "flag", listed
     if inner == pl.String or isinstance(inner, pl.Categorical | pl.Enum):
@@ -80,32 +82,34 @@ def check_filters(filters: Any) -> Mapping[str, Any]:
     return filters
 
 
-def item_columns(catalog: Catalog, table: Any = None, item: str = "item_id") -> dict[str, pl.Series]:
-    """The columns that filters may name: those of the catalogue, and in their place or beside them those of a table.
+def item_columns(catalog: Catalog, table: Any = None, id_column: str = "item_id") -> dict[str, pl.Series]:
+    """The columns that filters may name: those of the catalogue, and in their place or beside them
+    those of a table.
 
-    `table` is a path or a DataFrame with a row for each item and its id in the column `item`, else `item_id`; items
-    without a row have no values there. Raises `UserError` for missing, repeated or foreign ids.
+    `table` is a path or a DataFrame with a row for each item and its id in the column `item`, else
+    `item_id`; items without a row have no values there. Raises `UserError` for missing, repeated or
+    foreign ids.
     """
-    own = {name: catalog.frame[name] for name in catalog.columns}
+    columns = {name: catalog.frame[name] for name in catalog.columns}
     if table is None:
-        return own
+        return columns
     source = InputTable(table, "the table of items")
-    key = item if item in source.columns else "item_id"
+    key = id_column if id_column in source.columns else "item_id"
     source.require(key, "rename the column that holds the ids")
     frame = source.infer(source.read(source.columns), keep_text=key)
     ids = source.ids(frame, key, text=catalog.ids.dtype == pl.String)
     refuse(ids.is_duplicated(), ids, source.name, "repeated ids, where each needs one row,", code="repeated-ids")
-    place = catalog.lookup(ids)
-    if not (place >= 0).any():
+    positions = catalog.lookup(ids)
+    if not (positions >= 0).any():
         raise none_known(ids, f"items in column {key!r} of {source.name}", "the model's catalogue", catalog.ids)
     row = np.full(catalog.size, -1)
-    row[place[place >= 0]] = np.flatnonzero(place >= 0)
+    row[positions[positions >= 0]] = np.flatnonzero(positions >= 0)
     at = pl.Series(row).replace(-1, None)
-    return own | {column.name: column.gather(at) for column in frame if column.name != key}
+    return columns | {column.name: column.gather(at) for column in frame if column.name != key}
 
 
 def filters_key(filters: Mapping[str, Any]) -> str:
-    """The same 32 characters for equal filters, however many values they have. Raises `UserError`."""
+    """A hash of 32 characters, alike for equal filters. Raises `UserError`."""
     try:
         text = json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
     except ValueError:  # Python writes no whole number of more than 4,300 digits
@@ -116,7 +120,8 @@ def filters_key(filters: Mapping[str, Any]) -> str:
 
 
 def canonical_filter(wanted: Any) -> Any:
-    """A filter's value such that equal filters are equal: lists in order, each value once."""
+    """The canonical form of a filter's value, equal for equal filters: lists in order, each value
+    once."""
     if isinstance(wanted, list):
         return sorted(set(map(repr, wanted)))
     return sorted(wanted.items(), key=repr) if isinstance(wanted, Mapping) else wanted
@@ -137,6 +142,7 @@ def _fits(column: pl.Series, wanted: Any) -> Bool[np.ndarray, "V"]:
         if not lengths.any():
             _values(name, kind, wanted)
             return np.zeros(len(column), bool)
+        # A list fits where more elements up to its end fit than up to its beginning.
         flat = lists.filter(pl.Series(lengths > 0)).explode()
         total = np.concatenate([[0], np.cumsum(_one_fits(flat.alias(name), kind, wanted))])
         ends = np.cumsum(lengths)
@@ -159,18 +165,18 @@ def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E
 
 
 def _within_range(column: pl.Series, low: float | None, high: float | None) -> pl.Series:
-    """Which numbers of a column lie between these bounds."""
+    """Mask of the numbers of a column that lie between these bounds."""
     number = _comparable(column)
     least, end = _bounds(number)
     # a whole number that the type does not have is compared as a double
-    low, high = (one if one is None or least <= one < end else float(one) for one in (low, high))
+    low, high = (bound if bound is None or least <= bound < end else float(bound) for bound in (low, high))
     number = number.fill_nan(None) if number.dtype.is_float() else number  # NaN would be above every number
     fits = number.is_not_null() if low is None else number >= low
     return fits if high is None else fits & (number <= high)
 
 
 def _is_one_of(column: pl.Series, values: list[Any]) -> pl.Series:
-    """Which numbers of a column are among these: one pass, however many there are."""
+    """Mask of the numbers of a column that are among these: one pass, however many there are."""
     number = _comparable(column)
     if number.dtype.is_float():
         wanted = pl.Series([float(value) for value in values], dtype=pl.Float64).cast(number.dtype)
@@ -181,12 +187,14 @@ def _is_one_of(column: pl.Series, values: list[Any]) -> pl.Series:
 
 
 def _bounds(number: pl.Series) -> tuple[int, int]:
-    """The least whole number that polars compares with numbers of a type, and the first above them."""
+    """The least whole number that polars compares with numbers of a type, and the first above
+    them."""
     return (0, 2**64) if number.dtype == pl.UInt64 else (-(2**63), 2**63)
 
 
 def _comparable(column: pl.Series) -> pl.Series:
-    """Numbers of a type that those of JSON can be compared with: small whole ones have no place for large bounds."""
+    """Numbers of a type that those of JSON can be compared with: small whole ones have no place for
+    large bounds."""
     dtype = column.dtype
     if dtype.is_float() or dtype in (pl.Int64, pl.UInt64):
         return column
@@ -194,17 +202,18 @@ def _comparable(column: pl.Series) -> pl.Series:
 
 
 def _values(name: str, kind: Kind, wanted: Any) -> list[Any] | tuple[float | None, float | None]:
-    """The values that fit, or the bounds of a range. Raises `UserError` for what this column cannot hold."""
+    """The values that fit, or the bounds of a range. Raises `UserError` for what this column cannot
+    hold."""
     if isinstance(wanted, Mapping):
         return _range(name, kind, wanted)
     values = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
     rule = f"at most {MOST_VALUES:,} values are allowed, not {len(values):,}"
     require_filter(len(values) <= MOST_VALUES, name, wanted, rule, code="too-many-values")
     null = "no filter lets items without a value through; name a value, or leave the filter out"
-    require_filter(all(value is not None for value in values), name, wanted, null, code="filter-null")
+    require_filter(all(entry is not None for entry in values), name, wanted, null, code="filter-null")
     rule = f"this column holds {WORDS[kind]}"
-    for value in values:
-        require_filter(is_a(kind, value), name, value, rule, code="filter-wrong-type")
+    for entry in values:
+        require_filter(is_a(kind, entry), name, entry, rule, code="filter-wrong-type")
     return list(dict.fromkeys(values))
 
 
@@ -234,8 +243,8 @@ def is_a(kind: str | None, value: Any) -> bool:
     return isinstance(value, {"flag": bool, "text": str}.get(kind or "", ()))
 
 
-def _finite(value: float) -> bool:
+def _finite(number: float) -> bool:
     try:
-        return math.isfinite(value)
+        return math.isfinite(number)
     except OverflowError:  # a whole number of hundreds of digits
         return False

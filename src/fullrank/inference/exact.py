@@ -1,9 +1,11 @@
-"""Exact top-k by streaming over item blocks: memory is one users x block table, whatever the catalogue's size.
+"""Exact top-k by streaming over item blocks: memory is one users x block table, whatever the
+catalogue's size.
 
-Within a block, the maxima of groups of `GROUP` items are searched first (again by their own groups' maxima), and only
-the winning groups' items after them: one vectorised pass over the block instead of a selection over it. The k largest
-values are exact; which of several equal values `torch.topk` returns is not promised, so rows with equal values are
-found afterwards and put right: order is score descending, then item id ascending.
+Within a block, the maxima of groups of `GROUP` items are searched first (again by their own groups'
+maxima), and only the winning groups' items after them: one vectorised pass over the block instead
+of a selection over it. The k largest values are exact; which of several equal values `torch.topk`
+returns is not promised, so rows with equal values are found afterwards and put right: order is
+score descending, then item id ascending.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ def exact(scorer: Scorer, k: int, filters: BatchFilter | None, block: int) -> To
 
 @torch.inference_mode()
 def top_k(scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192, first: int = 0) -> TopK:
-    """The k best items of each row: scores (float32) and ids, by score descending, then id ascending.
+    """The k best items of each row: scores (float32) and ids, by score descending, then id
+    ascending.
 
     `first` is the id of the scorer's first item, where it knows a stretch of a catalogue alone.
 
-    What `filters` refuse is never returned, nor are items that the model scores -inf; where fewer than k items remain
-    the rest of the row is -1 / -inf. Raises `UserError` on a NaN score.
+    What `filters` refuse is never returned, nor are items that the model scores -inf; where fewer
+    than k items remain the rest of the row is -1 / -inf. Raises `UserError` on a NaN score.
     """
     assert k > 0 and 0 < block <= LARGEST_BLOCK  # `ListOptions`, and our own
     best: tuple[Tensor, Tensor] | None = None
@@ -53,8 +56,13 @@ def top_k(scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: 
     score = block_scorer(scorer, block)
     for low in range(0, scorer.size, block):
         high = min(low + block, scorer.size)
-        scores = score(low, high)
-        values, ids = _filtered(scores, filters, first + low, k, floor, borrowed=score == scorer.block)
+        scores, undo = score(low, high), None
+        if filters is not None:
+            scores, undo = filters.hide(scores, first + low, borrowed=score == scorer.block)
+        values, ids = select(scores, k, floor)
+        if undo is not None:  # the scores are the model's own
+            rows, columns, hidden = undo
+            scores[rows, columns] = hidden
         refuse_nan(values, f"users among the items {first + low} to {first + high - 1}")
         ids = ids + (first + low)
         best = (values, ids) if best is None else merge(best, (values, ids), k)
@@ -67,7 +75,8 @@ def top_k(scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: 
 
 
 def of_length(k: int, values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"]) -> TopK:
-    """At most k items of each row, and empty places (-inf, -1) where they are fewer or score -inf."""
+    """At most k items of each row, and empty places (-inf, -1) where they are fewer or score
+    -inf."""
     ids, missing = ids.masked_fill(values == -torch.inf, -1), k - values.shape[1]
     if missing > 0:
         values, ids = F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
@@ -77,8 +86,9 @@ def of_length(k: int, values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"]) -> 
 def block_scorer(scorer: Scorer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
     """The scores of items low .. high-1, valid until the next call.
 
-    A `DenseScorer` is multiplied into one buffer: a fresh table of several MB for each block costs about as much in
-    page faults as in arithmetic, and leaves holes in the heap, so that memory would grow with the number of blocks.
+    A `DenseScorer` is multiplied into one buffer: a fresh table of several MB for each block costs
+    about as much in page faults as in arithmetic, and leaves holes in the heap, so that memory
+    would grow with the number of blocks.
     """
     if type(scorer) is not DenseScorer or scorer.vectors.dtype != scorer.table.dtype:
         return scorer.block
@@ -90,20 +100,6 @@ def block_scorer(scorer: Scorer, block: int) -> Callable[[int, int], Float[Tenso
         return torch.mm(vectors, scorer.table[low:high].T, out=out)
 
     return multiply
-
-
-def _filtered(
-    scores: Float[Tensor, "B n"], filters: BatchFilter | None, low: int, k: int, floor: Tensor | None, *, borrowed: bool
-) -> TopK:
-    """The best items that filters let through of the block that begins at `low`; `borrowed` scores are the model's."""
-    if filters is None:
-        return select(scores, k, floor)
-    scores, undo = filters.hide(scores, low, borrowed=borrowed)
-    found = select(scores, k, floor)
-    if undo is not None:
-        rows, columns, covered = undo
-        scores[rows, columns] = covered
-    return found
 
 
 def select(scores: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None = None) -> TopK:
@@ -129,11 +125,13 @@ def select(scores: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | N
 
 
 def _largest(x: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None = None, ordered: bool = True) -> TopK:
-    """The k largest values, descending if `ordered`; which of equal values is returned is left open.
+    """The k largest values, descending if `ordered`; which of equal values is returned is left
+    open.
 
-    The k groups with the largest maxima hold the k largest values: a value in any other group is at most those maxima.
-    Groups are strided (column j, j+m, j+2m, ...), so that their maxima are taken along contiguous memory. With a
-    floor, only as many groups are opened as exceed it in the row that has most of them.
+    The k groups with the largest maxima hold the k largest values: a value in any other group is at
+    most those maxima. Groups are strided (column j, j+m, j+2m, ...), so that their maxima are taken
+    along contiguous memory. With a floor, only as many groups are opened as exceed it in the row
+    that has most of them.
     """
     groups = x.shape[1] // GROUP
     if x.shape[1] <= DIRECT or groups <= k:
@@ -164,9 +162,12 @@ def _by_value(values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"], k: int | No
 
 
 def _repair(scores: Float[Tensor, "B n"], values: Float[Tensor, "B k"], ids: Int[Tensor, "B k"]) -> TopK:
-    """Rows whose k-th value also occurs outside the list: of equal values, those with the smallest ids are in."""
+    """Rows whose k-th value also occurs outside the list: of equal values, those with the smallest
+    ids are in."""
     k = values.shape[1]
     last = values[:, -1:]
+    # Keys fall from column to column, so the largest keys of columns that score `last` are the
+    # smallest ids.
     columns = torch.arange(scores.shape[1], 0, -1, device=scores.device, dtype=torch.float32)
     keys, equal = _largest(torch.where(scores == last, columns, 0.0), k)
     tied = torch.where(keys > 0, last, -torch.inf)
@@ -175,12 +176,14 @@ def _repair(scores: Float[Tensor, "B n"], values: Float[Tensor, "B k"], ids: Int
 
 
 def merge(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int) -> TopK:
-    """Both lists are ordered and the block's ids are larger: a stable sort keeps equal scores in order of their ids."""
+    """Both lists are ordered and the block's ids are larger: a stable sort keeps equal scores in
+    order of their ids."""
     return _by_value(torch.cat([best[0], block[0]], 1), torch.cat([best[1], block[1]], 1), k)
 
 
 def refuse_nan(values: Float[Tensor, "B m"], what: str) -> None:
-    """Raise `UserError` for rows with NaN. It sorts above every number, so it is among the values that were selected.
+    """Raise `UserError` for rows with NaN. It sorts above every number, so it is among the values
+    that were selected.
 
     `what` says of what the rows are.
     """
@@ -201,15 +204,17 @@ def nan_scores(of: str = "") -> UserError:
 
 @torch.inference_mode()
 def sharded_top_k(scorer: ShardedScorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192) -> TopK:
-    """Exact top-k among items that several processes hold together: each ranks its own, and the lists are merged.
+    """Exact top-k among items that several processes hold together: each ranks its own, and the
+    lists are merged.
 
-    All processes ask for the same users together, and each gets the whole lists in the order of one process. What goes
-    between them is k scores and ids of a user, not the scores of a block. Raises `UserError` as `top_k` does.
+    All processes ask for the same users together, and each gets the whole lists in the order of one
+    process. What goes between them is k scores and ids of a user, not the scores of a block. Raises
+    `UserError` as `top_k` does.
     """
     shard = scorer.shard
-    found = top_k(scorer.local, k, filters=filters, block=block, first=shard.low)
+    own_lists = top_k(scorer.local, k, filters=filters, block=block, first=shard.low)
     whole = []
-    for part in found:
+    for part in own_lists:
         parts = [torch.empty_like(part) for _ in range(shard.world)]
         dist.all_gather(parts, part.contiguous(), group=shard.group)
         whole.append(torch.cat(parts, 1))

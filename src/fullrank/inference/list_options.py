@@ -1,9 +1,10 @@
-"""ListOptions: what one asks of a list, declared once for Python, a service and the command line.
+"""ListOptions: the options of a list, declared once for Python, a service and the command line.
 
-A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend`, an option of
-`fullrank recommend` and `recommend-parts` (`cli/list_options.py`) and, in `ListChoices`, a key of a service's request
-and an option of `fullrank ask`. Functions take them as `**options: Unpack[ListKeywords]`, and hand on the one object
-that `ListOptions.of` made of them, checked.
+A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend`,
+an option of `fullrank recommend` and `recommend-parts` (`cli/list_options.py`) and, in
+`ListChoices`, a key of a service's request and an option of `fullrank ask`. Functions take them as
+`**options: Unpack[ListKeywords]`, and hand on the one object that `ListOptions.of` made of them,
+checked.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ EXAMPLES = {"budget": '{"steps": 1}', "decoding": '{"kind": "graph"}'}
 
 
 class ListChoices(BaseModel):
-    """What may be asked of a list anywhere, in a service's JSON too."""
+    """Options of a list that a service's JSON has too."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
@@ -51,19 +52,20 @@ class ListChoices(BaseModel):
     allow: SkipValidation[ItemLists] = None
     """The only items that may be recommended."""
     filters: SkipValidation[ColumnFilters] = None
-    """Columns of items and what they must hold: a value, one of several, or numbers from a least to a largest."""
+    """Columns of items and what they must hold: a value, one of several, or numbers from a least to
+    a largest."""
     titles: bool = False
     """Whether items come with their titles."""
     min_score: float | None = Field(None, strict=True, ge=-MOST_VALUE, le=MOST_VALUE)
     """Score below which items are left out."""
 
     def shown(self, ids: Int[np.ndarray, "*n"], scores: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
-        """Which places of ranked lists are shown: those that are filled, with `min_score` at least."""
+        """Mask of the places of ranked lists that are shown: filled, with `min_score` at least."""
         return (ids >= 0) & (True if self.min_score is None else scores >= self.min_score)
 
 
 class ListOptions(ListChoices, Spec):
-    """All that one asks of lists in Python; see `Predictor.recommend`."""
+    """All options of lists in Python; see `Predictor.recommend`."""
 
     item_table: SkipValidation[Any] = None
     """Item columns for `filters`, beside those that the run keeps."""
@@ -76,15 +78,15 @@ class ListOptions(ListChoices, Spec):
     empty: Literal["popular", "error"] = "popular"
     """Histories without a known item."""
     untimed: Literal["auto", "error", "even"] = "auto"
-    """Histories without times, for a model that reads them: refused, or taken as of now, a day between events; auto
-    takes lists so, with a note, and refuses a table."""
+    """Histories without times, for a model that reads them: refused, or taken as of now, a day
+    between events; auto takes lists so, with a note, and refuses a table."""
 
     @classmethod
     def of(cls, keywords: ListKeywords | ScoreKeywords) -> ListOptions:
         """The options among the keywords of a call. Raises `UserError` for a wrong one."""
         try:
-            own: Any = {name: option for name, option in keywords.items() if name in cls.model_fields}
-            return cls(**own)
+            options: Any = {name: option for name, option in keywords.items() if name in cls.model_fields}
+            return cls(**options)
         except ValidationError as error:
             inner = (mistake.get("ctx", {}).get("error") for mistake in error.errors())
             sentence = next((raised for raised in inner if isinstance(raised, UserError)), None)
@@ -113,17 +115,18 @@ class ListOptions(ListChoices, Spec):
         return check_choice(info.field_name, choice, get_args(cls.model_fields[info.field_name].annotation))
 
     def with_settings(self, budget: Budget, decoding: Decoding) -> ListOptions:
-        """The same with budget and decoding settled, a predictor's own changed by what is asked for here."""
+        """These options with budget and decoding settled: a predictor's own, changed by those set
+        here."""
         return self.model_copy(update={"budget": self.budget_of(budget), "decoding": self.decoding_of(decoding)})
 
-    def budget_of(self, own: Budget) -> Budget:
-        """The budget that these options make of a predictor's own."""
-        return changed("budget", own, self.budget)
+    def budget_of(self, default: Budget) -> Budget:
+        """The budget: a predictor's own, changed by the settings here."""
+        return changed("budget", default, self.budget)
 
-    def decoding_of(self, own: Decoding) -> Decoding:
-        """The decoding that these options make of a predictor's own."""
+    def decoding_of(self, default: Decoding) -> Decoding:
+        """The decoding: a predictor's own, changed by the settings here."""
         kind = {"kind": self.decoding} if isinstance(self.decoding, str) else self.decoding
-        return changed("decoding", own, kind)
+        return changed("decoding", default, kind)
 
 
 class ListKeywords(TypedDict, total=False):
@@ -145,13 +148,14 @@ class ListKeywords(TypedDict, total=False):
 
 
 class RecommendKeywords(ListKeywords, ColumnKeywords, total=False):
-    """What is asked of lists, the columns of a table of histories, and what is known beside these."""
+    """Keywords of lists: options, the columns of a table of histories, and features."""
 
     features: FeatureInput
 
 
 class ScoreKeywords(ColumnKeywords, total=False):
-    """How histories are read whose scores or vectors are asked for, and the columns of a table of them."""
+    """Keywords of scores and vectors: how histories are read, the columns of a table of them, and
+    features."""
 
     budget: BudgetInput
     unknown: str
@@ -160,7 +164,7 @@ class ScoreKeywords(ColumnKeywords, total=False):
 
 
 LIST_DEFAULTS: dict[str, Any] = {name: field.default for name, field in ListOptions.model_fields.items()}
-"""What `ListKeywords` are where the caller says nothing."""
+"""Defaults of `ListKeywords`."""
 FEATURES_DEFAULT: dict[str, Any] = {"features": None}
 RECOMMEND_DEFAULTS = COLUMN_DEFAULTS | LIST_DEFAULTS | FEATURES_DEFAULT
 SCORE_DEFAULTS = (
@@ -168,19 +172,20 @@ SCORE_DEFAULTS = (
 )
 
 
-def changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:
+def changed(name: str, spec: S, settings: S | Mapping[str, Any] | None) -> S:
     """The settings of a call: those given in place of the predictor's own, or some of them changed.
 
-    Another `kind` starts from its defaults, since the settings of one kind have no effect on another.
+    Another `kind` starts from its defaults, since the settings of one kind have no effect on
+    another.
     """
-    if given is None:
+    if settings is None:
         return spec
-    if isinstance(given, type(spec)):
-        return given
-    if not isinstance(given, Mapping):
+    if isinstance(settings, type(spec)):
+        return settings
+    if not isinstance(settings, Mapping):
         raise UserError(
-            f"{name}={brief(given)}: give its settings as a mapping, such as {EXAMPLES[name]}",
+            f"{name}={brief(settings)}: give its settings as a mapping, such as {EXAMPLES[name]}",
             code="settings-not-a-mapping",
         )
-    other = "kind" in given and given["kind"] != getattr(spec, "kind", None)
-    return type(spec).parse({**({} if other else spec.dump()), **given})
+    other = "kind" in settings and settings["kind"] != getattr(spec, "kind", None)
+    return type(spec).parse({**({} if other else spec.dump()), **settings})

@@ -1,8 +1,10 @@
-"""Prediction: click probabilities of new impressions as one more column of their table, chunk by chunk."""
+"""Prediction: click probabilities of new impressions as one more column of their table, chunk by
+chunk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions.encoding import FieldEncoder, require_fields, transform
 from fullrank.data.impressions.joined import UserColumns, users_table
 from fullrank.inference.batches import evaluating
-from fullrank.inference.requests import giver
+from fullrank.inference.requests import to_caller_type
 from fullrank.models.ranking import ClickModel
 
 ROWS = 1 << 14
@@ -32,27 +34,27 @@ ROWS = 1 << 14
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """What `predict_file` wrote."""
+    """The file that `predict_file` wrote."""
 
     out: Path
     rows: int
     mean: float | None
-    """Of the probabilities; None without rows."""
+    """Mean of the probabilities; None without rows."""
 
 
 @torch.inference_mode()
 def predict_batch(model: ClickModel, batch: Impressions) -> Float[np.ndarray, "B"]:
     """The model's probabilities for a batch. Raises `UserError` where they are not finite."""
     with evaluating(model):
-        found: np.ndarray = model.probabilities(batch.to(device_of(model))).cpu().numpy()
-    if not np.isfinite(found).all():
+        probabilities: np.ndarray = model.probabilities(batch.to(device_of(model))).cpu().numpy()
+    if not np.isfinite(probabilities).all():
         raise UserError(
             "the model gives probabilities that are not finite: its training diverged (lower training.lr), or a number "
             "lies far outside of those that it was trained on",
             code="probabilities-not-finite",
             public=True,
         )
-    return found
+    return probabilities
 
 
 def predict(
@@ -64,14 +66,14 @@ def predict(
     column: str = "probability",
     progress: Progress = untold,
 ) -> Any:
-    """The table with one more column, as the caller's type of DataFrame; polars of a file and of a lazy frame.
+    """The table with one more column, as the caller's type of DataFrame; polars of a file and of a
+    lazy frame.
 
-    Fields that it lacks are read of the table `users`. Raises `UserError` where a field is missing or the column is
-    there already.
+    Fields that it lacks are read of the table `users`. Raises `UserError` where a field is missing
+    or the column is there already.
     """
-    with scratch_folder() as scratch:
-        source, chunks, people = _open_chunks(encoder, impressions, users, column, scratch)
-        return giver(source.frame)(pl.concat(list(_predicted(model, encoder, chunks, people, column, progress))))
+    with _predictions(model, encoder, impressions, users, column, progress) as (source, frames):
+        return to_caller_type(source.frame)(pl.concat(list(frames)))
 
 
 def predict_file(
@@ -84,26 +86,27 @@ def predict_file(
     column: str = "probability",
     progress: Progress = untold,
 ) -> PredictionFile:
-    """The same, written to a file (.parquet, .csv or .jsonl) that appears whole or not at all.
+    """Write `predict`'s table to a file (.parquet, .csv or .jsonl) that appears whole or not at
+    all.
 
-    Memory is that of a chunk, whatever the number of rows. Raises `UserError` as `predict` does, and where the file
-    cannot be written; one that was there stays then.
+    Memory is that of a chunk, whatever the number of rows. Raises `UserError` as `predict` does,
+    and where the file cannot be written; one that was there stays then.
     """
-    place = check_path("out", out)
-    writer = TableWriter(place)
+    path = check_path("out", out)
+    writer = TableWriter(path)
     total = 0.0
-    with scratch_folder() as scratch:
-        _, chunks, people = _open_chunks(encoder, impressions, users, column, scratch)
-        with writer:
-            for frame in _predicted(model, encoder, chunks, people, column, progress):
-                writer.add(frame)
-                total += float(frame[column].sum())
-    return PredictionFile(place, writer.rows, total / writer.rows if writer.rows else None)
+    with _predictions(model, encoder, impressions, users, column, progress) as (_, frames), writer:
+        for frame in frames:
+            writer.add(frame)
+            total += float(frame[column].sum())
+    return PredictionFile(path, writer.rows, total / writer.rows if writer.rows else None)
 
 
-def _open_chunks(
-    encoder: FieldEncoder, impressions: Any, users: Any, column: str, scratch: Path
-) -> tuple[InputTable, Chunks, UserColumns]:
+@contextmanager
+def _predictions(
+    model: ClickModel, encoder: FieldEncoder, impressions: Any, users: Any, column: str, progress: Progress
+) -> Iterator[tuple[InputTable, Iterator[pl.DataFrame]]]:
+    """The table, and its chunks with their probabilities while they are read."""
     source = InputTable(impressions, "impressions")
     check_type("column", column, str, "the name of a column")
     if column in source.columns:
@@ -111,19 +114,21 @@ def _open_chunks(
             f"the impressions have a column {column!r} already: name another one for the probabilities",
             code="column-exists",
         )
-    people = UserColumns()
+    user_columns = UserColumns()
     if users is not None:
-        people = UserColumns.of(users_table(users, encoder.schema), encoder.schema, source, users, needed=True)
-        source.require(people.group, "users= are found by it")
-    require_fields(source, encoder.schema, people.names)
-    return source, Chunks(source, source.columns, scratch), people
+        user_columns = UserColumns.of(users_table(users, encoder.schema), encoder.schema, source, users, needed=True)
+        source.require(user_columns.group, "users= are found by it")
+    require_fields(source, encoder.schema, user_columns.names)
+    with scratch_folder() as scratch:
+        chunks = Chunks(source, source.columns, scratch)
+        yield source, _predicted(model, encoder, chunks, user_columns, column, progress)
 
 
 def _predicted(
     model: ClickModel,
     encoder: FieldEncoder,
     chunks: Chunks,
-    people: UserColumns,
+    user_columns: UserColumns,
     column: str,
     progress: Progress,
 ) -> Iterator[pl.DataFrame]:
@@ -133,9 +138,9 @@ def _predicted(
     for start, frame in chunks:
         parts = []
         for low in range(0, len(frame), ROWS):
-            some = frame.slice(low, ROWS)
-            last = start + low + len(some) - 1
+            rows = frame.slice(low, ROWS)
+            last = start + low + len(rows) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
-            parts.append(predict_batch(model, transform(encoder, people.joined(some), what)))
-            progress(start + low + len(some), chunks.rows)
+            parts.append(predict_batch(model, transform(encoder, user_columns.joined(rows), what)))
+            progress(start + low + len(rows), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

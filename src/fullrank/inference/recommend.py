@@ -1,10 +1,12 @@
-"""Ranked lists for histories and requests: batches through a model, popular items for empty histories, the long frame.
+"""Ranked lists for histories and requests: batches through a model, popular items for empty
+histories, the long frame.
 
-Histories go in length-bucketed batches through a model, scores through a search. With adaptive stopping (early exit), a
-reasoner's users leave the batch one by one. After each step the users' first `adaptive` items are ranked; a user whose
-items did not change for `patience` steps in a row is done, and the others go on without them. The list at step 0 is the
-encoder's own, so the least is one step. The last list is what is returned: looking one list ahead costs a ranking a
-step, which pays where steps cost more than rankings."""
+Histories go in length-bucketed batches through a model, scores through a search. With adaptive
+stopping (early exit), a reasoner's users leave the batch one by one. After each step the users'
+first `adaptive` items are ranked; a user whose items did not change for `patience` steps in a row
+is done, and the others go on without them. The list at step 0 is the encoder's own, so the least is
+one step. The last list is what is returned: looking one list ahead costs a ranking a step, which
+pays where steps cost more than rankings."""
 
 from __future__ import annotations
 
@@ -57,16 +59,17 @@ def rank(
 ) -> RankedLists:
     """The k best items for each history, in the order given.
 
-    The model reads the last `model.max_length` events; under `seen="exclude"` the whole history is kept out of the
-    list, and so is what `filters` refuse: before the list is cut, so that it stays full while enough items remain. A
-    history may be empty only for a model with the attribute `allows_empty = True`. Batches, as `how` has them, do not
-    change the result beyond float rounding in the model; without a block few users get a larger one. `search` is that
-    among semantic ids, or every item is scored. `budget` is how many steps a reasoner computes; with `adaptive` each
-    user stops when their list no longer changes, and the ranking says after how many steps. The model is put in
-    evaluation mode while it is used. `index` is what `model.index_items()` gave, where a caller keeps it, and so may
-    `search` be what `search_of` made of a decoding.
-    Raises `UserError` on an unknown policy, an empty history, an id outside the catalogue, a NaN score, and a budget or
-    a decoding that the model cannot serve.
+    The model reads the last `model.max_length` events; under `seen="exclude"` the whole history is
+    kept out of the list, and so is what `filters` refuse: before the list is cut, so that it stays
+    full while enough items remain. A history may be empty only for a model with the attribute
+    `allows_empty = True`. Batches, as `how` has them, do not change the result beyond float
+    rounding in the model; without a block few users get a larger one. `search` is that among
+    semantic ids, or every item is scored. `budget` is how many steps a reasoner computes; with
+    `adaptive` each user stops when their list no longer changes, and the ranking says after how
+    many steps. The model is put in evaluation mode while it is used. `index` is what
+    `model.index_items()` gave, where a caller keeps it, and so may `search` be what `search_of`
+    made of a decoding. Raises `UserError` on an unknown policy, an empty history, an id outside the
+    catalogue, a NaN score, and a budget or a decoding that the model cannot serve.
     """
     policy, filters, device = seen_policy(seen), filters or Filters(), device_of(model)
     if isinstance(model, BlendModel):
@@ -74,7 +77,8 @@ def rank(
         if isinstance(search, Decoding):
             search_of(model, search, BLOCK)  # refuses one among codes: each member has its own
         return _rank_blend(model, histories, k, policy, filters, index, how)
-    # Few users allow larger blocks: one product and one selection instead of one for each 8,192 items.
+    # Few users allow larger blocks: one product and one selection instead of one for each 8,192
+    # items.
     width = how.block or max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK))
     width = min(width, max(model.num_items, 1))
     how = replace(how, block=width)
@@ -99,21 +103,25 @@ def rank(
     return RankedLists(ids, scores, policy)
 
 
+def _empty_lists(users: int, k: int) -> tuple[Int[np.ndarray, "U k"], Float[np.ndarray, "U k"]]:
+    """Ids and scores of lists whose places are all empty."""
+    return np.full((users, k), -1, dtype=np.int64), np.full((users, k), -np.inf, dtype=np.float32)
+
+
 def _rank_blend(
     model: BlendModel, histories: Histories, k: int, seen: SeenPolicy, filters: Filters, index: Any, how: Batching
 ) -> RankedLists:
-    """The joined lists of a blend's members, each of which is asked for all histories that it can answer."""
+    """The joined lists of a blend's members, each of which ranks all histories that it can."""
     indexes, length = index or model.index_items(), min(model.spec.depth, model.num_items)
-    ids = np.full((len(histories), k), -1, dtype=np.int64)
-    scores = np.full((len(histories), k), -np.inf, dtype=np.float32)
+    ids, scores = _empty_lists(len(histories), k)
     for low in range(0, len(histories), BLENDED):
         rows = np.arange(low, min(low + BLENDED, len(histories)))
-        some, own = histories.take(rows), filters.take(rows)
+        chunk, chunk_filters = histories.take(rows), filters.take(rows)
         lists = [
-            member_lists(member, some, length, seen, own, index=known, how=replace(how, progress=untold))
+            member_lists(member, chunk, length, seen, chunk_filters, index=known, how=replace(how, progress=untold))
             for member, known in zip(model.members, indexes, strict=True)
         ]
-        scores[rows], ids[rows] = model.joined(lists, model.weights_of(some.items), k)
+        scores[rows], ids[rows] = model.joined(lists, model.weights_of(chunk.items), k)
         how.progress(int(rows[-1]) + 1, len(histories))
     return RankedLists(ids, scores, seen)
 
@@ -128,15 +136,15 @@ def member_lists(
     index: Any | None = None,
     how: Batching = Batching(),
 ) -> MemberLists:
-    """The best items of a member of a blend for each history; none where it cannot answer an empty one."""
+    """The best items of a member of a blend for each history; none where it cannot answer an empty
+    one."""
     rows = np.flatnonzero((histories.lengths > 0) | member.model.allows_empty)
-    ids = np.full((len(histories), length), -1, dtype=np.int64)
-    scores = np.full((len(histories), length), -np.inf, dtype=np.float32)
+    ids, scores = _empty_lists(len(histories), length)
     if len(rows):
-        whole = len(rows) == len(histories)
-        some, own = (histories, filters) if whole else (histories.take(rows), filters and filters.take(rows))
-        found = rank(member.model, some, k=length, seen=seen, filters=own, index=index, how=how, **member.how)
-        ids[rows], scores[rows] = found.ids, found.scores
+        if len(rows) < len(histories):
+            histories, filters = histories.take(rows), filters and filters.take(rows)
+        ranked = rank(member.model, histories, k=length, seen=seen, filters=filters, index=index, how=how, **member.how)
+        ids[rows], scores[rows] = ranked.ids, ranked.scores
     return MemberLists(ids, scores)
 
 
@@ -151,16 +159,16 @@ def _early_exit_lists(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scores [b, k], ids [b, k] and steps [b] of a batch.
 
-    The model is a `Recommender` with a reasoner. What a user gets does not depend on who else is in the batch, beyond
-    float rounding.
+    The model is a `Recommender` with a reasoner. What a user gets does not depend on who else is in
+    the batch, beyond float rounding.
     """
     assert budget.adaptive is not None
     length, users = budget.adaptive, len(batch.lengths)
 
     def top(state: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
-        own = None if filters is None else filters.only(rows, users)
+        row_filters = None if filters is None else filters.only(rows, users)
         states = model.reasoner.answered(state)
-        return top_k(model.searched(states, index), max(k, length), filters=own, block=block)
+        return top_k(model.searched(states, index), max(k, length), filters=row_filters, block=block)
 
     state = model.reasoner.begin(*model.task.inference_inputs(model.items, batch), budget)
     rows = torch.arange(users, device=batch.lengths.device)  # of the batch: who still computes steps
@@ -168,28 +176,30 @@ def _early_exit_lists(
     taken, unchanged = torch.zeros_like(rows), torch.zeros_like(rows)
     for step in range(1, budget.steps_of(model.reasoner) + 1):
         state = model.reasoner.advance(state)
-        best, found = top(state, rows)
-        same = (found[:, :length] == ids[rows, :length]).all(1)
+        best_scores, best_ids = top(state, rows)
+        same = (best_ids[:, :length] == ids[rows, :length]).all(1)
         unchanged[rows] = torch.where(same, unchanged[rows] + 1, 0)
-        scores[rows], ids[rows], taken[rows] = best, found, step
+        scores[rows], ids[rows], taken[rows] = best_scores, best_ids, step
         going = unchanged[rows] < (budget.patience or 1)
         if not bool(going.any()):
             break
         if not bool(going.all()):
-            kept = going.nonzero()[:, 0]
-            state, rows = model.reasoner.select(state, kept), rows[kept]
+            remaining = going.nonzero()[:, 0]
+            state, rows = model.reasoner.select(state, remaining), rows[remaining]
     return scores[:, :k], ids[:, :k], taken
 
 
 SOURCES = ("model", "popular", "ranker")
-"""Where a list is from, and so what its scores are: a model's own, training events of the item, or of a cascade click
-probabilities. Scores of one source are on one scale, and those of two are not to be compared."""
+"""Sources of a list, and so the kind of its scores: a model's own, training events of the item, or
+of a cascade click probabilities. Scores of one source are on one scale, and those of two are not to
+be compared."""
 MODEL, POPULAR, RANKER = range(len(SOURCES))
 SOURCE_NAMES = pl.Series("source", SOURCES, dtype=pl.String)
 
 
 def sources(model: Any, histories: Histories) -> Int[np.ndarray, "U"]:
-    """`MODEL`, or `POPULAR` for histories without items, unless the model answers these by itself (popularity)."""
+    """`MODEL`, or `POPULAR` for histories without items, unless the model answers these by itself
+    (popularity)."""
     bare = (histories.lengths == 0) & (not model.allows_empty)
     return np.where(bare, POPULAR, MODEL)
 
@@ -215,23 +225,23 @@ def rank_requests(
     if not popular.any():  # what most requests are
         return ranked(histories, filters=filters)
     scored, rest = np.flatnonzero(~popular), np.flatnonzero(popular)
-    ids = np.full((len(request), k), -1, dtype=np.int64)
-    scores = np.full((len(request), k), -np.inf, dtype=np.float32)
+    ids, scores = _empty_lists(len(request), k)
     steps = np.zeros(len(request), dtype=np.int64)
     if len(scored):
-        found = ranked(histories.take(scored), filters=filters.take(scored))
-        ids[scored], scores[scored] = found.ids, found.scores
-        steps[scored] = 0 if found.steps is None else found.steps
+        lists = ranked(histories.take(scored), filters=filters.take(scored))
+        ids[scored], scores[scored] = lists.ids, lists.scores
+        steps[scored] = 0 if lists.steps is None else lists.steps
     # rounded up to parts of which each keeps users x BLOCK within SCORES
-    for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)):
-        scores[some], ids[some] = most_popular(catalog, len(some), k, filters.take(some), histories.take(some))
+    for rows in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)):
+        scores[rows], ids[rows] = most_popular(catalog, len(rows), k, filters.take(rows), histories.take(rows))
     return RankedLists(ids, scores, seen, None if budget.adaptive is None else steps)
 
 
 def most_popular(
     catalog: Catalog, users: int, k: int, filters: Filters, histories: Histories
 ) -> tuple[Float[np.ndarray, "U k"], Int[np.ndarray, "U k"]]:
-    """The items with most training events that filters let through, with their counts as scores, for each user."""
+    """The items with most training events that filters let through, with their counts as scores,
+    for each user."""
     counts = torch.from_numpy(catalog.popularity.astype(np.float32))
     scorer = DenseScorer(torch.ones(users, 1), counts[:, None])
     scores, ids = top_k(scorer, k, filters=filters.of_batch(histories.items))
@@ -247,24 +257,24 @@ def long_frame(
     steps: Int[np.ndarray, "U"] | None = None,
     source: Int[np.ndarray, "U"] | None = None,
 ) -> pl.DataFrame:
-    """A row for each place that is shown: user, item, score, rank, and what else is given: where the list is from (an
-    index of `SOURCES`), steps, and title where it is asked for.
+    """A row for each place that is shown: user, item, score, rank, and what else is given: where
+    the list is from (an index of `SOURCES`), steps, and title where it is asked for.
 
     Users without names (None) are numbered.
     """
     k = ids.shape[1]
     filled = np.flatnonzero(options.shown(ids, scores))
-    place, internal = filled // k, ids.ravel()[filled]
+    row, internal = filled // k, ids.ravel()[filled]
     first, *others = [
-        pl.Series("user", place) if users is None else take(users, place, "user"),
+        pl.Series("user", row) if users is None else take(users, row, "user"),
         catalog.external(internal, "item"),
         pl.Series("score", scores.ravel()[filled]),
         pl.Series("rank", filled % k + 1),
     ]
     if source is not None:
-        others.append(take(SOURCE_NAMES, source[place], "source"))
+        others.append(take(SOURCE_NAMES, source[row], "source"))
     if steps is not None:
-        others.append(pl.Series("steps", steps[place]))
+        others.append(pl.Series("steps", steps[row]))
     if options.titles and catalog.titles is not None:
         others.append(catalog.titles[internal].alias("title"))
     return first.to_frame().hstack(others)

@@ -1,4 +1,5 @@
-"""Requests as a caller has them (external ids in a mapping, lists or a DataFrame), read into ragged arrays."""
+"""Requests as a caller has them (external ids in a mapping, lists or a DataFrame), read into ragged
+arrays."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ from fullrank.data.features import HistoryFeatures
 from fullrank.data.frames import SUFFIXES, InputTable
 from fullrank.data.histories import Histories, UserKeys, user_keys
 from fullrank.inference.column_filters import check_filters, filters_key, item_columns, refused_by
-from fullrank.inference.features import FeatureInput, Given, Reads, known_features
+from fullrank.inference.features import FeatureInput, Reads, RequestFeatures, known_features
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ItemLists, ListOptions
 
 HistoryInput = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
-"""Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame, or the path of a file,
-with user and item columns."""
+"""Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame, or the
+path of a file, with user and item columns."""
 STEP = 86_400
 """Seconds between events without times, under `untimed="even"`."""
 
@@ -46,12 +47,12 @@ class RequestBatch:
     """Whether the users stand in the caller's order; those of a table do not."""
     unknown_only: int = 0
     """Histories that hold items, none of which the catalogue has."""
-    give: Callable[[pl.DataFrame], Any] = lambda frame: frame
+    to_caller: Callable[[pl.DataFrame], Any] = lambda frame: frame
     """A polars frame as the caller's type of DataFrame."""
     lacking: str = ""
     """Features that the model reads and nobody gave, for a note."""
-    given: Given | None = None
-    """What `features=` says, where another model reads it too."""
+    features: RequestFeatures | None = None
+    """The argument `features=`, where another model reads it too."""
 
     def __len__(self) -> int:
         return len(self.histories)
@@ -63,9 +64,9 @@ class RequestBatch:
 
     def part(self, low: int, high: int) -> RequestBatch:
         """The users low .. high - 1, by the names or numbers that they have here."""
-        some = slice(low, high)
-        given = None if self.given is None else self.given.part(some)
-        return replace(self, names=self.users[some], histories=self.histories.take(some), given=given)
+        users = slice(low, high)
+        features = None if self.features is None else self.features.part(users)
+        return replace(self, names=self.users[users], histories=self.histories.take(users), features=features)
 
 
 def read_histories(
@@ -77,9 +78,11 @@ def read_histories(
     features: FeatureInput = None,
     reads: Reads = Reads(),
 ) -> RequestBatch:
-    """The histories as arrays, for a model that `reads` so much of them. The rest is as in `Predictor.recommend`.
+    """The histories as arrays, for a model that `reads` so much of them. The rest is as in
+    `Predictor.recommend`.
 
-    A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model reads times.
+    A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model
+    reads times.
     """
     listed = isinstance(histories, Mapping) or (
         isinstance(histories, Sequence) and not isinstance(histories, str | bytes)
@@ -103,11 +106,12 @@ def batch_of(
     listed: bool = False,
     ordered: bool = True,
 ) -> RequestBatch:
-    """Events with external users as a request: items that the catalogue does not have left out, times and features
-    where a model reads them.
+    """Events with external users as a request: items that the catalogue does not have left out,
+    times and features where a model reads them.
 
-    Lists may have none (`untimed`); a table without them is refused, since its column may have another name. Raises
-    `UserError` for missing times, and for unknown items where `unknown` is `error`.
+    Lists may have none (`untimed`); a table without them is refused, since its column may have
+    another name. Raises `UserError` for missing times, and for unknown items where `unknown` is
+    `error`.
     """
     lengths, items, times = flat.lengths, flat.items, flat.times if reads.timed else None
     if reads.timed and times is None and lengths.any():
@@ -127,7 +131,7 @@ def batch_of(
         times = even_times(lengths)
     numbered = pl.Series("user", np.arange(len(lengths))) if flat.users is None else flat.users
     features = reads.rows_of(numbered, columns.names[0]) if features is None else features
-    given = None if features is None else Given.read(features, reads, numbered, columns, ordered=ordered)
+    requested = None if features is None else RequestFeatures.read(features, reads, numbered, columns, ordered=ordered)
     beside, known, unknown_only = flat.features, items >= 0, 0
     if not known.all():
         if options.unknown == "error":
@@ -142,18 +146,22 @@ def batch_of(
         beside = None if beside is None else beside.of_events(known)
         items, times = items[known], None if times is None else times[known]
     keys = None if flat.users is None else UserKeys(partial(user_keys, flat.users))
-    known_of = known_features(beside, given, reads, len(lengths), columns.unit)
-    made = Histories(Jagged.from_lengths(items.astype(np.int64, copy=False), lengths), times, None, keys, known_of)
-    said = () if given is None else given.said
-    lacking = reads.lacking(flat.columns, beside is not None and beside.user is not None, said)
-    return RequestBatch(flat.users, made, ordered, unknown_only, flat.give, lacking, given if reads.other else None)
+    read_features = known_features(beside, requested, reads, len(lengths), columns.unit)
+    read_items = Jagged.from_lengths(items.astype(np.int64, copy=False), lengths)
+    read = Histories(read_items, times, None, keys, read_features)
+    supplied = () if requested is None else requested.present
+    lacking = reads.lacking(flat.columns, beside is not None and beside.user is not None, supplied)
+    for_others = requested if reads.other else None
+    return RequestBatch(flat.users, read, ordered, unknown_only, flat.to_caller, lacking, for_others)
 
 
-def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, item: str = "item_id") -> Filters:
-    """The lists and the column filters of a request. Items that the catalogue does not have are in no list anyway.
+def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, id_column: str = "item_id") -> Filters:
+    """The lists and the column filters of a request. Items that the catalogue does not have are in
+    no list anyway.
 
-    Columns are the catalogue's and those of `item_table`, whose ids stand in its column `item`, else `item_id`.
-    Raises `UserError` for what is not one for all or one per history, and for what leaves nothing.
+    Columns are the catalogue's and those of `item_table`, whose ids stand in its column `item`,
+    else `item_id`. Raises `UserError` for what is not one for all or one per history, and for what
+    leaves nothing.
     """
     exclude, allow, filters, item_table = options.exclude, options.allow, options.filters, options.item_table
     if filters is None and item_table is not None:
@@ -162,10 +170,10 @@ def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, 
         return Filters()
     barred: Bool[np.ndarray, "V"] | None = None
     excluded, allowed = (
-        None if given is None else _known_ids(per_history(name, given, request), catalog)
-        for name, given in (("exclude", exclude), ("allow", allow))
+        None if ids is None else _known_ids(per_history(name, ids, request), catalog)
+        for name, ids in (("exclude", exclude), ("allow", allow))
     )
-    masks = () if filters is None else _masks(filters, request, item_columns(catalog, item_table, item))
+    masks = () if filters is None else _masks(filters, request, item_columns(catalog, item_table, id_column))
     if isinstance(masks, np.ndarray):
         barred, masks = masks, ()
     if isinstance(allowed, np.ndarray):
@@ -188,76 +196,80 @@ def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, 
 
 
 def _masks(
-    given: Any, request: RequestBatch, columns: Mapping[str, pl.Series]
+    requested: Any, request: RequestBatch, columns: Mapping[str, pl.Series]
 ) -> Bool[np.ndarray, "V"] | tuple[tuple[Int[np.ndarray, "_"], Bool[np.ndarray, "V"]], ...]:
-    """The items that filters for all refuse; of filters for each history one mask for each different one."""
-    if not is_list(given):
-        filters = check_filters(given)
+    """The items that filters for all refuse; of filters for each history one mask for each
+    different one."""
+    if not is_list(requested):
+        filters = check_filters(requested)
         return refused_by(columns, filters) if filters else ()
-    _require_one_each("filters", given, request, "one mapping of columns")
+    _require_one_each("filters", requested, request, "one mapping of columns")
     groups: dict[str, tuple[Mapping[str, Any], list[int]]] = {}
-    for row, one in enumerate(given):
-        if one is not None and check_filters(one):
-            groups.setdefault(filters_key(one), (one, []))[1].append(row)
+    for row, wanted in enumerate(requested):
+        if wanted is not None and check_filters(wanted):
+            groups.setdefault(filters_key(wanted), (wanted, []))[1].append(row)
     return tuple((np.array(rows, np.int64), refused_by(columns, filters)) for filters, rows in groups.values())
 
 
 def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[np.ndarray, "N"], pl.Series]:
-    """(history, item) of each candidate, history after history: rows of the request, and external ids."""
+    """(history, item) of each candidate, history after history: rows of the request, and external
+    ids."""
     remedy = "give item ids for all histories, a list for each, or {user: items}"
-    given = per_history("candidates", check_given("candidates", candidates, remedy, code="no-candidates"), request)
-    lists = given if isinstance(given, list) else [given.to_list()] * len(request)
+    candidates = check_given("candidates", candidates, remedy, code="no-candidates")
+    ids = per_history("candidates", candidates, request)
+    lists = ids if isinstance(ids, list) else [ids.to_list()] * len(request)
     flat = pl.Series("item", [item for items in lists for item in items], strict=False)
     return np.repeat(np.arange(len(lists)), [len(items) for items in lists]), flat
 
 
-def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | list[list[Any]]:
-    """Item ids that are for all histories, or a list of them for each. Raises `UserError` for what is neither."""
-    if isinstance(given, Mapping):
-        return _by_user(name, given, request)
-    require_list(name, given, "item ids for all histories, a list for each, or {user: items}", code="not-item-lists")
-    if isinstance(given, pl.Series):
-        return given
-    if not any(is_list(one) for one in given):
-        return pl.Series("item", list(given), strict=False)
-    _require_one_each(name, given, request, "{user: items}, or one list")
-    return [_one_list(name, place, items) for place, items in enumerate(given)]
+def per_history(name: str, ids: Any, request: RequestBatch) -> pl.Series | list[list[Any]]:
+    """Item ids that are for all histories, or a list of them for each. Raises `UserError` for what
+    is neither."""
+    if isinstance(ids, Mapping):
+        return _by_user(name, ids, request)
+    require_list(name, ids, "item ids for all histories, a list for each, or {user: items}", code="not-item-lists")
+    if isinstance(ids, pl.Series):
+        return ids
+    if not any(is_list(entry) for entry in ids):
+        return pl.Series("item", list(ids), strict=False)
+    _require_one_each(name, ids, request, "{user: items}, or one list")
+    return [_one_list(name, number, items) for number, items in enumerate(ids)]
 
 
-def _require_one_each(name: str, given: Sequence[Any], request: RequestBatch, other: str) -> None:
+def _require_one_each(name: str, lists: Sequence[Any], request: RequestBatch, other: str) -> None:
     if not request.ordered:
         raise UserError(
             f"{name}: histories from a table have no order to go by; give {other} for all", code="table-has-no-order"
         )
-    if len(given) != len(request):
+    if len(lists) != len(request):
         raise UserError(
-            f"{name}: {len(given)} for {len(request)} histories; give one for each, or {other} for all",
+            f"{name}: {len(lists)} for {len(request)} histories; give one for each, or {other} for all",
             code="list-count-differs",
         )
 
 
-def _by_user(name: str, given: Mapping[Any, Any], request: RequestBatch) -> list[list[Any]]:
+def _by_user(name: str, lists: Mapping[Any, Any], request: RequestBatch) -> list[list[Any]]:
     users = request.users.to_list()
     known = set(users)
-    other = next((user for user in given if user not in known), None)
+    other = next((user for user in lists if user not in known), None)
     if other is not None:
         raise UserError(f"{name} has a list for {other!r}, who has no history here", code="unknown-user")
-    lacking = next((user for user in users if user not in given), None)
+    lacking = next((user for user in users if user not in lists), None)
     if name != "exclude" and lacking is not None:  # nothing to exclude is meant; nothing to allow hardly ever is
         raise UserError(
             f"{name} has no list for {lacking!r}: give one for each history, or one list for all", code="missing-lists"
         )
-    return [_one_list(name, user, given.get(user, ())) for user in users]
+    return [_one_list(name, user, lists.get(user, ())) for user in users]
 
 
-def _one_list(name: str, whose: Any, given: Any) -> list[Any]:
+def _one_list(name: str, whose: Any, ids: Any) -> list[Any]:
     """One user's items. A text is no list of items, though Python could go through its letters."""
-    if not is_list(given):
+    if not is_list(ids):
         raise UserError(
-            f"{name} of {whose!r} is {brief(given)}; give a list of item ids, such as [{brief(given)}]",
+            f"{name} of {whose!r} is {brief(ids)}; give a list of item ids, such as [{brief(ids)}]",
             code="not-item-lists",
         )
-    return list(given)
+    return list(ids)
 
 
 def require_list(what: str, listed: Any, contents: str, *, code: str) -> None:
@@ -271,25 +283,27 @@ def is_list(listed: Any) -> bool:
     return isinstance(listed, Sequence | pl.Series | np.ndarray) and not isinstance(listed, str | bytes)
 
 
-def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int[np.ndarray, "n"]:
-    """Internal ids of those that the catalogue has: flat where they are for all histories, else a row for each."""
-    if isinstance(given, pl.Series):
-        ids = catalog.lookup(given)
-        return ids[ids >= 0]
-    ids = catalog.lookup([item for items in given for item in items])
-    rows = np.repeat(np.arange(len(given)), [len(items) for items in given])
-    return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
+def _known_ids(ids: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int[np.ndarray, "n"]:
+    """Numbers of the items that the catalogue has: flat where they are for all histories, else a
+    row for each."""
+    if isinstance(ids, pl.Series):
+        numbers = catalog.lookup(ids)
+        return numbers[numbers >= 0]
+    numbers = catalog.lookup([item for items in ids for item in items])
+    rows = np.repeat(np.arange(len(ids)), [len(items) for items in ids])
+    return Jagged.from_pairs(rows[numbers >= 0], numbers[numbers >= 0], len(ids))
 
 
 def even_times(lengths: Int[np.ndarray, "U"]) -> Int[np.ndarray, "E"]:
-    """Times of events that have none, history after history: the last one today, each a day before the next."""
+    """Times of events that have none, history after history: the last one today, each a day before
+    the next."""
     today = int(time.time()) // STEP
     return np.concatenate([np.arange(today - n + 1, today + 1, dtype=np.int64) for n in lengths]) * STEP
 
 
 @dataclass(frozen=True)
 class FlatEvents:
-    """All events behind each other, history after history, each in order of time."""
+    """The events of all histories in flat arrays, history after history, each in order of time."""
 
     users: pl.Series | None
     """None: they are numbered."""
@@ -298,24 +312,24 @@ class FlatEvents:
     """Internal item ids, -1 where the catalogue does not have the item."""
     times: Int[np.ndarray, "E"] | None = None
     """Seconds since 1970; None where there are none."""
-    give: Callable[[pl.DataFrame], Any] = lambda frame: frame
+    to_caller: Callable[[pl.DataFrame], Any] = lambda frame: frame
     """A polars frame as the caller's type of DataFrame."""
     features: HistoryFeatures | None = None
-    """What is known of the events, their requests, and of users; None where nothing is."""
+    """Features of the events, their requests and the users; None where there are none."""
     columns: Sequence[str] = ()
-    """The features that the events have."""
+    """Names of the features that the events have."""
 
 
 def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) -> FlatEvents:
     named = isinstance(histories, Mapping)
-    given = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
-    if not named and len(histories) and not any(is_list(one) for one in histories):
+    pairs = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
+    if not named and len(histories) and not any(is_list(history) for history in histories):
         raise UserError(
             f"histories={brief(histories)} is one list of ids: give a list of histories, so for one user "
             f"[{brief(list(histories)[:2])}], or {{user: items}}",
             code="flat-list",
         )
-    lists = [_one_list("the history", user, items) for user, items in given]
+    lists = [_one_list("the history", user, items) for user, items in pairs]
     require_some(len(lists), "histories")
     flat = [item for items in lists for item in items]
     if any(item is None for item in flat):
@@ -328,7 +342,7 @@ def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) 
 
 
 def require_some(count: int, what: str) -> None:
-    """Raise `UserError` where there is nobody to answer."""
+    """Raise `UserError` where `count` is 0."""
     if not count:
         raise UserError(f"there are no {what}; give at least one", code="no-histories")
 
@@ -343,7 +357,8 @@ def require_known_items(empty: Bool[np.ndarray, "U"], remedy: str) -> None:
 
 
 def require_one_type(users: Sequence[Any]) -> None:
-    """Raise `UserError` for users that one column cannot hold apart, such as numbers and text. None is no type."""
+    """Raise `UserError` for users that one column cannot hold apart, such as numbers and text. None
+    is no type."""
     types = set(map(type, users)) - {type(None)}
     kinds = {int if issubclass(kind, int | np.integer) and kind is not bool else kind for kind in types}
     if len({str if issubclass(kind, str) else kind for kind in kinds}) > 1:
@@ -354,13 +369,13 @@ def require_one_type(users: Sequence[Any]) -> None:
         )
 
 
-def _user_names(given: list[Any]) -> pl.Series:
+def _user_names(names: list[Any]) -> pl.Series:
     """The users of a mapping. Raises `UserError` for names that one column cannot hold apart."""
-    require_one_type(given)
-    users = pl.Series("user", given, strict=False)
+    require_one_type(names)
+    users = pl.Series("user", names, strict=False)
     if users.dtype == pl.Object or users.null_count() or users.n_unique() < len(users):
         raise UserError(
-            f"the histories are of users such as {brief(given[0], 80)}; name users by whole numbers or strings",
+            f"the histories are of users such as {brief(names[0], 80)}; name users by whole numbers or strings",
             code="wrong-id-type",
         )
     return users
@@ -369,7 +384,8 @@ def _user_names(given: list[Any]) -> pl.Series:
 def event_columns(source: InputTable, named: EventColumns) -> tuple[str, ...]:
     """The columns of user, item and, where the table has one, time.
 
-    Raises `UserError` for one that is missing, but for the usual one of times, and for a unit of times without them.
+    Raises `UserError` for one that is missing, but for the usual one of times, and for a unit of
+    times without them.
     """
     names = named.names
     if names[2:] == USUAL[2:] and USUAL[2] not in source.columns:
@@ -382,7 +398,8 @@ def event_columns(source: InputTable, named: EventColumns) -> tuple[str, ...]:
 
 
 def _from_table(table: Any, named: EventColumns, catalog: Catalog, reads: Reads) -> FlatEvents:
-    """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
+    """The events of a table as `prepare` reads them: its parser of times, its order, ties in input
+    order."""
     if isinstance(table, str | bytes) and not str(table).lower().endswith(SUFFIXES):  # an id rather than a file
         raise _not_histories(table)
     try:
@@ -407,27 +424,31 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog, reads: Reads)
     names, lengths, order = by_user(users, order)
     times = None if times is None else times[order]
     known = reads.of_events(frame[order] if features else frame, what)
-    return FlatEvents(names, lengths, catalog.lookup(items)[order], times, giver(source.frame), known, features)
+    return FlatEvents(
+        names, lengths, catalog.lookup(items)[order], times, to_caller_type(source.frame), known, features
+    )
 
 
 def by_user(
     users: pl.Series, order: Int[np.ndarray, "E"]
 ) -> tuple[pl.Series, Int[np.ndarray, "U"], Int[np.ndarray, "E"]]:
-    """The users of events, how many each has, and the rows of the events in this order, user after user."""
+    """The users of events, how many each has, and the rows of the events in this order, user after
+    user."""
     codes, names = values.dense(users)
     order = order[np.argsort(codes[order], kind="stable")]
     return names.alias("user"), np.bincount(codes, minlength=len(names)), order
 
 
-def _not_histories(given: Any) -> UserError:
+def _not_histories(argument: Any) -> UserError:
     return UserError(
-        f"histories are a mapping, a list of lists, a DataFrame or the path of a file, not {brief(given, 80)}",
+        f"histories are a mapping, a list of lists, a DataFrame or the path of a file, not {brief(argument, 80)}",
         code="not-histories",
     )
 
 
 def _table_users(column: pl.Series, what: str) -> pl.Series:
-    """The users of a table's events. Raises `UserError` where one is missing, and for lists and objects."""
+    """The users of a table's events. Raises `UserError` where one is missing, and for lists and
+    objects."""
     column = values.without_fractions(column)
     if missing := column.null_count():
         raise UserError(
@@ -436,12 +457,14 @@ def _table_users(column: pl.Series, what: str) -> pl.Series:
         )
     if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary, pl.Boolean):
         raise values.wrong_type(column, what, "users are numbers or strings")
-    # Codes of categories go by first occurrence and their text by the alphabet: as text both are one order.
+    # Codes of categories go by first occurrence and their text by the alphabet: as text both are
+    # one order.
     return column.cast(pl.String) if isinstance(column.dtype, (pl.Categorical, pl.Enum)) else column
 
 
-def giver(native: nw.DataFrame[Any] | nw.LazyFrame[Any]) -> Callable[[pl.DataFrame], Any]:
-    """What makes a polars frame one of the caller's type; a lazy frame is answered by an eager one."""
+def to_caller_type(native: nw.DataFrame[Any] | nw.LazyFrame[Any]) -> Callable[[pl.DataFrame], Any]:
+    """A function from a polars frame to one of the caller's type; a lazy frame is answered by an
+    eager one."""
     backend = native.implementation
     if isinstance(native, nw.LazyFrame) or backend is nw.Implementation.POLARS:
         return lambda frame: frame

@@ -1,11 +1,13 @@
-"""Search: how the best items are found from a model's scores, and the settings (`Decoding`) that choose it.
+"""Search: how the best items are found from a model's scores, and the settings (`Decoding`) that
+choose it.
 
-`exact` scores every item (the default, and all that most models can do). The others are for items made of semantic ids.
-`graph` is RPG's (Sec. 3.4): from `beams` items, `steps` times to the `edges` most similar items of each. `beam` keeps
-the `beams` best tuples of codes, level by level, and looks up the items that exist. The two need `beams` at least as
-large as the list. `pruned` gives the exact list without scoring every item, `codes` codes at a time (RecJPQPrune), also
-for items that are sums of codes (`items.kind=semantic`) under another task. Of a model that predicts codes one after
-the other, `beam` goes down the trie of existing tuples, and `exact` scores all tuples.
+`exact` scores every item (the default, and all that most models can do). The others are for items
+made of semantic ids. `graph` is RPG's (Sec. 3.4): from `beams` items, `steps` times to the `edges`
+most similar items of each. `beam` keeps the `beams` best tuples of codes, level by level, and looks
+up the items that exist. The two need `beams` at least as large as the list. `pruned` gives the
+exact list without scoring every item, `codes` codes at a time (RecJPQPrune), also for items that
+are sums of codes (`items.kind=semantic`) under another task. Of a model that predicts codes one
+after the other, `beam` goes down the trie of existing tuples, and `exact` scores all tuples.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class Decoding(Spec):
     """The search among items that are made of codes."""
 
     kind: Literal["exact", "graph", "beam", "pruned"] = "exact"
-    """Score every item; walk a graph of similar items; put tuples together level by level; or score the items of the
-    best codes until no other can be in the list."""
+    """Score every item; walk a graph of similar items; put tuples together level by level; or score
+    the items of the best codes until no other can be in the list."""
     beams: Annotated[ListLength | None, only_with("kind", "graph", "beam")] = None
     """Items (graph; null is 100) or tuples of codes (beam; null is 200) kept from step to step."""
     edges: Annotated[int | None, only_with("kind", "graph")] = Field(None, ge=1, le=MOST_ROUNDS)
@@ -54,8 +56,8 @@ class Decoding(Spec):
 
     def settings(self) -> JsonObject:
         """The settings of this kind, with the defaults of those that were not given."""
-        own = DEFAULTS.get(self.kind, {})
-        return {name: getattr(self, name) or value for name, value in own.items()}
+        defaults = DEFAULTS.get(self.kind, {})
+        return {name: getattr(self, name) or default for name, default in defaults.items()}
 
     def described(self) -> JsonObject:
         """For a result's protocol."""
@@ -63,10 +65,11 @@ class Decoding(Spec):
 
 
 def search_of(model: Any, decoding: Decoding, block: int) -> Search:
-    """The search of a decoding over a model's items; what it needs (a graph of items) is made here, once.
+    """The search of a decoding over a model's items; what it needs (a graph of items) is made here,
+    once.
 
-    `block` is items scored at once by the exact search. Raises `UserError` for a model whose items are not made of
-    codes, where anything but `exact` is asked for.
+    `block` is items scored at once by the exact search. Raises `UserError` for a model whose items
+    are not made of codes, where anything but `exact` is asked for.
     """
     if decoding.kind == "exact":
         return lambda scorer, k, filters: exact(scorer, k, filters, block)
@@ -91,12 +94,13 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
     if decoding.kind == "pruned":
         pruned = PrunedSearch(items, **settings)
         return lambda scorer, k, filters: pruned(_by_codes(scorer, model), k, filters)
-    made = {"graph": GraphSearch, "beam": BeamSearch}[decoding.kind](items, **settings)
-    return lambda scorer, k, filters: made(_own(scorer, CodeScorer), k, filters)
+    search = {"graph": GraphSearch, "beam": BeamSearch}[decoding.kind](items, **settings)
+    return lambda scorer, k, filters: search(_own(scorer, CodeScorer), k, filters)
 
 
 def _by_codes(scorer: Scorer, model: Any) -> CodeScorer:
-    """The same scores as sums over codes: an inner product with an item is the sum of those with its codes."""
+    """The scorer's scores as sums over codes: an inner product with an item is the sum of those
+    with its codes."""
     if isinstance(scorer, DenseScorer):
         if model.cosine:
             raise UserError(

@@ -1,4 +1,5 @@
-"""Known users: ids of users in a prepared store, and all their events there as histories of a request."""
+"""Known users: ids of users in a prepared store, and all their events there as histories of a
+request."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ UNKNOWN_USERS = ("error", "popular", "skip")
 
 
 def refuse_table_columns(columns: EventColumns, *, user: bool = True) -> None:
-    """Raise `UserError` where users are a store's and columns of a table are named, but for that of items (of an item
-    table) and, without `user`, that of users (of a table of features)."""
+    """Raise `UserError` where users are a store's and columns of a table are named, but for that of
+    items (of an item table) and, without `user`, that of users (of a table of features)."""
     if (*columns.names[: int(user)], *columns.names[2:], columns.unit) != (*USUAL[: int(user)], USUAL[2], "s"):
         raise no_effect(
             "user_col, time_col or time_unit",
@@ -50,43 +51,45 @@ def read_users(
     data: Store | str | Path | None,
     catalog: Catalog,
     options: ListOptions = ListOptions(),
-    *,
     unknown_users: str = "error",
     columns: EventColumns = EventColumns(),
     features: FeatureInput = None,
     reads: Reads = Reads(),
 ) -> RequestBatch:
-    """Users of a store with all their events there, in the order given; policies as in `Predictor.recommend`.
+    """Users of a store with all their events there, in the order given; policies as in
+    `Predictor.recommend`.
 
-    The store may be another one than the model was trained on: its items are found by their external ids. `columns` has
-    the user column of `features`. Nothing here goes through users one by one.
+    The store may be another one than the model was trained on: its items are found by their
+    external ids. `columns` has the user column of `features`. Nothing here goes through users one
+    by one.
     """
     where: Any = check_given("the store of the users", data, "name it by data=", code="missing-store")
     store = opened_store(where)
-    given = _ids(users, store)
-    rows = store.rows_of(given)
+    ids = _ids(users, store)
+    rows = store.rows_of(ids)
     if bool((rows < 0).any()) and unknown_users != "popular":
-        lost = given.filter(pl.Series(rows < 0))
-        if unknown_users == "error" or len(lost) == len(given):
+        lost = ids.filter(pl.Series(rows < 0))
+        if unknown_users == "error" or len(lost) == len(ids):
             shown = ", ".join(map(repr, lost.head(5).to_list())) + " ..." * (len(lost) > 5)
             raise UserError(
-                f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}: {shown}{_left_out(store)}; "
+                f"{len(lost):,} of {len(ids):,} users are not in {str(store.path)!r}: {shown}{_left_out(store)}; "
                 "unknown_users='popular' gives them the most popular items, 'skip' leaves them out",
                 code="unknown-user",
             )
-        given, rows = given.filter(pl.Series(rows >= 0)), rows[rows >= 0]
-    return read_rows(rows, given, store, catalog, options, columns=columns, features=features, reads=reads)
+        ids, rows = ids.filter(pl.Series(rows >= 0)), rows[rows >= 0]
+    return read_rows(rows, ids, store, catalog, options, columns=columns, features=features, reads=reads)
 
 
 def _left_out(store: Store) -> str:
-    """What a store's preparation says of users that it had and left out, for a sentence; empty where it had none."""
+    """Words on the users that a store's preparation left out, for a message; empty where there were
+    none."""
     filters = store.manifest.get("filters") or [{}]
-    users = [one.get("users", 0) for one in filters]
+    users = [step.get("users", 0) for step in filters]
     if users[0] <= users[-1]:
         return ""
-    names = ", ".join(dict.fromkeys(now["filter"] for now, before in zip(filters[1:], users, strict=False)
-                                    if now["users"] < before))  # fmt: skip
-    return f" (its preparation left out {users[0] - users[-1]:,} of {users[0]:,} users, by {names})"
+    steps = zip(filters[1:], users, strict=False)
+    names = dict.fromkeys(step["filter"] for step, before in steps if step["users"] < before)
+    return f" (its preparation left out {users[0] - users[-1]:,} of {users[0]:,} users, by {', '.join(names)})"
 
 
 def _ids(users: Users, store: Store) -> pl.Series:
@@ -96,24 +99,24 @@ def _ids(users: Users, store: Store) -> pl.Series:
     if isinstance(users, Sequence):
         require_one_type(users)
     try:
-        given = users if isinstance(users, pl.Series) else pl.Series(values=users, strict=False)
+        ids = users if isinstance(users, pl.Series) else pl.Series(values=users, strict=False)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
-        given = pl.Series(dtype=pl.Object)
-    given = given.cast(pl.String) if isinstance(given.dtype, (pl.Categorical, pl.Enum)) else given
-    if given.dtype != pl.Object:
-        require_some(len(given), "users")
-        given = values.without_fractions(given) if isinstance(users, pl.Series) else given
-        values.refuse(given.is_null(), given, "users", "missing ids", code="missing-ids")
+        ids = pl.Series(dtype=pl.Object)
+    ids = ids.cast(pl.String) if isinstance(ids.dtype, (pl.Categorical, pl.Enum)) else ids
+    if ids.dtype != pl.Object:
+        require_some(len(ids), "users")
+        ids = values.without_fractions(ids) if isinstance(users, pl.Series) else ids
+        values.refuse(ids.is_null(), ids, "users", "missing ids", code="missing-ids")
     text = store.user_ids.dtype == pl.String
-    if given.dtype != pl.String if text else not given.dtype.is_integer():
+    if ids.dtype != pl.String if text else not ids.dtype.is_integer():
         kind = "strings" if text else "whole numbers"
         raise UserError(
-            f"the users' ids in {str(store.path)!r} are {kind} (such as {store.user_ids[0]!r}); given: {given.dtype} "
+            f"the users' ids in {str(store.path)!r} are {kind} (such as {store.user_ids[0]!r}); given: {ids.dtype} "
             f"({brief(users, 80)})",
             code="wrong-id-type",
         )
-    values.refuse(given.is_duplicated(), given, "users", "ids that are there twice", code="repeated-ids")
-    return given.alias("user")
+    values.refuse(ids.is_duplicated(), ids, "users", "ids that are there twice", code="repeated-ids")
+    return ids.alias("user")
 
 
 def read_rows(
@@ -129,26 +132,28 @@ def read_rows(
 ) -> RequestBatch:
     """The users in these rows of a store with all their events there, none where a row is -1.
 
-    Items are as the model's catalogue numbers them, policies as in `batch_of`. Raises `UserError` for a store that
-    encodes features otherwise than the model's items.
+    Items are as the model's catalogue numbers them, policies as in `batch_of`. Raises `UserError`
+    for a store that encodes features otherwise than the model's items.
     """
-    there = rows >= 0
+    known_rows = rows >= 0
     lengths = np.zeros(len(rows), np.int64)
-    found = store.events.take(rows[there])
-    lengths[there] = found.lengths
+    histories = store.events.take(rows[known_rows])
+    lengths[known_rows] = histories.lengths
     number = catalog.lookup(store.catalog.ids)
     if not (number >= 0).any():
         what = f"items of {str(store.path)!r}"
         raise values.none_known(store.catalog.ids, what, "the model's catalogue", catalog.ids)
-    seconds = found.seconds
+    seconds = histories.seconds
     times = None if seconds is None else seconds.flat()
     known: HistoryFeatures | None = None
     names: tuple[str, ...] = ()
     if reads.names and store.features is not None:
         require_same_encoding(str(store.path), store.features, reads.encoder)
-        people = store.user_features if "user" in reads.names else None  # encoded when they are first asked for
+        user_features = store.user_features if "user" in reads.names else None  # encoded when they are first asked for
         names = reads.columns("event", "request")
-        of_users = None if people is None else FeatureRows(people, rows)
-        known = HistoryFeatures(store.event_features, store.request_features, of_users).of_events(found.items.places())
-    flat = FlatEvents(users, lengths, number[found.items.flat()], times, features=known, columns=names)
+        of_users = None if user_features is None else FeatureRows(user_features, rows)
+        known = HistoryFeatures(store.event_features, store.request_features, of_users).of_events(
+            histories.items.places()
+        )
+    flat = FlatEvents(users, lengths, number[histories.items.flat()], times, features=known, columns=names)
     return batch_of(flat, columns, options, features=features, reads=reads)

@@ -1,10 +1,11 @@
 """Beam search over the trie of existing tuples, for models that generate semantic ids code by code.
 
-All users of a batch go down the trie together: a level costs one token a beam. A beam is a node of the trie, so what is
-generated exists; its children are gathered from the trie, scored by log p of their codes, and the `beams` best of all
-children of a user are kept. A child without an item that the user may be shown is left out while searching, so lists
-stay full: where a level has more open nodes than `beams`, that many are kept, and each has an item below it. A search
-for k items keeps k beams at least.
+All users of a batch go down the trie together: a level costs one token a beam. A beam is a node of
+the trie, so what is generated exists; its children are gathered from the trie, scored by log p of
+their codes, and the `beams` best of all children of a user are kept. A child without an item that
+the user may be shown is left out while searching, so lists stay full: where a level has more open
+nodes than `beams`, that many are kept, and each has an item below it. A search for k items keeps k
+beams at least.
 
 Items of one tuple have one score; they stand in order of their ids, like equal scores everywhere.
 """
@@ -42,7 +43,8 @@ class TrieBeam:
     def walk(
         self, scorer: GeneratedScorer, width: int, filters: BatchFilter | None
     ) -> Iterator[tuple[Int[Tensor, "B P"], Float[Tensor, "B P"]]]:
-        """The `width` best beginnings of each user after each level, best first: nodes of the trie and their log p.
+        """The `width` best beginnings of each user after each level, best first: nodes of the trie
+        and their log p.
 
         Empty places hold -1 and -inf. Call it in inference mode.
         """
@@ -67,9 +69,9 @@ class TrieBeam:
     def _items(
         self, tuples: Int[Tensor, "B P"], sums: Float[Tensor, "B P"], k: int, filters: BatchFilter | None
     ) -> TopK:
-        _, place, there = _stretches(self.trie.levels[-1].below, tuples)
-        scores = sums[..., None].expand(place.shape).masked_fill(~there, -torch.inf).flatten(1)
-        items, order = self.trie.items[place].long().flatten(1).sort(1)
+        _, positions, filled = _stretches(self.trie.levels[-1].below, tuples)
+        scores = sums[..., None].expand(positions.shape).masked_fill(~filled, -torch.inf).flatten(1)
+        items, order = self.trie.items[positions].long().flatten(1).sort(1)
         return Candidates(items, scores.gather(1, order)).best(k, filters)
 
 
@@ -81,7 +83,8 @@ def trie_of(items: SemanticItems) -> Trie:
 def _stretches(
     starts: Int[Tensor, "n"], nodes: Int[Tensor, "B P"]
 ) -> tuple[Int[Tensor, "B P"], Int[Tensor, "B P m"], Bool[Tensor, "B P m"]]:
-    """Where the stretch of each node begins, its m places, and which of them it has; m is the longest stretch."""
+    """The stretch of each node: where it begins, its m positions, and a mask of those that it has;
+    m is the longest stretch."""
     first = starts[nodes.clamp_min(0)].long()
     count = (starts[nodes.clamp_min(0) + 1] - first).masked_fill(nodes < 0, 0)
     steps = torch.arange(max(int(count.max()), 1), device=nodes.device)
@@ -90,41 +93,42 @@ def _stretches(
 
 
 class MaskCounts:
-    """`Trie.kept_before` of the masks of one batch, kept for the next: a service has few masks and many batches, and
-    comparing a mask costs a fraction of counting it anew."""
+    """`Trie.kept_before` of the masks of one batch, kept for the next: a service has few masks and
+    many batches, and comparing a mask costs a fraction of counting it anew."""
 
     def __init__(self) -> None:
         self.known: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def of(self, trie: Trie, refused: tuple[Bool[Tensor, "V"], ...]) -> tuple[Int[Tensor, "V1"], ...]:
         """The counts of what each mask leaves."""
-        found = []
+        pairs = []
         for mask in refused:
-            known = (count for one, count in self.known if torch.equal(one, mask))
-            found.append((mask, next(known, None)))
-        self.known = tuple((mask, trie.kept_before(~mask) if one is None else one) for mask, one in found)
+            known = (count for earlier, count in self.known if torch.equal(earlier, mask))
+            pairs.append((mask, next(known, None)))
+        self.known = tuple((mask, trie.kept_before(~mask) if earlier is None else earlier) for mask, earlier in pairs)
         return tuple(count for _, count in self.known)
 
 
 @dataclass(frozen=True)
 class OpenNodes:
-    """Which nodes have an item below them that a user may be shown.
+    """The nodes of the trie that have an item below them that a user may be shown.
 
-    What many users share (masks) is counted item by item, whatever nodes are asked for; what is hidden from single
-    users, or allowed to them alone, are a few items each: their nodes, and the places of these among the children of
-    the user's beams.
+    What many users share (masks) is counted item by item, whatever nodes are asked for; what is
+    hidden from single users, or allowed to them alone, are a few items each: their nodes, and the
+    places of these among the children of the user's beams.
     """
 
     trie: Trie
-    kept: Int[Tensor, "G V1"] | None = None
-    """How many items before each place the mask of each group leaves; None where there are no masks."""
+    left: Int[Tensor, "G V1"] | None = None
+    """Number of items before each place that the mask of each group leaves; None where there are no
+    masks."""
     group: Int[Tensor, "B"] | None = None
     """The mask of each user."""
     rows: Int[Tensor, "p"] | None = None
     """Users of single items, rising ..."""
     places: Int[Tensor, "p"] | None = None
-    """... that are hidden from them, or the only ones that they may be shown, without what a mask refuses: where these
-    stand in the trie, rising for each user."""
+    """... that are hidden from them, or the only ones that they may be shown, without what a mask
+    refuses: where these stand in the trie, rising for each user."""
     only: bool = False
     """Whether single items are the only ones allowed."""
 
@@ -144,38 +148,41 @@ class OpenNodes:
         if group is not None:
             left &= ~torch.stack(refused)[group[rows], items]
         keys = (rows * size + trie.place[items])[left].unique()
-        kept = None if group is None else torch.stack(counts.of(trie, refused))
-        return OpenNodes(trie, kept, group, keys // size, keys % size, filters.allowed is not None)
+        counted = None if group is None else torch.stack(counts.of(trie, refused))
+        return OpenNodes(trie, counted, group, keys // size, keys % size, filters.allowed is not None)
 
     def close(
         self, scores: Float[Tensor, "B P m"], nodes: Int[Tensor, "B P"], first: Int[Tensor, "B P"], level: int
     ) -> Float[Tensor, "B P m"]:
-        """The scores of the children of some nodes (the first child of each is `first`), -inf where nothing is open;
-        changed in place."""
+        """The scores of the children of some nodes (the first child of each is `first`), -inf where
+        nothing is open; changed in place."""
         if self.rows is None or self.places is None:
             return scores
         below = self.trie.levels[level].below
         user, node, number = self._nodes(level)
         if self.only:
-            kept = torch.full_like(scores, -torch.inf)
+            closed = torch.full_like(scores, -torch.inf)
             at = self._places(user, node, nodes, first, level)
-            kept[at] = scores[at]
-            return kept
+            closed[at] = scores[at]
+            return closed
         if self.group is not None:
             ends = first[..., None] + torch.arange(scores.shape[2] + 1, device=scores.device)
-            left = self._kept(self.group[:, None, None], below[ends.clamp_max(len(below) - 1)]).diff()
+            left = self._items_left(self.group[:, None, None], below[ends.clamp_max(len(below) - 1)]).diff()
             scores.masked_fill_(left == 0, -torch.inf)
         group = None if self.group is None else self.group[user]
-        whole = number == self._kept(group, below[node + 1]) - self._kept(group, below[node])  # all below is hidden
+        whole = number == self._items_left(group, below[node + 1]) - self._items_left(
+            group, below[node]
+        )  # all below is hidden
         scores[self._places(user[whole], node[whole], nodes, first, level)] = -torch.inf
         return scores
 
-    def _kept(self, group: Int[Tensor, "*#n"] | None, places: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-        """How many items before these places a group's mask leaves."""
-        return places if self.kept is None or group is None else self.kept[group, places.long()]
+    def _items_left(self, group: Int[Tensor, "*#n"] | None, places: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+        """Number of items before these places that a group's mask leaves."""
+        return places if self.left is None or group is None else self.left[group, places.long()]
 
     def _nodes(self, level: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"], Int[Tensor, "n"]]:
-        """The nodes of the single items, each once a user: user, node, and how many of the items are below it."""
+        """The nodes of the single items, each once a user: user, node, and how many of the items
+        are below it."""
         assert self.rows is not None and self.places is not None
         size = self.trie.levels[level].size
         keys = self.rows * size + self.trie.nodes_of(self.places, level)  # rising, as rows and places are
@@ -190,7 +197,12 @@ class OpenNodes:
         first: Int[Tensor, "B P"],
         level: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Where these nodes stand among the children of their users' beams, without those that are none."""
+        """Positions of these nodes among the children of their users' beams, without nodes that are
+        none.
+
+        A beam is one number, user * size + node + 1 (an empty one is node -1): sorted, a binary
+        search finds the beam of each node's parent.
+        """
         parents = self.trie.levels[level].parents[node]
         size = len(self.trie.levels[level].children)  # parents, and one for the beams that are none
         users = torch.arange(len(nodes), device=nodes.device)
@@ -212,10 +224,10 @@ def _groups(filters: BatchFilter, users: int, size: int) -> tuple[Tensor | None,
     for number, (rows, _) in enumerate(filters.masks):
         has[rows, number] = True
     kinds, group = has.unique(dim=0, return_inverse=True)
-    made = []
+    masks = []
     for kind in kinds:
         mask = barred.clone()
         for number in kind.nonzero()[:, 0].tolist():
             mask |= filters.masks[number][1]
-        made.append(mask)
-    return group, tuple(made)
+        masks.append(mask)
+    return group, tuple(masks)

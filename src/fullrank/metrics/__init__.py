@@ -1,9 +1,9 @@
 """Ranked lists and the truth in, one value per user out; then means, errors and intervals.
 
-Everything here is numpy on flat arrays: no torch, no loop over users. A metric is a function of `MetricInputs`;
-those in `ACCURACY` and `EXPOSURE` (see `names`) give one float per user, those in `PER_LIST` one number for all lists.
-Shapes: U users, k list length, V items. The `truth` is the distinct items that each user should be shown: U rows of ids
-(`core.jagged.Jagged.distinct`).
+Everything here is numpy on flat arrays: no torch, no loop over users. A metric is a function of
+`MetricInputs`; those in `ACCURACY` and `EXPOSURE` (see `names`) give one float per user, those in
+`PER_LIST` one number for all lists. Shapes: U users, k list length, V items. The `truth` is the
+distinct items that each user should be shown: U rows of ids (`core.jagged.Jagged.distinct`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Int
 from fullrank.core.jagged import Jagged
 
 SeenPolicy = Literal["exclude", "keep"]
-"""Whether items of the history may be recommended again: `exclude` never ranks them, `keep` ranks them all."""
+"""Whether items of the history may be recommended again: `exclude` never ranks them, `keep` ranks
+them all."""
 UserValues = Float[np.ndarray, "U"]
 """A number for each user."""
 RowValues = Float[np.ndarray, "N"]
@@ -25,12 +26,13 @@ RowValues = Float[np.ndarray, "N"]
 RankedIds = Int[np.ndarray, "U k"]
 """The items of each user's list, best first; -1 where it is shorter."""
 ItemCounts = Int[np.ndarray, "V"]
-"""How often each item occurs: in events (its popularity), or in lists (its exposure)."""
+"""Counts of each item: in events (its popularity), or in lists (its exposure)."""
 
 
 @dataclass(frozen=True)
 class RankedLists:
-    """One ranked list per user. Order: score descending, then id ascending; -1 / -inf where the list is shorter."""
+    """One ranked list per user. Order: score descending, then id ascending; -1 / -inf where the
+    list is shorter."""
 
     ids: RankedIds
     scores: Float[np.ndarray, "U k"]
@@ -41,12 +43,16 @@ class RankedLists:
 
 @dataclass(frozen=True)
 class MetricInputs:
-    """What metrics read. `ids` is None under the sampled protocol, where there are places but no lists."""
+    """Input of every metric: the hits of U lists of length k, and what else a metric reads of
+    lists, items and users.
+
+    `ids` is None under the sampled protocol, where there are places but no lists.
+    """
 
     hits: Bool[np.ndarray, "U k"]
     """Whether the item at this place is one of the user's targets."""
     relevant: Int[np.ndarray, "U"]
-    """How many targets the user has (at least 1)."""
+    """Number of the user's targets (at least 1)."""
     ids: RankedIds | None = None
     popularity: ItemCounts | None = None
     """Events per item, from the source that the protocol names (training events by default)."""
@@ -64,12 +70,16 @@ class Metric(Protocol):
 
 
 def match(ids: RankedIds, truth: Jagged) -> Bool[np.ndarray, "U k"]:
-    """Which places of the lists hold one of the user's targets."""
+    """Mask of the places of the lists that hold one of the user's targets.
+
+    A pair (user, item) is one number, user * width + item, so that one binary search finds the
+    pairs of all users.
+    """
     wanted = truth.flat()
     if np.all(truth.lengths == 1):
         return ids == wanted[:, None]
     width = int(max(wanted.max(initial=0), ids.max(initial=0))) + 1
     keys = np.sort(truth.keys(width))
-    given = np.arange(len(ids))[:, None] * width + ids
-    at = np.searchsorted(keys, given).clip(max=max(len(keys) - 1, 0))
-    return (keys[at] == given) & (ids >= 0)
+    listed = np.arange(len(ids))[:, None] * width + ids
+    positions = np.searchsorted(keys, listed).clip(max=max(len(keys) - 1, 0))
+    return (keys[positions] == listed) & (ids >= 0)

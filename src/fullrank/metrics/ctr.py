@@ -1,11 +1,13 @@
-"""Metrics of click probabilities: AUC, LogLoss, AUC within groups, calibration. Exact, and in numpy alone.
+"""Metrics of click probabilities: AUC, LogLoss, AUC within groups, calibration. Exact, and in numpy
+alone.
 
-AUC is the share of pairs (clicked, not clicked) in the right order, ties counting one half (Mann and Whitney); it is
-computed from how many of each class have each distinct score, so rows can be weighted.
-LogLoss is the mean of -log p of what happened, p kept above 1e-15. gAUC is the mean of the AUCs of groups weighted by
-their impressions (Zhu et al., KDD 2017); groups of a single class have none and are left out and counted. ECE is the
-mean gap between probability and click rate over bins of equally many rows, weighted by rows (Guo et al., ICML 2017,
-with bins of equal width there, which click data leave almost empty). PCOC is predicted over observed clicks.
+AUC is the share of pairs (clicked, not clicked) in the right order, ties counting one half (Mann
+and Whitney); it is computed from how many of each class have each distinct score, so rows can be
+weighted. LogLoss is the mean of -log p of what happened, p kept above 1e-15. gAUC is the mean of
+the AUCs of groups weighted by their impressions (Zhu et al., KDD 2017); groups of a single class
+have none and are left out and counted. ECE is the mean gap between probability and click rate over
+bins of equally many rows, weighted by rows (Guo et al., ICML 2017, with bins of equal width there,
+which click data leave almost empty). PCOC is predicted over observed clicks.
 
 N rows, G groups, K distinct scores, S samples.
 """
@@ -29,13 +31,16 @@ def auc(scores: RowValues, labels: RowValues) -> float:
 
 
 def dense_ranks(scores: Shaped[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
-    """The place of each row's score among the distinct scores, ascending."""
+    """The rank of each row's score among the distinct scores, ascending from 0."""
     return np.unique(scores, return_inverse=True)[1]
 
 
-def weighted_auc(place: Int[np.ndarray, "N"], labels: RowValues, weights: RowValues) -> float:
-    """The AUC where row n counts `weights[n]` times, from `dense_ranks`: what resampling needs, in linear time."""
-    clicked, every = (np.bincount(place, of).astype(np.float64) for of in (weights * labels, weights))  # also of none
+def weighted_auc(ranks: Int[np.ndarray, "N"], labels: RowValues, weights: RowValues) -> float:
+    """The AUC where row n counts `weights[n]` times, from `dense_ranks`: what resampling needs, in
+    linear time."""
+    clicked, every = (
+        np.bincount(ranks, counted).astype(np.float64) for counted in (weights * labels, weights)
+    )  # also of none
     return _area(clicked, every - clicked)
 
 
@@ -50,7 +55,8 @@ class Grouped:
     """AUC within groups."""
 
     value: float
-    """Mean of the groups' AUCs, weighted by their impressions; NaN where no group has both classes."""
+    """Mean of the groups' AUCs, weighted by their impressions; NaN where no group has both
+    classes."""
     groups: int
     """Groups with both classes."""
     left_out: int
@@ -67,16 +73,19 @@ def gauc(scores: RowValues, labels: RowValues, groups: Int[np.ndarray, "N"]) -> 
 def group_aucs(
     scores: RowValues, labels: RowValues, groups: Int[np.ndarray, "N"]
 ) -> tuple[Float[np.ndarray, "G"], Int[np.ndarray, "G"]]:
-    """AUC and impressions of every group with both classes, by ascending group: from the ranks within it."""
+    """AUC and impressions of every group with both classes, by ascending group: from the ranks
+    within it."""
     _, group = np.unique(groups, return_inverse=True)
     order = np.lexsort((scores, group))
     group, score, label = group[order], np.asarray(scores)[order], np.asarray(labels, dtype=np.float64)[order]
     sizes = np.bincount(group)
     first = np.cumsum(sizes) - sizes
-    rank = _tied_ranks(group, score) - first[group]
+    rank = _tied_ranks(group, score) - first[group]  # from 1 within the group
     clicked = np.bincount(group, label)
     other = sizes - clicked
     both = (clicked > 0) & (other > 0)
+    # Mann and Whitney: the rank sum of clicks, less its least value, counts the pairs in the right
+    # order.
     above = np.bincount(group, rank * label) - clicked * (clicked + 1) / 2
     return above[both] / (clicked[both] * other[both]), sizes[both]
 
@@ -93,7 +102,8 @@ class Bin:
 
 
 def reliability_curve(probabilities: RowValues, labels: RowValues, bins: int = 20) -> tuple[Bin, ...]:
-    """Rows in order of probability, cut into at most `bins` parts of about equal size; equal ones stay together."""
+    """Rows in order of probability, cut into at most `bins` parts of about equal size; equal ones
+    stay together."""
     order = np.argsort(probabilities, kind="stable")
     p, y = np.asarray(probabilities, dtype=np.float64)[order], np.asarray(labels, dtype=np.float64)[order]
     cuts = (np.arange(1, bins) * len(p)) // bins
@@ -104,8 +114,8 @@ def reliability_curve(probabilities: RowValues, labels: RowValues, bins: int = 2
 
 def ece(curve: tuple[Bin, ...]) -> float:
     """Expected calibration error: mean |probability - rate| over the rows."""
-    rows = sum(one.rows for one in curve)
-    return sum(one.rows * abs(one.probability - one.rate) for one in curve) / max(1, rows)
+    rows = sum(part.rows for part in curve)
+    return sum(part.rows * abs(part.probability - part.rate) for part in curve) / max(1, rows)
 
 
 def _area(clicked: Float[np.ndarray, "K"], other: Float[np.ndarray, "K"]) -> float:

@@ -14,18 +14,19 @@ from fullrank.metrics import Metric, MetricInputs, UserValues, lists
 
 
 class Metrics(Mapping[str, Metric]):
-    """Metrics by name: ours, and the functions of installed packages, from a group of entry points."""
+    """Metrics by name: ours, and the functions of installed packages, from a group of entry
+    points."""
 
-    def __init__(self, group: str, own: dict[str, Metric]):
-        self.group, self.own = group, own
+    def __init__(self, group: str, ours: dict[str, Metric]):
+        self.group, self.ours = group, ours
 
     def __getitem__(self, name: str) -> Metric:
-        others = {} if name in self.own else {point.name: point for point in points(self.group)}
-        metric: Metric = others[name].load() if name in others else self.own[name]
+        others = {} if name in self.ours else {point.name: point for point in points(self.group)}
+        metric: Metric = others[name].load() if name in others else self.ours[name]
         return metric
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self.own, *(point.name for point in points(self.group))]))
+        return iter(dict.fromkeys([*self.ours, *(point.name for point in points(self.group))]))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -54,18 +55,20 @@ EXPOSURE = Metrics("metrics.exposure", _EXPOSURE)
 PER_LIST = {"gini": lists.gini, "coverage": lists.coverage}
 """One number for all lists together, from the exposure of every item."""
 WITHOUT = {"gini": lists.gini_without, "coverage": lists.coverage_without}
-"""The same without each user in turn."""
+"""The metrics `PER_LIST` without each user in turn."""
 DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty")
 DEFAULT_SAMPLED = ("ndcg", "recall", "hit", "mrr", "map")
-"""The same of the sampled protocol, which has places alone."""
+"""Default metrics of the sampled protocol, which has places alone."""
 PAIRED = "bqs_like"
-"""Of two evaluations (`evaluation.compare`), so no metric of one."""
+"""A metric of two evaluations (`evaluation.compare`), so none of a single one."""
 HISTORY = {"exclude": "history excluded", "keep": "history ranked"}
-"""The seen policy in the words of tables: whether a list may hold items of the user's own history."""
+"""The seen policy in the words of tables: whether a list may hold items of the user's own
+history."""
 
 
 def history_words(protocol: Mapping[str, Any]) -> str:
-    """`history excluded` or `history ranked`, by the protocol of an evaluation; empty for click probabilities."""
+    """`history excluded` or `history ranked`, by the protocol of an evaluation; empty for click
+    probabilities."""
     return HISTORY.get(str(protocol.get("seen")), "")
 
 
@@ -86,7 +89,8 @@ class Name:
 
     @property
     def needs_lists(self) -> bool:
-        """Whether it reads the items of the lists: such metrics mean nothing under the sampled protocol."""
+        """Whether it reads the items of the lists: such metrics mean nothing under the sampled
+        protocol."""
         return self.base not in ACCURACY
 
     def __call__(self, table: MetricInputs) -> UserValues:
@@ -104,7 +108,7 @@ def parse_metric(text: str) -> Name:
 
 
 def split_name(text: str) -> tuple[str, int]:
-    """What stands before the `@`, and the list length."""
+    """Base name and list length of a metric: `ndcg@10` is ("ndcg", 10)."""
     base, at, length = text.strip().partition("@")
     if not at:
         raise UserError(
@@ -129,7 +133,8 @@ def expand_metrics(metrics: Iterable[str], ks: Iterable[int]) -> list[Name]:
 
 
 def accuracy_among(names: Iterable[Name], what: str, remedy: str = "") -> tuple[str, ...]:
-    """The accuracy metrics among these. Raises `UserError` where there are none, which `what` needs."""
+    """The accuracy metrics among these. Raises `UserError` where there are none, which `what`
+    needs."""
     chosen = tuple(str(name) for name in names if not name.needs_lists)
     if not chosen:
         raise UserError(
@@ -140,18 +145,18 @@ def accuracy_among(names: Iterable[Name], what: str, remedy: str = "") -> tuple[
 
 
 def _base(text: str) -> tuple[str, float | None]:
-    found = re.fullmatch(r"fair(\d*\.?\d+)?", text)
-    if found is not None:
-        if found[1] is None:
+    share = re.fullmatch(r"fair(\d*\.?\d+)?", text)
+    if share is not None:
+        if share[1] is None:
             raise UserError(
                 "the metric 'fair' needs the share of items that are unpopular: write it as fair0.8@1",
                 code="metric-without-share",
             )
-        if not 0 < float(found[1]) < 1:
+        if not 0 < float(share[1]) < 1:
             raise UserError(
                 f"the share in {text!r} must lie between 0 and 1, such as fair0.8@1", code="share-out-of-range"
             )
-        return "fair", float(found[1])
+        return "fair", float(share[1])
     if text == PAIRED:
         raise UserError(
             f"{PAIRED} compares two runs: `fullrank evaluate A B --metric {PAIRED}@10`", code="metric-of-two-runs"

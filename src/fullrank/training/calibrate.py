@@ -1,11 +1,14 @@
-"""Calibrate a ranking model on the validation split: a copy of its run whose probabilities are corrected.
+"""Calibrate a ranking model on the validation split: a copy of its run whose probabilities are
+corrected.
 
-Platt scaling (Platt 1999) is a line, a logit + b, fitted by maximum likelihood to targets drawn slightly inwards.
-Isotonic regression (Zadrozny and Elkan, KDD 2002) is the rising function that fits click rates best.
+Platt scaling (Platt 1999) is a line, a logit + b, fitted by maximum likelihood to targets drawn
+slightly inwards. Isotonic regression (Zadrozny and Elkan, KDD 2002) is the rising function that
+fits click rates best.
 
-Differs: isotonic regression is of at most `PARTS` parts of equally many rows, each with one more row of the mean click
-rate, so that no probability becomes 0 or 1; between the centres of its steps it is a line in logits, and beyond them it
-goes on with Platt's slope. So it rises everywhere and keeps the order of impressions.
+Differs: isotonic regression is of at most `PARTS` parts of equally many rows, each with one more
+row of the mean click rate, so that no probability becomes 0 or 1; between the centres of its steps
+it is a line in logits, and beyond them it goes on with Platt's slope. So it rises everywhere and
+keeps the order of impressions.
 
 N rows, K knots.
 """
@@ -43,33 +46,34 @@ def calibrate(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Run:
-    """A copy of a ranking model's run in the new folder `out`, calibrated on the validation split of its store.
+    """A copy of a ranking model's run in the new folder `out`, calibrated on the validation split
+    of its store.
 
-    A calibration that `run` has is replaced. Raises `UserError` for a recommender, for a run whose training has not
-    ended or that is of format 1, and where there is nothing to fit.
+    A calibration that `run` has is replaced. Raises `UserError` for a recommender, for a run whose
+    training has not ended or that is of format 1, and where there is nothing to fit.
     """
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
     require_empty(out)
-    place = resolve_device(device)
+    target = resolve_device(device)
     encoder = run.encoder(data)  # refuses a recommender
     if run.needs_store or run.manifest["finished"] is False:
         why = "is of run format 1" if run.needs_store else "has not ended its training"
         raise UserError(f"{run.path} {why}: train it again, or to the end, then calibrate it", code="run-not-finished")
     store = store_of(run, data)
     assert isinstance(store, ImpressionStore)  # its fingerprint is the run's
-    model: Any = run.model(encoder).to(place)
+    model: Any = run.model(encoder).to(target)
     model.calibration = None
     assert run.spec.clicks is not None
     size = run.spec.clicks.batch_size
     rows = predict_rows(model, store, split_rows(store, "validation"), size, progress=progress or untold)
-    made = fit_calibration(method, rows.probabilities, rows.labels)
-    return write_copy(run, out, encoder, run.tensors(), {"calibrated_from": str(run.path)}, made)
+    calibration = fit_calibration(method, rows.probabilities, rows.labels)
+    return write_copy(run, out, encoder, run.tensors(), {"calibrated_from": str(run.path)}, calibration)
 
 
 def fit_calibration(method: str, probabilities: RowValues, labels: RowValues) -> Calibration:
-    """`platt` or `isotonic`. Raises `UserError` for rows of one class, and for probabilities that do not rise with the
-    clicks."""
+    """`platt` or `isotonic`. Raises `UserError` for rows of one class, and for probabilities that
+    do not rise with the clicks."""
     clicks = int(labels.sum())
     if not 0 < clicks < len(labels):
         raise UserError(
@@ -90,7 +94,8 @@ def fit_calibration(method: str, probabilities: RowValues, labels: RowValues) ->
 
 
 def _platt(scores: RowValues, labels: RowValues) -> tuple[float, float]:
-    """a and b of a logit + b. Targets of 1 are (n + 1) / (n + 2), those of 0 are 1 / (n + 2), n rows of that class."""
+    """a and b of a logit + b. Targets of 1 are (n + 1) / (n + 2), those of 0 are 1 / (n + 2), n
+    rows of that class."""
     clicks = labels.sum()
     targets = np.where(labels > 0, (clicks + 1) / (clicks + 2), 1 / (len(labels) - clicks + 2))
 

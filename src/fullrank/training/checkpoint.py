@@ -1,10 +1,12 @@
 """Checkpoints: the state of training on disk, from which a run that was cut off goes on.
 
-checkpoints/last.json names the newest folder, which holds weights.safetensors, optimizer.safetensors and state.json.
-The pointer is replaced once that folder is whole: a process killed at any time leaves a pointer to a whole checkpoint.
+checkpoints/last.json names the newest folder, which holds weights.safetensors,
+optimizer.safetensors and state.json. The pointer is replaced once that folder is whole: a process
+killed at any time leaves a pointer to a whole checkpoint.
 
-The hashes form a chain. state.json holds those of the two tensor files and the pointer that of state.json, so one
-flipped bit in any of them is found. Hashes find damage and mix-ups, not malice. A checkpoint of version 0.1 has none.
+The hashes form a chain. state.json holds those of the two tensor files and the pointer that of
+state.json, so one flipped bit in any of them is found. Hashes find damage and mix-ups, not malice.
+A checkpoint of version 0.1 has none.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ POINTER = "checkpoints/last.json"
 """A run folder's pointer to its newest checkpoint."""
 TENSOR_FILES = ("weights.safetensors", "optimizer.safetensors")
 MOST_STEPS = 10**12
-"""Optimizer steps, and whatever is counted in them; far above any training, and within every integer type."""
+"""Optimizer steps, and whatever is counted in them; far above any training, and within every
+integer type."""
 
 Count = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 Events = Annotated[int, Field(ge=0, le=2**62)]
@@ -37,28 +40,30 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class CheckpointState(BaseModel):
-    """Where a run stands: what the training loop knows beside the weights and the optimizer's moments."""
+    """The state of the training loop, beside the weights and the optimizer's moments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     step: Count = 0
     """Optimizer steps done."""
     best: float | None = None
-    """The best validation score so far; NaN where the metric was not defined on the validation split."""
+    """The best validation score so far; NaN where the metric was not defined on the validation
+    split."""
     best_epoch: Count | None = None
     stale: Count = 0
     """Validations without gain since."""
     sums: dict[str, Finite] = {}
     """The terms of the loss, summed over the steps of the epoch so far."""
     pace: Annotated[tuple[Events, Events, Annotated[Finite, Field(ge=0)]], Field(strict=False)] = (0, 0, 0.0)
-    """Events and places computed, and seconds, of the epoch so far."""
+    """Events, positions computed (with padding), and seconds of the epoch so far."""
     finished: bool = False
     cuts: Count = 0
-    """How often the learning rate was cut (schedule `plateau`)."""
+    """Cuts of the learning rate so far (schedule `plateau`)."""
     files: dict[str, str] = {}
     """SHA-256 of each tensor file; none in a checkpoint of version 0.1."""
     run_weights: str | None = None
-    """SHA-256 of the run's own weights, the best so far; None before the first, and in older checkpoints."""
+    """SHA-256 of the run's own weights, the best so far; None before the first, and in older
+    checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,8 @@ class Checkpoint:
         """Raise `UserError` where the step is none of a run of `total` optimizer steps."""
         step, finished = self.state.step, self.state.finished
         if step > total or (step == total and not finished):
-            told = "finished" if finished else "not finished"
-            raise damaged_checkpoint(
-                self.folder / "state.json", f"step {step:,}, {told}, is none of a run of {total:,} steps"
-            )
+            reason = f"step {step:,}, {'finished' if finished else 'not finished'}, is none of a run of {total:,} steps"
+            raise damaged_checkpoint(self.folder / "state.json", reason)
 
 
 def write_checkpoint(
@@ -99,30 +102,32 @@ def write_checkpoint(
         if began:  # half a checkpoint is of no use, and may be what fills the disk
             remove_tree(folder)
         raise
-    write_json(
-        root / "last.json", {"folder": folder.name, "state_sha256": sha256_file(folder / "state.json")}, indent=None
-    )
+    pointer = {"folder": folder.name, "state_sha256": sha256_file(folder / "state.json")}
+    write_json(root / "last.json", pointer, indent=None)
     forget_other_checkpoints(folder)
 
 
 def check_run_weights(out: Path, expected: str | None) -> None:
-    """Raise `UserError` where the weights of the run folder `out` are not those that training wrote (their SHA-256)."""
+    """Raise `UserError` where the weights of the run folder `out` are not those that training wrote
+    (their SHA-256)."""
     path = out / TENSOR_FILES[0]
     if expected is not None and not (path.is_file() and sha256_file(path) == expected):
         raise damaged_checkpoint(path, "it is not what training wrote")
 
 
-def forget_other_checkpoints(kept: Path) -> None:
-    """Remove the checkpoints beside the one that counts: earlier ones, and what a kill left half written or removed."""
-    for other in kept.parent.glob("step-*"):
-        if other.name != kept.name:
+def forget_other_checkpoints(newest: Path) -> None:
+    """Remove the checkpoints beside the one that counts: earlier ones, and what a kill left half
+    written or removed."""
+    for other in newest.parent.glob("step-*"):
+        if other.name != newest.name:
             remove_tree(other)
 
 
 def read_checkpoint(out: Path) -> Checkpoint | None:
     """The newest whole checkpoint of the run folder `out`, or None where there is none yet.
 
-    Raises `UserError` where it is damaged or incomplete: of the wrong types, out of bounds, or not of its hashes.
+    Raises `UserError` where it is damaged or incomplete: of the wrong types, out of bounds, or not
+    of its hashes.
     """
     pointer = out / POINTER
     if not pointer.exists():
@@ -136,27 +141,26 @@ def read_checkpoint(out: Path) -> Checkpoint | None:
     if state.step != int(name.removeprefix("step-")):
         raise damaged_checkpoint(folder / "state.json", f"it is of step {state.step:,}")
     if bool(state.files) != (hashed is not None):  # both came with the same version
-        raise damaged_checkpoint(
-            pointer, f"it holds {'no' if hashed is None else 'a'} hash of state.json, which holds "
-            f"{'some' if state.files else 'none'} of its files"
-        )  # fmt: skip
+        held, listed = "no" if hashed is None else "a", "some" if state.files else "none"
+        raise damaged_checkpoint(pointer, f"it holds {held} hash of state.json, which holds {listed} of its files")
     if set(state.files) not in (set(), set(TENSOR_FILES)):
-        raise damaged_checkpoint(
-            folder / "state.json", f"it lists the files {brief(sorted(state.files), 80)}, not {', '.join(TENSOR_FILES)}"
-        )
-    weights, optimizer = (_tensors(folder / one, state.files.get(one)) for one in TENSOR_FILES)
+        reason = f"it lists the files {brief(sorted(state.files), 80)}, not {', '.join(TENSOR_FILES)}"
+        raise damaged_checkpoint(folder / "state.json", reason)
+    weights, optimizer = (_tensors(folder / file, state.files.get(file)) for file in TENSOR_FILES)
     return Checkpoint(weights, optimizer, state, folder)
 
 
 def steps_done(out: Path) -> int:
-    """Optimizer steps in the newest checkpoint of a run folder, as its pointer says; 0 without one."""
+    """Optimizer steps in the newest checkpoint of a run folder, as its pointer says; 0 without
+    one."""
     pointer = out / POINTER
     digits = str(read_json(pointer).get("folder", "")).removeprefix("step-") if pointer.is_file() else ""
     return int(digits) if digits.isdigit() and len(digits) < 14 else 0
 
 
 def damaged_checkpoint(path: Path, reason: str) -> UserError:
-    """The error for a file of a checkpoint, or for a run's weights in training, that is not what it should be."""
+    """The error for a file of a checkpoint, or for a run's weights in training, that is not what it
+    should be."""
     return damaged_file(path, reason, _advice(path))
 
 

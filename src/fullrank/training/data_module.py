@@ -1,4 +1,5 @@
-"""A store, as training sees it: one `DataModule` for histories of users (retrieval), one for impressions (ranking).
+"""Data modules, a store as training sees it: one `DataModule` for histories of users (retrieval),
+one for impressions (ranking).
 
 Everything else of this room (steps, checkpoints, log, patience) is one for both problems.
 """
@@ -16,6 +17,7 @@ import torch
 
 from fullrank.core.checks import known_times
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.registry import Problem
 from fullrank.data.batch import Batch, Impressions
 from fullrank.data.events.catalog import Catalog
@@ -38,7 +40,7 @@ from fullrank.training.warm_start import copy_ranking_weights, copy_weights
 AnyBatch = Batch | Impressions
 
 
-def data_manifest(data: DataModule) -> dict[str, Any]:
+def data_manifest(data: DataModule) -> JsonObject:
     """The data in a run's manifest."""
     store = data.store
     location = {"path": str(Path(store.path).resolve()), "split_fingerprint": store.fingerprint}
@@ -53,13 +55,15 @@ class RetrievalData:
     experiment: Experiment
     store: Store
     known: Catalog
-    """What models are built on, kept in the run folder: the store's items, with what the model's items add to them."""
+    """The catalogue that models are built on and the run folder keeps: the store's, with columns
+    that items add."""
 
     @classmethod
     def of(cls, experiment: Experiment, store: Store, earlier: Run | None = None) -> RetrievalData:
         """`earlier` is the run that training starts from, or this very run where it goes on.
 
-        Raises `UserError` where the model's items read what cannot be had (`ItemsSpec.add_columns`).
+        Raises `UserError` where the model's items read what cannot be had
+        (`ItemsSpec.add_columns`).
         """
         if not isinstance(experiment.model, Recommender):
             return cls(experiment, store, store.catalog)
@@ -80,14 +84,11 @@ class RetrievalData:
     def loader(self, model: Any, world: int = 1) -> Loader:
         """The batches, in shards for every process and micro-batch."""
         if model.trains_on_times:
-            known_times(
-                self.store.times, "this model", f"the store {self.store.path} was prepared without a time column",
-                "prepare it with one, or choose a model that reads none (hstu: "
-                "model.encoder.attention.rel_bias=positions)",
-            )  # fmt: skip
-        training, targets, segments, wanted = (
-            self.experiment.training, self.experiment.lists.targets, model.task.segments, None
-        )  # fmt: skip
+            lacking = f"the store {self.store.path} was prepared without a time column"
+            remedy = "choose a model that reads none (hstu: model.encoder.attention.rel_bias=positions)"
+            known_times(self.store.times, "this model", lacking, f"prepare it with one, or {remedy}")
+        training, targets = self.experiment.training, self.experiment.lists.targets
+        segments, wanted = model.task.segments, None
         if targets is not None and targets.values:
             if not model.task.chooses_targets:
                 raise UserError(
@@ -119,10 +120,10 @@ class RetrievalData:
         """The selection metric on the validation split, over all processes."""
         spec = self.experiment.lists.for_selection()
         if model.items.shard is not None:  # all processes rank the same users together, each among its own items
-            found = measure(model, self.store, "validation", spec)
-            return float(torch.as_tensor(found.values[spec.selection], dtype=torch.float64).mean())
-        found = measure(model, self.store, "validation", spec, shard=(rank.rank, rank.world))
-        values = torch.as_tensor(found.values[spec.selection], dtype=torch.float64)
+            rows = measure(model, self.store, "validation", spec)
+            return float(torch.as_tensor(rows.values[spec.selection], dtype=torch.float64).mean())
+        rows = measure(model, self.store, "validation", spec, shard=(rank.rank, rank.world))
+        values = torch.as_tensor(rows.values[spec.selection], dtype=torch.float64)
         total = sum_over_ranks(values.sum().to(device))
         return total / sum_over_ranks(torch.tensor(float(len(values)), dtype=torch.float64, device=device))
 
@@ -135,21 +136,22 @@ class RetrievalData:
             summarise(rows.values, rows.lists, spec.names(), items=items, samples=spec.bootstrap, seed=0)
 
     def batch_sizes(self, batch: Any) -> tuple[int, int]:
-        """What a batch holds, and the places computed for it (with padding)."""
+        """Events of a batch, and the positions computed for it (with padding)."""
         return int(batch.lengths.sum()), batch.items.numel()
 
-    def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+    def throughput(self, held: float, computed: float, seconds: float) -> JsonObject:
         """An epoch's throughput, from the sums of `batch_sizes`."""
         pace = round(held / max(1e-9, seconds), 1)
         return {"tokens_per_s": pace, "padding_share": round(1 - held / max(1, computed), 4)}
 
-    def sizes(self) -> dict[str, Any]:
+    def sizes(self) -> JsonObject:
         """The sizes of the data, and of impressions when training ends, for the manifest."""
         return self.store.sizes
 
 
 class ImpressionLoader(Batches):
-    """Batches of a store's training rows, about `size` rows each: every epoch all of them once, in a random order."""
+    """Batches of a store's training rows, about `size` rows each: every epoch all of them once, in
+    a random order."""
 
     by = "rows"
 
@@ -168,7 +170,7 @@ class ImpressionLoader(Batches):
     def batch(self, k: int, shard: int = 0) -> Impressions:
         epoch, index = divmod(k, self.steps_per_epoch)
         order = self._order(epoch)
-        edges = [place * len(order) // self.steps_per_epoch for place in (index, index + 1)]
+        edges = [part * len(order) // self.steps_per_epoch for part in (index, index + 1)]
         whole = order[edges[0] : edges[1]]
         mine = np.sort(whole[shard :: self.shards])  # rows of a batch have no order; the disk has
         empty_shard = len(mine) == 0
@@ -210,17 +212,15 @@ class RankingData:
 
     def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
         rows = split_rows(self.store, "validation")[rank.rank :: rank.world]
-        found = predict_rows(model, self.store, rows, self._spec.batch_size)
-        parts = [found.probabilities, found.labels, found.groups]
-        whole = [
-            None if p is None else gather_ranks(torch.from_numpy(p).double().to(device)).cpu().numpy() for p in parts
-        ]
-        probabilities, labels, groups = whole
-        assert probabilities is not None and labels is not None
-        whose = None if groups is None else groups.astype(np.int64)
-        return selection_value(
-            PerImpression(np.arange(len(labels)), probabilities, labels, whose), self._spec.selection
+        predicted = predict_rows(model, self.store, rows, self._spec.batch_size)
+        probabilities, labels, groups = (
+            None if part is None else gather_ranks(torch.from_numpy(part).double().to(device)).cpu().numpy()
+            for part in (predicted.probabilities, predicted.labels, predicted.groups)
         )
+        assert probabilities is not None and labels is not None
+        groups = None if groups is None else groups.astype(np.int64)
+        everything = PerImpression(np.arange(len(labels)), probabilities, labels, groups)
+        return selection_value(everything, self._spec.selection)
 
     def evaluate_share(self, model: Any, share: int, *, all_metrics: bool) -> None:
         rows = predict_rows(model, self.store, split_rows(self.store, "validation")[::share], self._spec.batch_size)
@@ -230,10 +230,10 @@ class RankingData:
     def batch_sizes(self, batch: Any) -> tuple[int, int]:
         return len(batch), len(batch)
 
-    def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+    def throughput(self, held: float, computed: float, seconds: float) -> JsonObject:
         return {"rows_per_s": round(held / max(1e-9, seconds), 1)}
 
-    def sizes(self) -> dict[str, Any]:
+    def sizes(self) -> JsonObject:
         return self.store.sizes | {"trained_until": self.store.trained_until}
 
 
@@ -257,7 +257,8 @@ _WRONG_STORE: Mapping[Problem, str] = {
 
 
 def data_module_of(experiment: Experiment, store: AnyStore, earlier: Run | None = None) -> DataModule:
-    """The store as this experiment trains on it, from the weights of an `earlier` run where one is given.
+    """The store as this experiment trains on it, from the weights of an `earlier` run where one is
+    given.
 
     Raises `UserError` where it is for another problem.
     """

@@ -40,7 +40,7 @@ from fullrank.training.checkpoint import (
     read_checkpoint,
 )
 from fullrank.training.data_module import AnyBatch, data_manifest, data_module_of
-from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
+from fullrank.training.distributed import join_processes, launched, lost_peers_refused, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
 from fullrank.training.mirror import Mirror
@@ -48,7 +48,7 @@ from fullrank.training.optim import make_optimizer
 from fullrank.training.prepared_model import compile_part, freeze_below
 from fullrank.training.run_folder import RunFolder, check_folder, initial_run
 from fullrank.training.settled import selection_settled, settled
-from fullrank.training.shards import check_encoder, own_weights, parameter_count, shard_blocks, shard_of
+from fullrank.training.shards import check_encoder, own, parameter_count, shard_blocks, shard_of, sharded_parameters
 from fullrank.training.trees import check_trees, fit_at_once
 
 log = logger(__name__)
@@ -59,7 +59,8 @@ LEAST = 3
 
 
 def fit(experiment: Experiment, store: AnyStore, out: str | Path, **options: Unpack[FitKeywords]) -> Run:
-    """Train `experiment` on `store` and return the run folder `out`, opened; it is locked while it is written."""
+    """Train `experiment` on `store` and return the run folder `out`, opened; it is locked while it
+    is written."""
     options = with_defaults(options, FIT_DEFAULTS)
     folder, where = without_dots(out), resolve_device(options["device"])
     experiment = settled(experiment, where)
@@ -91,7 +92,9 @@ def _fit_locked(
     where: torch.device,
     mirror: Mirror | None,
 ) -> None:
-    """Check all that can be checked, then train: nothing of an old run is lost before the new one has a checkpoint."""
+    """Check all that can be checked, then train: nothing of an old run is lost before the new one
+    has a checkpoint."""
+    # The run that goes on, or the one that weights come from, and the data.
     resume, overwrite, first_rank = options["resume"], options["overwrite"], launched().rank == 0
     callbacks, loggers = tuple(options["callbacks"]), tuple(options["loggers"])
     init_from = None if options["init_from"] is None else opened_run(options["init_from"])
@@ -106,6 +109,7 @@ def _fit_locked(
     data = data_module_of(experiment, store, earlier)
     if not data.validates:
         _without_validation(experiment.training)
+    # The model, and whether everything that was asked for can be done with it.
     shard = shard_of(experiment, data.known, callbacks)
     check_encoder(experiment, callbacks)
     torch.manual_seed(experiment.seed)
@@ -113,20 +117,21 @@ def _fit_locked(
     gradient = isinstance(model, RecommenderModel | RankingModule)
     if isinstance(model, BoostedTrees):
         check_trees(experiment.training)
-    given = {"loggers": loggers, "callbacks": callbacks, "init_from (--from)": init_from is not None}
-    if not gradient and any(given.values()):
-        left_out = " and ".join(name for name, value in given.items() if value)
-        raise without_gradients(experiment.recipe, f"leave out {left_out}")
+    of_steps = {"loggers": loggers, "callbacks": callbacks, "init_from (--from)": init_from is not None}
+    idle = [name for name, option in of_steps.items() if option]
+    if not gradient and idle:
+        raise without_gradients(experiment.recipe, f"leave out {' and '.join(idle)}")
     without_steps = (*kinds("baselines"), *kinds("blends"), *kinds("trees"))
     if gradient and source is not None and source.spec.model.kind_of() in without_steps:
         remedy = "leave out --from (init_from=), or name a run of a trained model"
         raise without_gradients(f"{source.path} ({source.spec.recipe})", remedy)
-    for callback in callbacks:
-        if callable(getattr(callback, "check", None)):
-            callback.check(model, store)  # type: ignore[attr-defined]
-    kept = read_checkpoint(folder) if resume else None
+    for check in (getattr(callback, "check", None) for callback in callbacks):
+        if callable(check):
+            check(model, store)
+    # The weights that it starts from, and the batches.
+    checkpoint = read_checkpoint(folder) if resume else None
     penalties: list[Any] = [*model.penalties.values()] if isinstance(model, RecommenderModel) else []
-    if source is not None and (kept is None or any(penalty.reads_start for penalty in penalties)):
+    if source is not None and (checkpoint is None or any(penalty.reads_start for penalty in penalties)):
         data.warm_start(model, source)
     if gradient:
         _require_start(experiment.training, source, [p for p in penalties if p.reads_start])
@@ -141,6 +146,7 @@ def _fit_locked(
             f"note: training.batch_size={experiment.training.batch_size:,} is more than the {loader.total:,} "
             f"{'events' if loader.by == 'tokens' else 'rows'} that an epoch has: each epoch is one step"
         )
+    # The run folder: written from here on.
     tools = make_loggers(loggers, folder) if first_rank else ()
     run = RunFolder(folder, replaces=first_rank and overwrite and not resume and bool(foreign_files(folder)))
     try:
@@ -158,7 +164,7 @@ def _fit_locked(
                 "data": data_manifest(data),
             }
             write_run(run.path, experiment, data.known, facts)
-        elif first_rank and not (kept is not None and kept.state.finished):
+        elif first_rank and not (checkpoint is not None and checkpoint.state.finished):
             reopen_run(run.path)
         if loader is None:
             begun = time.perf_counter()
@@ -170,7 +176,7 @@ def _fit_locked(
         else:
             metrics = MetricsLog(run.path, tools, wait=not run.published)
             loop = TrainingLoop(experiment, data, loader, run, metrics, callbacks, mirror)
-            _fit(model, loop, kept, where, progress=options["progress"])
+            _fit(model, loop, checkpoint, where, progress=options["progress"])
             if first_rank:
                 seal_run(run.path)
     finally:
@@ -180,7 +186,7 @@ def _fit_locked(
 def _fit(
     model: RecommenderModel | RankingModule,
     loop: TrainingLoop,
-    kept: Checkpoint | None,
+    checkpoint: Checkpoint | None,
     device: torch.device,
     *,
     progress: bool,
@@ -189,12 +195,12 @@ def _fit(
     training, first_rank = experiment.training, launched().rank == 0
     total = loader.steps_per_epoch * training.max_epochs
     state = CheckpointState()
-    if kept is not None:
-        kept.check_total(total)
-        load_weights(model, own_weights(kept.weights, model), kept.folder)
+    if checkpoint is not None:
+        checkpoint.check_total(total)
+        load_weights(model, own(checkpoint.weights, sharded_parameters(model)), checkpoint.folder)
         if first_rank:
-            forget_other_checkpoints(kept.folder)
-        state = kept.state
+            forget_other_checkpoints(checkpoint.folder)
+        state = checkpoint.state
         if state.finished:
             if first_rank:
                 check_run_weights(out.path, state.run_weights)
@@ -202,7 +208,7 @@ def _fit(
     compile_part(model, training, device)
     if training.shard_encoder:
         shard_blocks(model, device)
-    module = FitModule(model, training, experiment.seed, total, kept)
+    module = FitModule(model, training, experiment.seed, total, checkpoint)
     if first_rank:
         loop.metrics_log.keep_until(state.step)
     progress_bar = TrainingProgress(progress and first_rank, total, state.step)
@@ -224,10 +230,11 @@ def profile_step(
     seconds: float,
     device: torch.device,
 ) -> float:
-    """Mean seconds of an optimizer step of the real training loop, over the first batches of an epoch.
+    """Mean seconds of an optimizer step of the real training loop, over the first batches of an
+    epoch.
 
-    Those are in random order, so they stand for all. Takes about `seconds`; writes nothing, but trains the model. Not
-    in it: validation, log rows and checkpoints.
+    Those are in random order, so they stand for all. Takes about `seconds`; writes nothing, but
+    trains the model. Not in it: validation, log rows and checkpoints.
     """
     experiment = settled(experiment, device)
     compile_part(model, experiment.training, device)
@@ -269,7 +276,7 @@ def _run_steps(
     here = launched()
     stream = _Stream(loader, module.first, stop, range(here.rank, loader.shards, here.world))
     try:
-        with told_of_peers():
+        with lost_peers_refused():
             _trainer(module.training_spec, here.world, stop - module.first, callback, device).fit(module, stream)
     except SystemExit:  # Lightning turns an interrupt into one
         raise KeyboardInterrupt from None
@@ -277,7 +284,7 @@ def _run_steps(
 
 @dataclass(frozen=True)
 class _Stream:
-    """What Lightning iterates: this process's shards of every batch from `first` to `stop`."""
+    """Iterable for Lightning: this process's shards of every batch from `first` to `stop`."""
 
     loader: Batches
     first: int
@@ -302,7 +309,8 @@ def _trainer(
         devices=local if device.index is None or local > 1 else [device.index],
         num_nodes=max(1, world // max(1, local)),
         strategy="ddp" if world > 1 else "auto",
-        # named, since Lightning starts processes of its own where it does not find torchrun's variables
+        # named, since Lightning starts processes of its own where it does not find torchrun's
+        # variables
         plugins=[TorchElasticEnvironment()] if world > 1 else None,
         precision="bf16-mixed" if training.precision == "bf16" else "32-true",
         max_steps=steps,
@@ -319,7 +327,7 @@ def _trainer(
 
 
 def without_gradients(what: str, remedy: str) -> UserError:
-    """The error for a baseline where a model is needed that is trained by gradient descent."""
+    """The error for a baseline in the place of a model that is trained by gradient descent."""
     return UserError(
         f"{what} is fitted at once, without gradients: it has no steps to watch and no weights to start from; {remedy}",
         code="baseline-without-training",
@@ -327,13 +335,14 @@ def without_gradients(what: str, remedy: str) -> UserError:
 
 
 def _require_start(training: Training, source: Run | None, penalties: list[Any]) -> None:
-    """Raise `UserError` for settings that are about the weights of an earlier run, where none is given."""
-    given = ["training.max_epochs=0"] * (training.max_epochs == 0)
-    given += ["training.top_blocks"] * (training.top_blocks is not None)
-    given += ["the penalty ewc"] * bool(penalties)
-    if given and source is None:
+    """Raise `UserError` for settings that are about the weights of an earlier run, where none is
+    given."""
+    settings = ["training.max_epochs=0"] * (training.max_epochs == 0)
+    settings += ["training.top_blocks"] * (training.top_blocks is not None)
+    settings += ["the penalty ewc"] * bool(penalties)
+    if settings and source is None:
         raise UserError(
-            f"{given[0]} is about the weights that training starts from, and it starts from none: name a run "
+            f"{settings[0]} is about the weights that training starts from, and it starts from none: name a run "
             "(--from RUN, init_from=RUN)",
             code="no-run-to-start-from",
         )

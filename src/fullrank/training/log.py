@@ -1,4 +1,5 @@
-"""What is logged of a run: metrics.jsonl, Lightning loggers, and what a person sees (a bar, and a line per epoch).
+"""Logs of a run: metrics.jsonl, Lightning loggers, and the progress on a terminal (a bar, and a
+line per epoch).
 
 metrics.jsonl has one JSON row per logged step and per epoch, in the order they happened.
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.errors import UserError, install_extra, unknown
-from fullrank.core.files import append_line, write_jsonl
+from fullrank.core.files import JsonObject, append_line, write_jsonl
 from fullrank.core.log import Reporter, clock
 from fullrank.run import metrics_rows
 
@@ -21,15 +22,17 @@ from fullrank.run import metrics_rows
 class MetricsLog:
     """Appends rows to a run's metrics.jsonl and passes their numbers on to Lightning loggers.
 
-    Loggers write to the place of the run. With `wait` an older run is still there, and they get nothing until `move`.
+    Loggers write to the place of the run. With `wait` an older run is still there, and they get
+    nothing until `move`.
     """
 
     def __init__(self, out: Path, loggers: tuple[Any, ...] = (), *, wait: bool = False):
         self.path, self.loggers = out / "metrics.jsonl", loggers
-        self.waiting: list[tuple[dict[str, Any], int]] | None = [] if wait else None
+        self.waiting: list[tuple[JsonObject, int]] | None = [] if wait else None
 
     def move(self, out: Path) -> None:
-        """Go on in another folder, into which the run was moved; the loggers get what has waited for that."""
+        """Go on in another folder, into which the run was moved; the loggers get what has waited
+        for that."""
         self.path = out / "metrics.jsonl"
         waiting, self.waiting = self.waiting or [], None
         for numbers, step in waiting:
@@ -51,7 +54,7 @@ class MetricsLog:
         else:
             self.waiting.append((numbers, step))
 
-    def _pass_on(self, numbers: dict[str, Any], step: int) -> None:
+    def _pass_on(self, numbers: JsonObject, step: int) -> None:
         for logger in self.loggers:
             logger.log_metrics(numbers, step=step)
 
@@ -60,26 +63,26 @@ def make_loggers(names: tuple[str, ...], out: Path) -> tuple[Any, ...]:
     """Lightning loggers by name (tensorboard, csv, mlflow, wandb, ...)."""
     import lightning.pytorch.loggers as loggers_module
 
-    allowed = {
-        n.removesuffix("Logger").lower(): n for n in dir(loggers_module) if n.endswith("Logger") and n != "Logger"
+    classes = [name for name in dir(loggers_module) if name.endswith("Logger") and name != "Logger"]
+    allowed = {name.removesuffix("Logger").lower(): name for name in classes}
+    loggers = []
+    settings: dict[str, JsonObject] = {
+        **{name: {"project": "fullrank"} for name in ("wandb", "comet", "neptune")},
+        **{name: {"save_dir": str(out / "logs"), "name": name, "version": ""} for name in ("tensorboard", "csv")},
+        "mlflow": {"experiment_name": "fullrank", "tracking_uri": f"file:{(out / 'logs' / 'mlflow').absolute()}"},
     }
-    found = []
     for name in names:
-        if name.lower() not in allowed:
+        known = name.lower()
+        if known not in allowed:
             raise unknown("logger", name, allowed)
-        how: dict[str, Any] = {"project": "fullrank"} if name.lower() in ("wandb", "comet", "neptune") else {}
-        if name.lower() in ("tensorboard", "csv"):
-            how = {"save_dir": str(out / "logs"), "name": name.lower(), "version": ""}
-        elif name.lower() == "mlflow":
-            how = {"experiment_name": "fullrank", "tracking_uri": f"file:{(out / 'logs' / 'mlflow').absolute()}"}
         try:
-            found.append(getattr(loggers_module, allowed[name.lower()])(**how))
+            loggers.append(getattr(loggers_module, allowed[known])(**settings.get(known, {})))
         except ModuleNotFoundError as error:
-            remedy = install_extra("tensorboard") if name.lower() == "tensorboard" else str(error)
+            remedy = install_extra("tensorboard") if known == "tensorboard" else str(error)
             raise UserError(
                 f"the logger {name!r} needs a package that is not installed: {remedy}", code="missing-package"
             ) from None
-    return tuple(found)
+    return tuple(loggers)
 
 
 class TrainingProgress:

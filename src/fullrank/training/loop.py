@@ -1,8 +1,9 @@
-"""One optimizer step, and what happens between steps: log rows, validation, best weights, patience, checkpoints.
+"""One optimizer step, and what happens between steps: log rows, validation, best weights, patience,
+checkpoints.
 
-`FitModule` is the LightningModule: one forward of named terms, AdamW, and the place that randomness is a function of.
-`TrainingLoop` is the Lightning callback around it. Epochs are ours, not Lightning's: the batches are one stream from
-the first step to the last.
+`FitModule` is the LightningModule: one forward of named terms, AdamW, and the place that randomness
+is a function of. `TrainingLoop` is the Lightning callback around it. Epochs are ours, not
+Lightning's: the batches are one stream from the first step to the last.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from fullrank.core.device import seed_draws
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.tensor_files import write_tensors
 from fullrank.data.events.loader import Batches
 from fullrank.data.manifest import sha256_file
@@ -29,38 +31,41 @@ from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run.manifest import WEIGHTS
 from fullrank.training import Callback, TrainState
-from fullrank.training.average import AveragedWeights, without_averages
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
 from fullrank.training.data_module import AnyBatch, DataModule
 from fullrank.training.distributed import ProcessRank, is_distributed, mean_by_row, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress
 from fullrank.training.mirror import Mirror
 from fullrank.training.optim import (
+    AveragedWeights,
     clip_gradients,
     dump_optimizer,
     load_optimizer,
     lr_factor,
     make_optimizer,
     plateau_factor,
+    without_averages,
 )
 from fullrank.training.run_folder import RunFolder
 from fullrank.training.shards import (
-    leave_to_us,
-    own_moments,
+    Tensors,
+    exclude_from_ddp,
+    own,
     send_pieces,
-    sharded_numbers,
+    sharded_moments,
     sharded_parameters,
+    whole,
     whole_blocks,
-    whole_moments,
-    whole_weights,
 )
 
 _STRIDE = 1_000_003
-"""Between two seeds: in a run of fewer micro-batches no step of one seed has the place of a step of another."""
+"""Between two seeds: in a run of fewer micro-batches no step of one seed has the place of a step of
+another."""
 
 
 class FitModule(lightning.LightningModule):
-    """Holds a model while it is trained for `total` optimizer steps; `kept`: the checkpoint that it goes on from."""
+    """Holds a model while it is trained for `total` optimizer steps; `resumed` is the checkpoint
+    that it goes on from."""
 
     def __init__(
         self,
@@ -68,39 +73,42 @@ class FitModule(lightning.LightningModule):
         training: Training,
         seed: int,
         total: int,
-        kept: Checkpoint | None = None,
+        resumed: Checkpoint | None = None,
     ):
         super().__init__()
         self.model, self.training_spec, self.seed, self.total = model, training, seed, total
-        self.kept, self.penalties = kept, set(model.penalties)
-        self.first, self.cuts = (0, 0) if kept is None else (kept.state.step, kept.state.cuts)
-        """The step that this process starts at, and how often the learning rate was cut (schedule `plateau`)."""
+        self.resumed, self.penalties = resumed, set(model.penalties)
+        self.first, self.cuts = (0, 0) if resumed is None else (resumed.state.step, resumed.state.cuts)
+        """The step that this process starts at, and how often the learning rate was cut (schedule
+        `plateau`)."""
         self.terms: dict[str, Tensor] = {}
         self.micro_batch = 0
         ema = training.ema
         self.average = None if ema is None else AveragedWeights(model, ema)
-        if self.average is not None and kept is not None:
-            self.average.load(kept.optimizer, kept.folder / "optimizer.safetensors")
+        if self.average is not None and resumed is not None:
+            self.average.load(resumed.optimizer, resumed.folder / "optimizer.safetensors")
         self.shards = {f"model.{name}": shard for name, shard in sharded_parameters(model).items()}
         """The parameters of which this process holds a part."""
         self.by_row = list(model.row_parameters())
         """Tables with sparse gradients, which processes sum by row."""
-        leave_to_us(self, model, self.by_row)
+        exclude_from_ddp(self, model, self.by_row)
 
     def training_step(self, batch: AnyBatch, index: int) -> Tensor:
         shards = self.training_spec.accumulate * self.trainer.world_size
-        place = (batch.step * self.training_spec.accumulate + self.micro_batch) * self.trainer.world_size
-        seed_draws((self.seed * _STRIDE + place + self.global_rank) % 2**63, self.device)
+        position = (batch.step * self.training_spec.accumulate + self.micro_batch) * self.trainer.world_size
+        seed_draws((self.seed * _STRIDE + position + self.global_rank) % 2**63, self.device)
         total: Tensor | float = 0.0
         for name, value in self.model(batch).items():
-            # times 0, not left out: the graph stays, and DDP waits for a gradient of every parameter
+            # times 0, not left out: the graph stays, and DDP waits for a gradient of every
+            # parameter
             value = value * 0.0 if batch.empty_shard else value
             # a penalty is whole in every shard, so it keeps the mean
             value = value / shards if name in self.penalties else value
             self.terms[name] = self.terms.get(name, torch.zeros((), device=value.device)) + value.detach()
             total = total + value
         self.micro_batch = (self.micro_batch + 1) % self.training_spec.accumulate
-        # DDP averages over processes and Lightning over micro-batches; losses are shares of one sum, so undo it
+        # DDP averages over processes and Lightning over micro-batches; losses are shares of one
+        # sum, so undo it
         assert isinstance(total, Tensor)
         return total * shards
 
@@ -118,9 +126,10 @@ class FitModule(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = make_optimizer(self.model, self.training_spec)
-        if self.kept is not None:
-            moments = own_moments(without_averages(self.kept.optimizer), sharded_numbers(optimizer, self.model))
-            load_optimizer(optimizer, moments, self.kept.folder / "optimizer.safetensors")
+        if self.resumed is not None:
+            moments = without_averages(self.resumed.optimizer)
+            moments = own(moments, sharded_moments(optimizer, moments, self.model))
+            load_optimizer(optimizer, moments, self.resumed.folder / "optimizer.safetensors")
         rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._factor(self.first + step))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
@@ -139,10 +148,11 @@ class FitModule(lightning.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """By norm. Lightning's own refuses fused optimizers under bf16, for the sake of a scaler that bf16 has not."""
+        """Clip by norm. Lightning's own refuses fused optimizers under bf16, for a scaler that bf16
+        has not."""
         if gradient_clip_val is not None:
-            own = [p for name, p in self.named_parameters() if name in self.shards]
-            clip_gradients(self.model.parameters(), float(gradient_clip_val), own)
+            sharded = [p for name, p in self.named_parameters() if name in self.shards]
+            clip_gradients(self.model.parameters(), float(gradient_clip_val), sharded)
 
     def cut(self, step: int) -> None:
         """Cut the learning rate, from optimizer step `step` on."""
@@ -156,13 +166,15 @@ class FitModule(lightning.LightningModule):
 
 
 LOG_EVERY = 50
-"""Optimizer steps between step rows, and the fewest whose mean loss ends a training in mid-epoch."""
+"""Optimizer steps between step rows, and the fewest whose mean loss ends a training in
+mid-epoch."""
 REMEDY = "lower training.lr or set training.clip_norm=1"
 
 
 @dataclass(eq=False)
 class TrainingLoop(lightning.Callback):
-    """Keeps a run's book. Epochs are ours, not Lightning's: the loader is one stream from first step to last."""
+    """Log rows, validation, weights and checkpoints of a run, between the steps that Lightning
+    takes."""
 
     experiment: Experiment
     data: DataModule
@@ -220,7 +232,8 @@ class TrainingLoop(lightning.Callback):
         self.resumed_at = time.perf_counter()  # validation and checkpoints are not training
 
     def _require_sound(self, objective: float, step: int, steps: int, penalties: set[str]) -> None:
-        """Raise `UserError` where the loss is not finite, or its mean over the epoch's `steps` so far is too large."""
+        """Raise `UserError` where the loss is not finite, or its mean over the epoch's `steps` so
+        far is too large."""
         if not math.isfinite(objective):
             raise UserError(f"the loss is {objective} at step {step}: {REMEDY}", code="loss-not-finite")
         largest = self.experiment.training.max_loss
@@ -236,9 +249,9 @@ class TrainingLoop(lightning.Callback):
     def _require_finite_state(self, trainer: Any, module: FitModule, step: int) -> None:
         """Raise `UserError` before weights or moments that are not finite are written anywhere."""
         state = [value for entry in trainer.optimizers[0].state.values() for value in entry.values()]
-        values = [*module.model.state_dict().values(), *(one for one in state if isinstance(one, Tensor))]
-        local = [one.to_local() if isinstance(one, DTensor) else one for one in values]
-        broken = float(not all(bool(one.isfinite().all()) for one in local))
+        values = [*module.model.state_dict().values(), *(tensor for tensor in state if isinstance(tensor, Tensor))]
+        local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in values]
+        broken = float(not all(bool(tensor.isfinite().all()) for tensor in local))
         if module.shards:  # others hold other rows
             broken = sum_over_ranks(torch.tensor(broken, device=module.device))
         if broken:
@@ -248,7 +261,8 @@ class TrainingLoop(lightning.Callback):
             )
 
     def _checkpoint_is_due(self, module: FitModule) -> bool:
-        """By the clock of this process; by that of the first where all write a checkpoint together."""
+        """Whether by the clock of this process, or of the first where all write one together, it is
+        time for one."""
         due = time.perf_counter() - self.saved_at >= 60 * self.experiment.training.checkpoint_minutes
         if not module.shards:
             return due
@@ -259,10 +273,9 @@ class TrainingLoop(lightning.Callback):
         steps = self.loader.steps_per_epoch
         means = {name: value / steps for name, value in self.epoch_sums.items()}
         loss, penalty = _objective(means, module.penalties)
-        figures: dict[str, Any] = {f"train/{name}": value for name, value in means.items()} | {"train/loss": loss}
-        tokens, positions = (
-            sum_over_ranks(torch.tensor(float(n), device=module.device)) for n in (self.tokens, self.positions)
-        )
+        figures: JsonObject = {f"train/{name}": value for name, value in means.items()} | {"train/loss": loss}
+        computed = torch.tensor([float(self.tokens), float(self.positions)], device=module.device)
+        tokens, positions = (sum_over_ranks(number) for number in computed)
         pace = self.data.throughput(tokens, positions, self.seconds)
         figures |= {**pace, "seconds": round(self.seconds, 3)}
         self.epoch_sums, self.tokens, self.positions, self.seconds = {}, 0, 0, 0.0
@@ -271,7 +284,7 @@ class TrainingLoop(lightning.Callback):
             figures |= self._validate(module, step, epoch)
         trainer.should_stop = training.patience is not None and self.validations_without_gain >= training.patience
         if trainer.is_global_zero:
-            state = TrainState(module.model, self.data.store, self.out.path, step, epoch)
+            state = self._state(module, step, epoch)
             for callback in self.callbacks:
                 figures |= callback.on_epoch(state)
             self.metrics_log.add("epoch", step, epoch, figures)
@@ -280,15 +293,18 @@ class TrainingLoop(lightning.Callback):
             shown = "" if score is None else f"  {selection} {score:.4f} (best {self.best:.4f})"
             rate = ", ".join(_paced(name, value) for name, value in pace.items())
             shown += "".join(_headline(callback, figures) for callback in self.callbacks)
-            told = f"epoch {epoch}/{training.max_epochs}  {_loss_text(loss, penalty, module.penalties)}"
-            self.progress.epoch(step, f"{told}{shown}  {rate}")
+            line = f"epoch {epoch}/{training.max_epochs}  {_loss_text(loss, penalty, module.penalties)}"
+            self.progress.epoch(step, f"{line}{shown}  {rate}")
         if (final or trainer.should_stop) and (self.best is None or training.keep == "last"):
             self._write_weights(module)
         self._save(trainer, module, step, finished=final or trainer.should_stop)
 
+    def _state(self, module: FitModule, step: int, epoch: int) -> TrainState:
+        return TrainState(module.model, self.data.store, self.out.path, step, epoch)
+
     def _watch(self, module: FitModule, step: int, epoch: int) -> None:
-        """A row for each callback whose turn it is inside an epoch."""
-        state = TrainState(module.model, self.data.store, self.out.path, step, epoch)
+        """Log a row for each callback whose turn it is inside an epoch."""
+        state = self._state(module, step, epoch)
         for callback in self.callbacks:
             every = getattr(callback, "every", None)
             if every is not None and step % every == 0:
@@ -296,7 +312,8 @@ class TrainingLoop(lightning.Callback):
                 self.resumed_at = time.perf_counter()  # watching is not training
 
     def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
-        """Validation metrics; the best weights so far are written as the run's weights, unless the last are kept."""
+        """Validation metrics; the best weights so far are written as the run's weights, unless the
+        last are kept."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
         rank = ProcessRank(module.global_rank, module.trainer.world_size)
         with whole_blocks(module.model), module.kept_weights():
@@ -312,10 +329,13 @@ class TrainingLoop(lightning.Callback):
         seconds = round(time.perf_counter() - begun, 3)
         return {f"validation/{spec.selection}": score, "validation_seconds": seconds}
 
+    def _weights(self, module: FitModule) -> Tensors:
+        return whole(module.model.state_dict(), sharded_parameters(module.model))
+
     def _write_weights(self, module: FitModule) -> None:
         """The run's weights, of all processes; the first writes them."""
         with module.kept_weights():
-            weights = whole_weights(module.model)
+            weights = self._weights(module)
             if module.global_rank:
                 send_pieces(weights)
                 return
@@ -335,8 +355,8 @@ class TrainingLoop(lightning.Callback):
             run_weights=self.run_weights,
         )
         optimizer = trainer.optimizers[0]
-        weights = whole_weights(module.model)
-        moments = whole_moments(dump_optimizer(optimizer), sharded_numbers(optimizer, module.model))
+        weights, own_moments = self._weights(module), dump_optimizer(optimizer)
+        moments = whole(own_moments, sharded_moments(optimizer, own_moments, module.model))
         moments |= {} if module.average is None else module.average.dump()
         if trainer.is_global_zero:
             write_checkpoint(self.out.path, weights, moments, state)
@@ -353,18 +373,19 @@ class TrainingLoop(lightning.Callback):
 
 
 def _objective(terms: dict[str, float], penalties: set[str]) -> tuple[float, float]:
-    """The loss and the penalties, apart: a logarithm may be far below zero and would hide what is learned."""
+    """The loss and the penalties, apart: a logarithm may be far below zero and would hide what is
+    learned."""
     return (
         sum(value for name, value in terms.items() if name not in penalties),
         sum(value for name, value in terms.items() if name in penalties),
     )
 
 
-def _headline(callback: Callback, figures: dict[str, Any]) -> str:
+def _headline(callback: Callback, figures: JsonObject) -> str:
     names: str | tuple[str, ...] = getattr(callback, "headline", "")
-    found = ((name, figures.get(name)) for name in ([names] if isinstance(names, str) else names))
+    pairs = ((name, figures.get(name)) for name in ([names] if isinstance(names, str) else names))
     return "".join(
-        f"  {name.rsplit('/')[-1].replace('_', ' ')} {value:.3f}" for name, value in found if value is not None
+        f"  {name.rsplit('/')[-1].replace('_', ' ')} {value:.3f}" for name, value in pairs if value is not None
     )
 
 

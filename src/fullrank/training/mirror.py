@@ -1,11 +1,13 @@
-"""Checkpoints elsewhere: the run folder, as it is at each checkpoint, at any URL that fsspec writes to.
+"""Checkpoints elsewhere: the run folder, as it is at each checkpoint, at any URL that fsspec writes
+to.
 
     URL/last.json        the step, and for each file of the run folder its SHA-256
     URL/files/SHA-256    the files
 
-Files that are new are uploaded, then the pointer is replaced in one step, then what it no longer names is removed. A
-process killed at any time leaves a pointer to a whole run; half a file has a name that no pointer holds. What is
-downloaded is compared with its hash. The manifest takes its place last, so half a download is no run.
+Files that are new are uploaded, then the pointer is replaced in one step, then what it no longer
+names is removed. A process killed at any time leaves a pointer to a whole run; half a file has a
+name that no pointer holds. What is downloaded is compared with its hash. The manifest takes its
+place last, so half a download is no run.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError, brief, reason_line
-from fullrank.core.files import whole_file
+from fullrank.core.files import JsonObject, whole_file
 from fullrank.core.locks import folder_lock, is_leftover
 from fullrank.core.log import logger
 from fullrank.core.readers import read_json_text
@@ -32,11 +34,12 @@ log = logger(__name__)
 
 POINTER = "last.json"
 WAIT_SECONDS = 600.0
-"""How long a process waits for another one of its machine that downloads the run."""
+"""Seconds that a process waits for another one of its machine that downloads the run."""
 
 
 class Mirror:
-    """A run folder's copy at a URL, such as `s3://bucket/run`, `gs://...`, `file:///mnt/run` or a path."""
+    """A run folder's copy at a URL, such as `s3://bucket/run`, `gs://...`, `file:///mnt/run` or a
+    path."""
 
     def __init__(self, url: str):
         """Raises `UserError` for a URL of a kind that nothing here can write to."""
@@ -54,9 +57,10 @@ class Mirror:
         if "file" in self._files.protocol:
             require_no_store(Path(self._root), "checkpoints")
 
-    def pointer(self) -> dict[str, Any] | None:
-        """What the pointer says, {"step": of the checkpoint, "files": path -> SHA-256}; None where there is none."""
-        with self._told():
+    def pointer(self) -> JsonObject | None:
+        """The content of the pointer, {"step": of the checkpoint, "files": path -> SHA-256}; None
+        where there is none."""
+        with self._reached():
             if not self._files.exists(f"{self._root}/{POINTER}"):
                 return None
             tree = read_json_text(self._files.cat_file(f"{self._root}/{POINTER}"))
@@ -66,7 +70,8 @@ class Mirror:
         return tree
 
     def require_free(self, *, overwrite: bool) -> None:
-        """Raise `UserError` where a run is there; `overwrite` forgets it, its files stay until the new one has some."""
+        """Raise `UserError` where a run is there; `overwrite` forgets it, its files stay until the
+        new one has some."""
         if self.pointer() is None:
             return
         if not overwrite:
@@ -75,16 +80,16 @@ class Mirror:
                 "overwrite=True, or name another place",
                 code="folder-holds-a-run",
             )
-        with self._told():
+        with self._reached():
             self._files.rm_file(f"{self._root}/{POINTER}")
 
     def push(self, folder: Path) -> None:
-        """Make the copy what the run folder is now. The caller is the one who writes that folder."""
+        """Bring the copy to the state of the run folder, which the caller is the one to write."""
         before = self.pointer() or {"files": {}}
         files = {name: sha256_file(folder / name) for name in _names(folder)}
         known, wanted = set(before["files"].values()), set(files.values())
         tree = {"step": steps_done(folder), "files": files}
-        with self._told():
+        with self._reached():
             self._files.makedirs(f"{self._root}/files", exist_ok=True)
             for name, digest in files.items():
                 if digest not in known:
@@ -98,24 +103,26 @@ class Mirror:
                     self._files.rm_file(path)
 
     def restore(self, folder: Path, *, unless_behind: bool = False) -> None:
-        """Make the run folder what the copy is, where there is one; `unless_behind`: unless the folder has more steps.
+        """Bring the run folder to the state of the copy, if any; `unless_behind`: unless the folder
+        has more steps.
 
-        Files that are the same already are not downloaded. Raises `UserError`, also for what has not its hash.
+        Files that are the same already are not downloaded. Raises `UserError`, also for what has
+        not its hash.
         """
         with folder_lock(folder, "restoring", wait=WAIT_SECONDS):
-            found = self.pointer()
-            if found is None or (unless_behind and steps_done(folder) > found["step"]):
+            pointer = self.pointer()
+            if pointer is None or (unless_behind and steps_done(folder) > pointer["step"]):
                 return
             last = (OWN_POINTER, MANIFEST)
-            for name in sorted(found["files"], key=lambda one: (last.index(one) + 1 if one in last else 0, one)):
-                self._download(folder / name, found["files"][name])
-            if OWN_POINTER in found["files"]:
-                forget_other_checkpoints(folder / "checkpoints" / f"step-{found['step']:09d}")
+            for name in sorted(pointer["files"], key=lambda name: (last.index(name) + 1 if name in last else 0, name)):
+                self._download(folder / name, pointer["files"][name])
+            if OWN_POINTER in pointer["files"]:
+                forget_other_checkpoints(folder / "checkpoints" / f"step-{pointer['step']:09d}")
 
-    def _download(self, place: Path, digest: str) -> None:
-        if place.is_file() and sha256_file(place) == digest:
+    def _download(self, path: Path, digest: str) -> None:
+        if path.is_file() and sha256_file(path) == digest:
             return
-        with self._told(), whole_file(place) as part:
+        with self._reached(), whole_file(path) as part:
             self._files.get_file(f"{self._root}/files/{digest}", str(part))
             if sha256_file(part) != digest:
                 raise self._damaged(f"files/{digest}", "has not the hash in its name")
@@ -124,8 +131,9 @@ class Mirror:
         return UserError(f"{self.url}/{name} {what}; it is damaged or not ours", code="file-damaged")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Raise `UserError` for what a file system raises: errors of types of its own, which have no common root."""
+    def _reached(self) -> Iterator[None]:
+        """Raise `UserError` for what a file system raises: errors of types of its own, which have
+        no common root."""
         try:
             yield
         except UserError:
@@ -139,9 +147,10 @@ class Mirror:
 
 
 def _names(folder: Path) -> list[str]:
-    """The files of a run folder, without what is half written and what loggers write, which grows all the time."""
-    found = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    return [one.as_posix() for one in found if one.parts[0] != "logs" and not any(map(is_leftover, one.parts))]
+    """The files of a run folder, without what is half written and what loggers write, which grows
+    all the time."""
+    paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    return [p.as_posix() for p in paths if p.parts[0] != "logs" and not any(map(is_leftover, p.parts))]
 
 
 def _is_inside(name: Any) -> bool:

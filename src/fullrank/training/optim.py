@@ -1,20 +1,34 @@
-"""The optimizer, and its learning rate as a function of the step.
+"""The optimizer, its learning rate as a function of the step, and averages of the weights that it
+leaves.
 
-AdamW for most parameters, and for large tables an update of the rows that a batch touched, and of no others:
+AdamW for most parameters, and for large tables an update of the rows that a batch touched, and of
+no others:
 
     lazy_adam        Adam whose moments of a row move only in steps that touch it; bias correction by steps in all
     rowwise_adagrad  s_r += mean_d g_rd^2,  w_r -= lr g_r / (sqrt(s_r) + eps): one number of state per row (FBGEMM)
 
-A step costs what the batch holds, not what the table holds. Decoupled weight decay reaches the touched rows.
+A step costs what the batch holds, not what the table holds. Decoupled weight decay reaches the
+touched rows.
 
-The learning rate warms up and is then constant, linear, cosine or one cycle: a pure function of the step. With the
-schedule `plateau` it also depends on how many validations brought no improvement (as in FuxiCTR).
+The learning rate warms up and is then constant, linear, cosine or one cycle: a pure function of the
+step. With the schedule `plateau` it also depends on how many validations brought no improvement (as
+in FuxiCTR).
+
+Averaged weights (`training.ema`) are an exponential mean over optimizer steps, which a run
+validates and keeps:
+
+    a_t = b_t a_{t-1} + (1 - b_t) w_t,   b_t = min(ema, (1 + t) / (10 + t))
+
+so that the first steps do not hold the random start. Training itself goes on from w. The mean of
+the last 1 / (1 - ema) steps takes out the noise that a learning rate which does not fall leaves in
+them (Polyak & Juditsky 1992).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +37,24 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from fullrank.core.errors import brief
+from fullrank.core.files import JsonObject
 from fullrank.experiment import Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.training.checkpoint import damaged_checkpoint
 from fullrank.training.distributed import sum_over_ranks
 
 EPS = 1e-8
-Group = dict[str, Any]
+Group = JsonObject
 """Parameters with the settings of their update, as torch's optimizers have them."""
 
 
 def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
-    """AdamW; vectors (norms, biases) are not decayed. Tables with sparse gradients are updated row by row."""
+    """AdamW; vectors (norms, biases) are not decayed. Tables with sparse gradients are updated row
+    by row."""
     update = model.embedding.spec.update if isinstance(model, RankingModule) else None
     rows = model.row_parameters() if isinstance(model, RankingModule) else []
-    own = {id(p) for p in rows}
-    others = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
+    by_row = {id(p) for p in rows}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in by_row]
     matrices, vectors = [p for p in others if p.ndim >= 2], [p for p in others if p.ndim < 2]
     groups: list[Group] = [
         {"params": matrices, "weight_decay": training.weight_decay},
@@ -54,13 +70,14 @@ def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimize
 
 
 def dump_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Its moments and counts, by parameter number."""
+    """An optimizer's moments and counts, named by parameter number."""
     state = optimizer.state_dict()["state"]
     return {f"{number}.{name}": value for number, entry in state.items() for name, value in entry.items()}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], where: Path) -> None:
-    """The inverse of `dump_optimizer`. Raises `UserError` where the tensors, of file `where`, are not its moments."""
+    """The inverse of `dump_optimizer`. Raises `UserError` where the tensors, of file `where`, are
+    not its moments."""
     groups: list[Group] = optimizer.param_groups
     owners = [(parameter, group.get("rows")) for group in groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
@@ -71,38 +88,39 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
         state.setdefault(int(digits), {})[name] = value
     if not state:
         raise damaged_checkpoint(where, "it holds no moments")
-    for place, entry in state.items():
-        parameter, rows = owners[place]
+    for number, entry in state.items():
+        parameter, rows = owners[number]
         expected = {"step": torch.Size([]), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
         if rows == "rowwise_adagrad":
             expected = {"sum": torch.Size([len(parameter)])}
         for name in sorted(expected.keys() ^ entry.keys()):
-            told = f"lacks {place}.{name}" if name in expected else f"holds {brief(f'{place}.{name}', 80)}"
-            raise damaged_checkpoint(where, f"it {told} (moments of this optimizer: {', '.join(expected)})")
+            problem = f"lacks {number}.{name}" if name in expected else f"holds {brief(f'{number}.{name}', 80)}"
+            raise damaged_checkpoint(where, f"it {problem} (moments of this optimizer: {', '.join(expected)})")
         for name, shape in expected.items():
-            value = entry[name]
-            if value.dtype != torch.float32 or value.shape != shape or not bool(value.isfinite().all()):
-                given = f"{value.dtype} {tuple(value.shape)}"
-                raise damaged_checkpoint(
-                    where, f"{place}.{name} is {given}, expected finite torch.float32 {tuple(shape)}"
-                )
+            moment = entry[name]
+            if moment.dtype != torch.float32 or moment.shape != shape or not bool(moment.isfinite().all()):
+                expected_type = f"expected finite torch.float32 {tuple(shape)}"
+                reason = f"{number}.{name} is {moment.dtype} {tuple(moment.shape)}, {expected_type}"
+                raise damaged_checkpoint(where, reason)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Groups with `rows` (the name of the update) hold tables with sparse gradients, the others go to AdamW."""
+    """Groups with `rows` (the name of the update) hold tables with sparse gradients, the others go
+    to AdamW."""
 
     def __init__(self, groups: Iterable[Group], *, lr: float, betas: tuple[float, float]):
         groups = [{"rows": None, "weight_decay": 0.0, **group} for group in groups]
         super().__init__(groups, {"lr": lr, "betas": betas})
         dense = [group for group in self.param_groups if group["rows"] is None]
-        own = [{k: v for k, v in group.items() if k != "rows"} for group in dense]
-        self.dense = torch.optim.AdamW(own, lr=lr, betas=betas, fused=True) if own else None
+        settings = [{k: v for k, v in group.items() if k != "rows"} for group in dense]
+        self.dense = torch.optim.AdamW(settings, lr=lr, betas=betas, fused=True) if settings else None
         self._link()
         self.register_load_state_dict_post_hook(lambda _: self._link())
 
     def _link(self) -> None:
-        """AdamW shares our groups and state: a schedule sets the rate of both, a checkpoint holds both."""
+        """AdamW shares our groups and state: a schedule sets the rate of both, a checkpoint holds
+        both."""
         if self.dense is not None:
             mine = [group for group in self.param_groups if group["rows"] is None]
             for ours, theirs in zip(mine, self.dense.param_groups, strict=True):
@@ -135,7 +153,8 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: Group) -> Tensor:
-    """What the rows move by, at rate 1."""
+    """The step [n, D] of the touched `rows` [n] at learning rate 1, from their gradients `values`
+    [n, D]: Adam, whose moments of other rows stay."""
     if not state:
         state |= {"exp_avg": torch.zeros_like(table), "exp_avg_sq": torch.zeros_like(table)}
         state["step"] = torch.zeros((), device="cpu")
@@ -149,25 +168,27 @@ def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Ten
 
 
 def rowwise_adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: Group) -> Tensor:
-    """What the rows move by, at rate 1."""
+    """The step [n, D] of the touched `rows` [n] at learning rate 1, from their gradients `values`
+    [n, D]: Adagrad with one sum of squares per row."""
     if not state:
         state["sum"] = table.new_zeros(len(table))
     state["sum"].index_add_(0, rows, values.square().mean(1))
     return values / (state["sum"][rows].sqrt() + EPS)[:, None]
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], largest: float, own: Sequence[nn.Parameter] = ()) -> None:
-    """Scale all gradients so that their common norm is at most `largest`; sparse ones are summed by row first.
+def clip_gradients(parameters: Iterable[nn.Parameter], largest: float, sharded: Sequence[nn.Parameter] = ()) -> None:
+    """Scale all gradients so that their common norm is at most `largest`; sparse ones are summed by
+    row first.
 
-    Of the parameters `own`, other processes hold other rows, which count as well.
+    Of the parameters `sharded`, other processes hold other rows, which count as well.
     """
-    some = [p for p in parameters if p.grad is not None]
-    if not own and not any(p.grad.is_sparse for p in some if p.grad is not None):
-        nn.utils.clip_grad_norm_(some, largest)
+    trained = [p for p in parameters if p.grad is not None]
+    if not sharded and not any(p.grad.is_sparse for p in trained if p.grad is not None):
+        nn.utils.clip_grad_norm_(trained, largest)
         return
-    apart, values = {id(p) for p in own}, list[Tensor]()
+    apart, values = {id(p) for p in sharded}, list[Tensor]()
     here, shared = list[Tensor](), list[Tensor]()
-    for p in some:
+    for p in trained:
         assert p.grad is not None
         p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
         held = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
@@ -202,11 +223,62 @@ def lr_factor(training: Training, step: int, total: int) -> float:
 
 
 CUT, FLOOR = 0.1, 1e-6
-"""Of the schedule `plateau`: what each cut multiplies the rate by, and the rate that cuts do not go below."""
+"""Factor of each cut of the schedule `plateau`, and the rate that cuts do not go below."""
 
 
 def plateau_factor(training: Training, cuts: int) -> float:
-    """Multiple of the learning rate that is left after some cuts; 1 for the other schedules."""
+    """Multiple of the learning rate that is left after `cuts`; 1 for the other schedules."""
     if training.schedule != "plateau":
         return 1.0
     return max(CUT**cuts, min(1.0, FLOOR / training.lr))
+
+
+PREFIX = "average/"
+"""Beginning of the names that averages have among the tensors of an optimizer's file."""
+
+
+class AveragedWeights:
+    """The averages of a model's parameters."""
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self.parameters = {name: weights for name, weights in model.named_parameters() if weights.requires_grad}
+        self.values = {name: weights.detach().clone() for name, weights in self.parameters.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights behind optimizer step `step`, counted from 1."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        for name, parameter in self.parameters.items():  # a device that the model has moved to since
+            self.values[name] = self.values[name].to(parameter.device)
+        torch._foreach_lerp_(list(self.values.values()), list(self.parameters.values()), 1 - decay)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Give the model the averages for its weights, for a while."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.data, self.values[name] = self.values[name], parameter.data
+
+    def dump(self) -> dict[str, Tensor]:
+        """The averages as tensors of an optimizer's file."""
+        return {f"{PREFIX}{name}": value for name, value in self.values.items()}
+
+    def load(self, tensors: Mapping[str, Tensor], where: Path) -> None:
+        """The inverse of `dump`. Raises `UserError` where the file `where` holds others."""
+        for name, value in self.values.items():
+            saved = tensors.get(PREFIX + name)
+            if saved is None or saved.shape != value.shape or saved.dtype != value.dtype:
+                raise damaged_checkpoint(where, f"it lacks the average of {name!r}, of shape {tuple(value.shape)}")
+            value.copy_(saved)
+
+
+def without_averages(tensors: Mapping[str, Any]) -> JsonObject:
+    """The tensors of an optimizer's file that are no averages."""
+    return {name: value for name, value in tensors.items() if not name.startswith(PREFIX)}

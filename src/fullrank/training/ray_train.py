@@ -1,10 +1,13 @@
-"""Training on Ray Train: workers on a cluster, started again where one is lost, from the last checkpoint of the run.
+"""Training on Ray Train: workers on a cluster, started again where one is lost, from the last
+checkpoint of the run.
 
-Ray places the workers and forms their process group; what a worker does then is `fit`, as under torchrun. A worker or a
-node that is lost ends the others' step; Ray starts all of them anew, on other nodes or fewer ones, and each goes on
-from the run folder or from its copy (`mirror.py`). Ray's own checkpoints are not used: ours hold all that a run is.
+Ray places the workers and forms their process group; what a worker does then is `fit`, as under
+torchrun. A worker or a node that is lost ends the others' step; Ray starts all of them anew, on
+other nodes or fewer ones, and each goes on from the run folder or from its copy (`mirror.py`).
+Ray's own checkpoints are not used: ours hold all that a run is.
 
-The run folder lies where every node sees it, or `checkpoints` names a place that every node reaches.
+The run folder lies where every node sees it, or `checkpoints` names a place that every node
+reaches.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 
 from fullrank.core.checks import check_whole, with_defaults
 from fullrank.core.errors import UserError, brief, reason_line
-from fullrank.core.files import scratch_folder, without_dots
+from fullrank.core.files import JsonObject, scratch_folder, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.sent_store import StoreAt
@@ -33,9 +36,11 @@ from fullrank.training.mirror import Mirror
 from fullrank.training.run_folder import check_folder
 
 LOCK_SECONDS = 120.0
-"""How long a worker that was started again waits for the run folder: the one before it may not have ended yet."""
+"""Seconds that a worker which was started again waits for the run folder: the one before it may not
+have ended yet."""
 START_SECONDS = 300
-"""How long workers may take to start: torch is imported from a network disk on many a cluster, and Ray waits 60 s."""
+"""Seconds that workers may take to start: torch is imported from a network disk on many a cluster,
+and Ray waits 60 s."""
 PEERS = ("peer-lost", "peers-missing")
 """Codes of errors that are about another worker, which has an error of its own."""
 
@@ -45,15 +50,17 @@ class RayWorkers:
     """The processes that train, and where."""
 
     address: str = "auto"
-    """`auto`: the cluster that this machine belongs to; `local`: one is started here; or HOST:PORT of its head."""
+    """`auto`: the cluster that this machine belongs to; `local`: one is started here; or HOST:PORT
+    of its head."""
     workers: int = 1
     """Processes, which share every batch."""
     min_workers: int | None = None
-    """So many are enough to go on where nodes are lost; None: wait until there is room for all."""
+    """Workers that are enough to go on where nodes are lost; None: wait until there is room for
+    all."""
     worker_cpus: int = 1
     """CPUs of each, and its threads."""
     failures: int = 3
-    """How often they are started again after one was lost."""
+    """Starts again after a worker was lost, at most."""
 
     def __post_init__(self) -> None:
         check_whole("workers", self.workers, 1, 10_000)
@@ -65,7 +72,8 @@ class RayWorkers:
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What each worker trains; plain data but for the callbacks, and small: of the store its place alone."""
+    """The training that each worker takes part in: plain data but for the callbacks, and of the
+    store its path alone."""
 
     experiment: Experiment
     store: StoreAt
@@ -74,7 +82,7 @@ class WorkerTask:
     """The folder that relative paths in settings start from."""
     options: FitKeywords
     old: int | None
-    """What tells the run that is to be replaced from the new one, where there is one."""
+    """Identity of the run that is to be replaced, to tell it from the new one; None without one."""
     threads: int
 
 
@@ -87,8 +95,8 @@ def fit_on_ray(
 ) -> Run:
     """`fit` by the workers of a Ray cluster; the arguments are those of `fit`.
 
-    Raises `UserError` for what `fit` refuses, where there is no such cluster, and where a worker ended with an error
-    more often than `on.failures` allows.
+    Raises `UserError` for what `fit` refuses, where there is no such cluster, and where a worker
+    ended with an error more often than `on.failures` allows.
     """
     require_ray(on.address)
     options = with_defaults(options, FIT_DEFAULTS)
@@ -106,10 +114,8 @@ def fit_on_ray(
     check_folder(folder, experiment, store, resume=options["resume"], overwrite=overwrite, init_from=source)
     if mirror is not None and not options["resume"]:  # a worker that is started again would go on from an older run
         mirror.require_free(overwrite=overwrite)
-    task = WorkerTask(
-        experiment, StoreAt.of(store), folder, Path.cwd(), options, _identity(folder) if overwrite else None,
-        on.worker_cpus,
-    )  # fmt: skip
+    old = _identity(folder) if overwrite else None
+    task = WorkerTask(experiment, StoreAt.of(store), folder, Path.cwd(), options, old, on.worker_cpus)
     with ray_cluster(on.address) as ray, scratch_folder() as scratch:
         _train(ray, on, task, device, scratch)
     if mirror is not None and not is_run(folder):  # trained on the disks of other machines
@@ -125,12 +131,12 @@ def _train(ray: Any, on: RayWorkers, task: WorkerTask, device: str, scratch: Pat
     from ray.train.v2.api.exceptions import TrainingFailedError
 
     gpus = ray.cluster_resources().get("GPU", 0) >= on.workers if device == "auto" else device == "cuda"
-    some: Any = on.workers if on.min_workers in (None, on.workers) else (on.min_workers, on.workers)
+    num_workers: Any = on.workers if on.min_workers in (None, on.workers) else (on.min_workers, on.workers)
     trainer = TorchTrainer(
         _work,
         train_loop_config={"task": task},
         scaling_config=ScalingConfig(
-            num_workers=some,
+            num_workers=num_workers,
             use_gpu=gpus,
             resources_per_worker={"CPU": on.worker_cpus, **({"GPU": 1} if gpus else {})},
         ),
@@ -143,18 +149,19 @@ def _train(ray: Any, on: RayWorkers, task: WorkerTask, device: str, scratch: Pat
     try:
         trainer.fit()
     except (TrainingFailedError, ray.exceptions.RayError) as error:
-        raise _told(error, task.out) from error
+        raise _ended_with(error, task.out) from error
 
 
-def _work(config: dict[str, Any]) -> None:
-    """What Ray calls in each worker, and again in each one that it starts later."""
+def _work(config: JsonObject) -> None:
+    """The function that Ray calls in each worker, and again in each one that it starts later."""
     from ray.train.torch import get_device
 
     task: WorkerTask = config["task"]
     with suppress(OSError):
         os.chdir(task.home)
     torch.set_num_threads(task.threads)
-    # Ray may put more workers on one node than on another, which torchrun never does: each is a node of one process
+    # Ray may put more workers on one node than on another, which torchrun never does: each is a
+    # node of one process
     os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": os.environ["RANK"]}
     store = task.store.open()
     first, where = launched().rank == 0, get_device()
@@ -175,17 +182,18 @@ def _has_begun(task: WorkerTask) -> bool:
 
 
 def _identity(folder: Path) -> int | None:
-    """What changes where one folder is exchanged for another, also over a network."""
+    """A number that changes where one folder is exchanged for another, also over a network."""
     return folder.stat().st_ino if folder.exists() else None
 
 
-def _told(error: Any, out: Path) -> UserError:
-    """What training ended with: a worker's own mistake of the user before what the others made of it."""
-    failures = [getattr(one, "_base_exc", one) for one in getattr(error, "worker_failures", {}).values()]
-    failures.sort(key=lambda one: getattr(one, "code", "") in PEERS)
-    for one in failures:
-        if isinstance(one, UserError) and one.code not in PEERS:
-            return one
+def _ended_with(error: Any, out: Path) -> UserError:
+    """The error that training ended with: a user's mistake in one worker stands before what others
+    made of it."""
+    failures = [getattr(failure, "_base_exc", failure) for failure in getattr(error, "worker_failures", {}).values()]
+    failures.sort(key=lambda failure: getattr(failure, "code", "") in PEERS)
+    for failure in failures:
+        if isinstance(failure, UserError) and failure.code not in PEERS:
+            return failure
     worst = failures[0] if failures else getattr(error, "controller_failure", error)
     return UserError(
         f"training on Ray ended: {type(worst).__name__}: {reason_line(worst, file=True)}; what is in {str(out)!r} goes "

@@ -1,9 +1,11 @@
-"""The folder that a run is written into: whether it may be, what is cleared there, and how a new run takes its place.
+"""The folder that a run is written into: checked, cleared of an old run, and put in its place at
+the first checkpoint.
 
-A folder is checked before anything is written, and an old run is cleared only when the new one is known to be possible.
-A run that replaces another is built in a hidden folder beside it (`core/files.py`). With the first checkpoint the two
-are exchanged in one step, and training goes on in the place. Until then the older run is whole, whatever happens; from
-then on the new one can be resumed. Files in the older folder that are not a run's go over into the new one.
+A folder is checked before anything is written, and an old run is cleared only when the new one is
+known to be possible. A run that replaces another is built in a hidden folder beside it
+(`core/files.py`). With the first checkpoint the two are exchanged in one step, and training goes on
+in the place. Until then the older run is whole, whatever happens; from then on the new one can be
+resumed. Files in the older folder that are not a run's go over into the new one.
 """
 
 from __future__ import annotations
@@ -24,21 +26,32 @@ from fullrank.run import Run, is_run
 
 log = logger(__name__)
 
-RUN_FILES = (
-    "checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "fields.json",
-    "encoder.json", "features.json", "vocabulary.parquet", "calibration.json", "manifest.json", "diagnosis.jsonl",
-    "members",
-)  # fmt: skip
-
-
 LEARNED = ("checkpoints", "weights.safetensors")
-"""What is written when the manifest is there already: without it, somebody has lost it."""
+"""Files that are written when the manifest is there already: without it, somebody has lost it."""
+RUN_FILES = (
+    "checkpoints",
+    "logs",
+    "metrics.jsonl",
+    "weights.safetensors",
+    "spec.json",
+    "items.parquet",
+    "fields.json",
+    "encoder.json",
+    "features.json",
+    "vocabulary.parquet",
+    "calibration.json",
+    "manifest.json",
+    "diagnosis.jsonl",
+    "members",
+)
+"""Files and folders of a run, in the order in which `clear_run` removes them."""
 
 
 def check_folder(
     folder: Path, experiment: Experiment, store: AnyStore, *, resume: bool, overwrite: bool, init_from: Run | None
 ) -> None:
-    """Raise `UserError` where training into `folder` would destroy or mix up something. Changes nothing."""
+    """Raise `UserError` where training into `folder` would destroy or mix up something. Changes
+    nothing."""
     if init_from is not None and not resume:
         require_elsewhere(folder, init_from.path)
     check_place(folder, resume=resume, overwrite=overwrite)
@@ -48,7 +61,7 @@ def check_folder(
 
 
 def check_place(folder: Path, *, resume: bool = False, overwrite: bool = False) -> None:
-    """`check_folder` before it is known what is trained on what."""
+    """Check as `check_folder` does, before experiment and store are known."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give a folder for the run", code="not-a-folder")
     require_no_store(folder, "run")
@@ -69,10 +82,8 @@ def check_place(folder: Path, *, resume: bool = False, overwrite: bool = False) 
 
 def clear_run(folder: Path) -> None:
     """Remove what an old run left, also half written; files that are not a run's stay."""
-    for name in [
-        *RUN_FILES,
-        *(path.name for path in (folder.iterdir() if folder.exists() else ()) if is_leftover(path.name)),
-    ]:
+    present = folder.iterdir() if folder.exists() else ()
+    for name in [*RUN_FILES, *(path.name for path in present if is_leftover(path.name))]:
         if (folder / name).is_dir():
             shutil.rmtree(folder / name)
         else:
@@ -95,7 +106,8 @@ def first_difference(a: Any, b: Any, path: str = "") -> str:
 
 
 def require_same(old: Run, experiment: Experiment, store: AnyStore, remedies: tuple[str, str]) -> None:
-    """Raise `UserError` where a run was started with another spec, or on other data; `remedies`: what to do then."""
+    """Raise `UserError` where a run was started with another spec, or on other data; `remedies`:
+    what to do then."""
     if old.spec.dump() != experiment.dump():
         raise UserError(
             f"{old.path} was started with another spec: {first_difference(old.spec.dump(), experiment.dump())}; "
@@ -109,19 +121,20 @@ def require_same(old: Run, experiment: Experiment, store: AnyStore, remedies: tu
 
 
 class RunFolder:
-    """`begin`, write to `path`, `publish` at the first checkpoint, and `abandon` in any case.
+    """A run's folder while it is written: `begin`, write to `path`, `publish` at the first
+    checkpoint, `abandon` at last.
 
-    The caller holds the lock of `place`.
+    The caller holds the lock of `target`.
     """
 
-    def __init__(self, place: Path, *, replaces: bool):
-        self.place = place
-        self._pending = PendingFolder(place, lambda name: name not in RUN_FILES) if replaces else None
+    def __init__(self, target: Path, *, replaces: bool):
+        self.target = target
+        self._pending = PendingFolder(target, lambda name: name not in RUN_FILES) if replaces else None
 
     @property
     def path(self) -> Path:
-        """Where to write now."""
-        return self.place if self._pending is None else self._pending.folder
+        """The folder to write into now."""
+        return self.target if self._pending is None else self._pending.folder
 
     @property
     def published(self) -> bool:
@@ -129,27 +142,29 @@ class RunFolder:
         return self._pending is None
 
     def begin(self, *, resume: bool) -> None:
-        """Make the folder ready: empty, or as it was with what killed writers left taken out. Raises `UserError`."""
+        """Make the folder ready: empty, or as it was with what killed writers left taken out.
+        Raises `UserError`."""
         if resume:
-            for folder in (self.place, self.place / "checkpoints"):
+            for folder in (self.target, self.target / "checkpoints"):
                 sweep_folder(folder)
         elif self._pending is None:
-            clear_run(self.place)
-        elif os.path.ismount(self.place):
+            clear_run(self.target)
+        elif os.path.ismount(self.target):
             raise UserError(
-                f"{self.place} is a disk of its own, so a new run cannot be exchanged for the old one in one step; "
+                f"{self.target} is a disk of its own, so a new run cannot be exchanged for the old one in one step; "
                 "name a folder on it, or delete the old run",
                 code="not-exchangeable",
             )
         else:
-            with not_written(self.place, folder=True):
+            with not_written(self.target, folder=True):
                 self._pending.begin()
 
     def publish(self) -> bool:
-        """Take the place of the older run; whether that was still to be done. Raises `UserError`."""
+        """Take the place of the older run; whether that was still to be done. Raises
+        `UserError`."""
         if self._pending is None:
             return False
-        with not_written(self.place, folder=True):
+        with not_written(self.target, folder=True):
             self._pending.commit()
         self._pending = None
         return True
@@ -158,4 +173,4 @@ class RunFolder:
         """Remove what has not taken its place."""
         if self._pending is not None:
             self._pending.abandon()
-            log.info(f"{self.place} keeps the run that was there: the new one wrote no checkpoint")
+            log.info(f"{self.target} keeps the run that was there: the new one wrote no checkpoint")

@@ -1,18 +1,19 @@
 """Parameters that several processes hold together, and their place in files.
 
-Those are item tables (`training.shard_items`) and the blocks of a large encoder (`training.shard_encoder`, FSDP2 of
-torch). Process r of W holds 1/W of the rows of every matrix in the blocks, with their gradient and moments. A block is
-gathered when it is run, forward and again backward, and its gradient is averaged into the rows of each (`fully_shard`).
-What is around the blocks (item table, positions, norms) stays with DDP.
+Those are item tables (`training.shard_items`) and the blocks of a large encoder
+(`training.shard_encoder`, FSDP2 of torch). Process r of W holds 1/W of the rows of every matrix in
+the blocks, with their gradient and moments. A block is gathered when it is run, forward and again
+backward, and its gradient is averaged into the rows of each (`fully_shard`). What is around the
+blocks (item table, positions, norms) stays with DDP.
 
-A run folder and a checkpoint hold them whole, as one process writes them, so either is read by any number of processes.
-They are written by process 0, which gets the rows of the others piece by piece; on the way back each process takes its
-own rows of the file, which is mapped.
+A run folder and a checkpoint hold them whole, as one process writes them, so either is read by any
+number of processes. They are written by process 0, which gets the rows of the others piece by
+piece; on the way back each process takes its own rows of the file, which is mapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -26,23 +27,26 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.tensor_files import Pieces, in_file_order
 from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.ops.sharded_rows import RowShard, pieces_on_first
 from fullrank.run import CatalogOrEncoder
-from fullrank.training.distributed import launched, told_of_peers
+from fullrank.training.distributed import launched, lost_peers_refused
 
 Tensors = dict[str, Tensor | Pieces]
 Share = RowShard | DTensor
-"""Which part of a parameter is this process's: rows of an item table, or what a parameter of FSDP2 says itself."""
+"""The part of a parameter that this process holds: rows of an item table, or as a parameter of
+FSDP2 says itself."""
 
 
 def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[Any, ...] = ()) -> RowShard | None:
     """The rows of the item table that this process is to hold; None where each process holds all.
 
-    All processes call it together. Raises `UserError` where `training.shard_items` is set and cannot be followed.
+    All processes call it together. Raises `UserError` where `training.shard_items` is set and
+    cannot be followed.
     """
     if not experiment.training.shard_items:
         return None
@@ -59,7 +63,7 @@ def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[A
             "training.shard_items=false",
             code="fewer-items-than-processes",
         )
-    with told_of_peers():
+    with lost_peers_refused():
         return RowShard(known.size, here.rank, here.world, torch.distributed.new_group())
 
 
@@ -72,7 +76,7 @@ def _check_items(experiment: Experiment) -> None:
             "model.items=table, or training.shard_items=false",
             code="items-not-sharded",
         )
-    whole = [f"the penalty {one.kind_of()}" for one in model.penalties if one.build().reads_every_item]
+    whole = [f"the penalty {penalty.kind_of()}" for penalty in model.penalties if penalty.build().reads_every_item]
     if model.loss.build().reads_every_item:
         whole.insert(0, f"label_smoothing of the loss {model.loss.kind_of()}")
     if whole:
@@ -127,13 +131,14 @@ def _watch_of_shards(setting: str, what: str) -> UserError:
 
 
 def shard_blocks(model: nn.Module, device: torch.device) -> None:
-    """Keep this process's part of every block of the encoder, in place. All processes call it together.
+    """Keep this process's part of every block of the encoder, in place. All processes call it
+    together.
 
     They hold equal weights before. Nothing happens on one process.
     """
     if launched().world == 1:
         return
-    with told_of_peers():
+    with lost_peers_refused():
         # a group of its own: its messages never meet those of DDP
         mesh: Any = DeviceMesh.from_group(torch.distributed.new_group(), device.type)
         encoder: Any = model.get_submodule("encoder")
@@ -145,11 +150,12 @@ def shard_blocks(model: nn.Module, device: torch.device) -> None:
 
 @contextmanager
 def whole_blocks(model: nn.Module) -> Iterator[None]:
-    """Hold all blocks whole, for a time in which processes run them unequally often. All enter and leave together.
+    """Hold all blocks whole, for a time in which processes run them unequally often. All enter and
+    leave together.
 
     Their gradients, which the last step has used, make room.
     """
-    blocks = [one for one in model.modules() if isinstance(one, FSDPModule)]
+    blocks = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for parameter in (p for block in blocks for p in block.parameters() if isinstance(p, DTensor)):
         parameter.grad = None
     for block in blocks:
@@ -173,14 +179,15 @@ def sharded_parameters(model: nn.Module) -> dict[str, Share]:
     return shares
 
 
-def leave_to_us(holder: nn.Module, model: nn.Module, by_row: Sequence[nn.Parameter]) -> None:
-    """Tell DDP which gradients within `holder` (of the model) it must not average.
+def exclude_from_ddp(holder: nn.Module, model: nn.Module, by_row: Sequence[nn.Parameter]) -> None:
+    """Keep DDP from averaging gradients within `holder` (of the model) that it must not.
 
-    Of what is shared out every process has rows of its own; tables `by_row` have sparse gradients, which are
-    summed by row. Counts of a table that is shared out, which never change, are left out of what each step sends, too.
+    Of what is shared out every process has rows of its own; tables `by_row` have sparse gradients,
+    which are summed by row. Counts of a table that is shared out, which never change, are left out
+    of what each step sends, too.
     """
-    own = {*(id(model.get_parameter(name)) for name in sharded_parameters(model)), *map(id, by_row)}
-    names = [name for name, parameter in holder.named_parameters() if id(parameter) in own]
+    excluded = {*(id(model.get_parameter(name)) for name in sharded_parameters(model)), *map(id, by_row)}
+    names = [name for name, parameter in holder.named_parameters() if id(parameter) in excluded]
     if isinstance(model, RecommenderModel) and model.items.shard is not None:
         names += [name for name, buffer in holder.named_buffers() if buffer is model.items.popularity]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(holder, names)
@@ -192,43 +199,30 @@ def parameter_count(model: nn.Module) -> int:
     return sum(_whole_shape(p, shards.get(name)).numel() for name, p in model.named_parameters())
 
 
-def whole_weights(model: nn.Module) -> Tensors:
-    """A model's state as a file holds it."""
-    shards = sharded_parameters(model)
-    return {name: _whole(tensor, shards.get(name)) for name, tensor in model.state_dict().items()}
-
-
-def whole_moments(moments: Mapping[str, Tensor], numbers: Mapping[int, Share]) -> Tensors:
-    """An optimizer's moments (`dump_optimizer`) as a file holds them; `numbers` as of `sharded_numbers`."""
-    return {
-        name: _whole(tensor, numbers.get(int(name.partition(".")[0])) if tensor.ndim else None)
-        for name, tensor in moments.items()
-    }
-
-
-def sharded_numbers(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[int, Share]:
-    """The numbers that an optimizer gives the parameters of which this process holds a part."""
+def sharded_moments(optimizer: torch.optim.Optimizer, moments: Iterable[str], model: nn.Module) -> dict[str, Share]:
+    """The names among `moments` (NUMBER.NAME, as `dump_optimizer` has them) of which this process
+    holds a part: those of sharded parameters, by the numbers that the optimizer gives them."""
     shards = sharded_parameters(model)
     owners = {id(p): shards[name] for name, p in model.named_parameters() if name in shards}
-    groups: list[dict[str, Any]] = optimizer.param_groups
-    every = [p for group in groups for p in group["params"]]
-    return {number: owners[id(p)] for number, p in enumerate(every) if id(p) in owners}
+    groups: list[JsonObject] = optimizer.param_groups
+    shares = [owners.get(id(p)) for group in groups for p in group["params"]]
+    numbers = {str(number): share for number, share in enumerate(shares) if share is not None}
+    return {name: numbers[number] for name in moments if (number := name.partition(".")[0]) in numbers}
 
 
-def own_weights(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """This process's part of what a file holds. A tensor that has not the table's rows is left for the reader."""
-    shards = sharded_parameters(model)
-    return {name: _own(tensor, shards.get(name)) for name, tensor in weights.items()}
+def whole(tensors: Mapping[str, Tensor], shares: Mapping[str, Share]) -> Tensors:
+    """Tensors as a file holds them: those of `shares` are put together from all processes."""
+    return {name: _whole(tensor, shares.get(name)) for name, tensor in tensors.items()}
 
 
-def own_moments(moments: dict[str, Tensor], numbers: Mapping[int, Share]) -> dict[str, Tensor]:
-    """The same of an optimizer's moments."""
-    of = {str(number): shard for number, shard in numbers.items()}
-    return {name: _own(tensor, of.get(name.partition(".")[0])) for name, tensor in moments.items()}
+def own(tensors: Mapping[str, Tensor], shares: Mapping[str, Share]) -> dict[str, Tensor]:
+    """This process's part of the tensors of a file. One that has not the table's rows is left for
+    the reader."""
+    return {name: _own(tensor, shares.get(name)) for name, tensor in tensors.items()}
 
 
 def send_pieces(*files: Tensors) -> None:
-    """What the processes behind the first do while that one writes these files: send their rows, in its order."""
+    """Send this process's rows to the first one, in the order in which that writes these files."""
     for tensors in files:
         for name in in_file_order(tensors):
             tensor = tensors[name]
@@ -237,26 +231,27 @@ def send_pieces(*files: Tensors) -> None:
                     pass
 
 
-def _whole_shape(own: Tensor, share: Share | None) -> torch.Size:
-    return torch.Size((share.size, *own.shape[1:])) if isinstance(share, RowShard) else own.shape
+def _whole_shape(part: Tensor, share: Share | None) -> torch.Size:
+    return torch.Size((share.size, *part.shape[1:])) if isinstance(share, RowShard) else part.shape
 
 
-def _whole(own: Tensor, share: Share | None) -> Tensor | Pieces:
-    if share is None:
-        return own
-    detached = own.detach()
+def _whole(part: Tensor, share: Share | None) -> Tensor | Pieces:
+    if share is None or not part.ndim:  # counts of steps have no rows
+        return part
+    detached = part.detach()
     if isinstance(share, RowShard):
         make = partial(pieces_on_first, detached, share)
     else:
         assert isinstance(detached, DTensor)  # as the parameter that says its share, and as its moments
         make = partial(_gathered_on_first, detached)
-    return Pieces(tuple(_whole_shape(own, share)), own.dtype, make)
+    return Pieces(tuple(_whole_shape(part, share)), part.dtype, make)
 
 
-def _gathered_on_first(own: DTensor) -> Iterator[Tensor]:
-    """On process 0 the whole tensor, in one piece; on the others nothing. Every process must iterate to the end."""
-    whole = own.full_tensor()
-    if own.device_mesh.get_rank() == 0:
+def _gathered_on_first(part: DTensor) -> Iterator[Tensor]:
+    """On process 0 the whole tensor, in one piece; on the others nothing. Every process must
+    iterate to the end."""
+    whole = part.full_tensor()
+    if part.device_mesh.get_rank() == 0:
         yield whole
 
 

@@ -1,4 +1,5 @@
-"""Fit boosted trees to impressions: trees are added one by one, until validation has not gained for a while."""
+"""Fit boosted trees to impressions: trees are added one by one, until validation has not gained for
+a while."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ BINS = 255
 
 
 def check_trees(training: Training) -> None:
-    """Raise `UserError` for a setting of training that trees do not read, and without the package."""
+    """Raise `UserError` for a setting of training that trees do not read, and without the
+    package."""
     lightgbm_package()
     for name in Training.model_fields:
         if name not in READ and changed(training, name):
@@ -45,29 +47,38 @@ def fit_at_once(model: Any, store: AnyStore, experiment: Experiment) -> dict[str
 
 
 def fit_trees(model: BoostedTrees, store: ImpressionStore, experiment: Experiment) -> dict[str, float]:
-    """Fit to the training rows; the figures are the number of trees and, of a store with validation rows, its metric.
+    """Fit to the training rows; the figures are the number of trees and, of a store with validation
+    rows, its metric.
 
-    Raises `UserError` without the package, without groups where the objective ranks within them, and for what LightGBM
-    refuses.
+    Raises `UserError` without the package, without groups where the objective ranks within them,
+    and for what LightGBM refuses.
     """
     lightgbm, spec, training, how = lightgbm_package(), experiment.model, experiment.training, experiment.evaluation
     assert isinstance(spec, LightGBM) and isinstance(how, RankingEvaluation)
     ranks = spec.objective == "lambdarank"
     categories = model.categories
     params = {
-        "objective": spec.objective, "metric": "None", "learning_rate": training.lr, "num_leaves": spec.leaves,
-        "min_data_in_leaf": spec.least, "lambda_l2": spec.l2, "cat_smooth": spec.smoothing,
+        "objective": spec.objective,
+        "metric": "None",
+        "learning_rate": training.lr,
+        "num_leaves": spec.leaves,
+        "min_data_in_leaf": spec.least,
+        "lambda_l2": spec.l2,
+        "cat_smooth": spec.smoothing,
         "max_bin_by_feature": [max(categories.get(at, BINS), 2) for at in range(model.width)],
-        "seed": experiment.seed % 2**31, "deterministic": True, "force_row_wise": True,
-        "num_threads": torch.get_num_threads(), "verbosity": -1,
-    }  # fmt: skip
+        "seed": experiment.seed % 2**31,
+        "deterministic": True,
+        "force_row_wise": True,
+        "num_threads": torch.get_num_threads(),
+        "verbosity": -1,
+    }
 
     checked: _Impressions | None = None
 
-    def measured(found: np.ndarray, data: Any) -> tuple[str, float, bool]:
+    def measured(predicted: np.ndarray, data: Any) -> tuple[str, float, bool]:
         assert checked is not None
-        made = PerImpression(checked.rows, expit(found) if ranks else found, checked.labels, checked.groups)
-        return how.selection, selection_value(made, how.selection), how.selection != "logloss"
+        rows = PerImpression(checked.rows, expit(predicted) if ranks else predicted, checked.labels, checked.groups)
+        return how.selection, selection_value(rows, how.selection), how.selection != "logloss"
 
     history: dict[str, dict[str, list[float]]] = {}
     validated, callbacks = [], [lightgbm.record_evaluation(history)]
@@ -80,9 +91,14 @@ def fit_trees(model: BoostedTrees, store: ImpressionStore, experiment: Experimen
             if training.patience is not None:
                 callbacks.append(lightgbm.early_stopping(training.patience, verbose=False))
         booster = lightgbm.train(
-            params, data, training.max_epochs, valid_sets=validated, valid_names=["validation"] * len(validated),
-            feval=measured if validated else None, callbacks=callbacks,
-        )  # fmt: skip
+            params,
+            data,
+            training.max_epochs,
+            valid_sets=validated,
+            valid_names=["validation"] * len(validated),
+            feval=measured if validated else None,
+            callbacks=callbacks,
+        )
     except (lightgbm.basic.LightGBMError, ValueError) as error:
         raise UserError(f"LightGBM refuses this training: {reason_line(error)}", code="trees-not-fitted") from None
     if not validated:
@@ -90,9 +106,9 @@ def fit_trees(model: BoostedTrees, store: ImpressionStore, experiment: Experimen
         return {"trees": booster.num_trees()}
     values = np.array(history["validation"][how.selection])
     best = int(np.nanargmin(values) if how.selection == "logloss" else np.nanargmax(values))
-    kept = best if training.keep == "best" else len(values) - 1
-    model.keep(booster.model_to_string(num_iteration=kept + 1))
-    return {"trees": kept + 1, f"validation/{how.selection}": float(values[kept])}
+    last = best if training.keep == "best" else len(values) - 1
+    model.keep(booster.model_to_string(num_iteration=last + 1))
+    return {"trees": last + 1, f"validation/{how.selection}": float(values[last])}
 
 
 class _Impressions:

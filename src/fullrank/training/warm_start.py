@@ -1,14 +1,16 @@
-"""Start from an earlier run's weights: same spec; rows of tables go by the external id or value that they are of.
+"""Start from an earlier run's weights: same spec; rows of tables go by the external id or value
+that they are of.
 
-Items of a recommender that are made of what is known of them (text, text vectors) need no id: the tables of tokens, the
-maps of vectors and the encoder are taken over, and any catalogue may be the new one. Rows of a table go by external id,
-so the ids have to name the same items. Two catalogues that were each numbered 1, 2, 3, ... share ids and no items;
-where both have a column that tells items apart, such as a title, that is found out. Where they have none it cannot be.
+Items of a recommender that are made of what is known of them (text, text vectors) need no id: the
+tables of tokens, the maps of vectors and the encoder are taken over, and any catalogue may be the
+new one. Rows of a table go by external id, so the ids have to name the same items. Two catalogues
+that were each numbered 1, 2, 3, ... share ids and no items; where both have a column that tells
+items apart, such as a title, that is found out. Where they have none it cannot be.
 
-A ranking model needs the same fields. Which row is which value stands in the earlier run's encoder (a run of format 1
-needs its store for it). A value that is new keeps its first vector. A bucket of numbers takes the vector of the old
-bucket in which its middle lies. Numbers that are standardised are so by the new rows: their vectors are copied as they
-are.
+A ranking model needs the same fields. Which row is which value stands in the earlier run's encoder
+(a run of format 1 needs its store for it). A value that is new keeps its first vector. A bucket of
+numbers takes the vector of the old bucket in which its middle lies. Numbers that are standardised
+are so by the new rows: their vectors are copied as they are.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError, brief
+from fullrank.core.files import JsonObject
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions.encoding import FieldEncoder, vocabulary_owner
 from fullrank.data.impressions.schema import AnyField, Numeric
@@ -38,40 +41,46 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 
 ITEMS = "items."
-"""What the names of the item module's tensors begin with."""
+"""Beginning of the names of the item module's tensors."""
 FEW = 10
 """Items that share an id, below which it is not asked whether their texts agree."""
 DISTINCT = 0.5
-"""Distinct texts for each item from which on a column tells items apart: titles do, brands and categories do not."""
+"""Distinct texts for each item from which on a column tells items apart: titles do, brands and
+categories do not."""
 AGREE = 0.5
-"""Share of the items with a common id whose texts must agree: an edited title is no other item, most titles are."""
+"""Share of the items with a common id whose texts must agree: an edited title is no other item,
+most titles are."""
 
 
 @torch.no_grad()
 def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
-    """Fill `model` from a run. Returns how many of its items have from the run what belongs to an item.
+    """Fill `model` from a run. Returns how many of its items have from the run what belongs to an
+    item.
 
-    What the item module learned per item is matched by external id, what it learned of features or tokens by their
-    values (`Items.transferred`), which needs no id where that is all; its buffers are the new data's. All else is
-    copied and must have the same shape. Raises `UserError` where items are matched by id and none is known, or those
-    that are known are other items, and where the run is of another model spec.
+    What the item module learned per item is matched by external id, what it learned of features or
+    tokens by their values (`Items.transferred`), which needs no id where that is all; its buffers
+    are the new data's. All else is copied and must have the same shape. Raises `UserError` where
+    items are matched by id and none is known, or those that are known are other items, and where
+    the run is of another model spec.
     """
     tensors = source.tensors()
     old = source.catalog
-    own, learned = model.state_dict(), {name for name, _ in model.named_parameters()}
+    state, learned = model.state_dict(), {name for name, _ in model.named_parameters()}
     carried, of_features = dict[str, Tensor](), dict[str, Tensor]()
     if isinstance(model, RecommenderModel):
-        given = {name.removeprefix(ITEMS): tensor for name, tensor in tensors.items() if name.startswith(ITEMS)}
-        carried = {ITEMS + name: tensor for name, tensor in model.items.transferred(given, old, catalog).items()}
+        learned_items = {name.removeprefix(ITEMS): tensor for name, tensor in tensors.items() if name.startswith(ITEMS)}
+        carried = {
+            ITEMS + name: tensor for name, tensor in model.items.transferred(learned_items, old, catalog).items()
+        }
         of_features = _features_carried(model, catalog, source, tensors)
     by_value = bool(carried) and all(name in carried for name in learned if name.startswith(ITEMS))
     carried |= of_features
-    place = np.arange(0) if by_value else _places(catalog, old, source)
-    known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])
+    positions = np.arange(0) if by_value else _rows_in_run(catalog, old, source)
+    known, rows = torch.from_numpy(np.flatnonzero(positions >= 0)), torch.from_numpy(positions[positions >= 0])
     shard = model.items.shard if isinstance(model, RecommenderModel) else None
     low, high = (0, catalog.size) if shard is None else (shard.low, shard.high)
     mine = (known >= low) & (known < high)  # the items whose rows this process holds
-    for name, tensor in own.items():
+    for name, tensor in state.items():
         of_items = name.startswith(ITEMS)
         if of_items and name not in learned:
             continue  # counts, codes and standardised numbers of the new data
@@ -89,11 +98,13 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
 
 
 def _features_carried(
-    model: RecommenderModel, catalog: Catalog, source: Run, given: Mapping[str, Tensor]
+    model: RecommenderModel, catalog: Catalog, source: Run, tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The tables of features, each value with the vector that it has in the run; a new one keeps its first vector.
+    """The tables of features, each value with the vector that it has in the run; a new one keeps
+    its first vector.
 
-    Raises `UserError` for a feature that is of another kind there, and for others where their place decides.
+    Raises `UserError` for a feature that is of another kind there, and for others where their
+    position decides.
     """
     known, before = catalog.features, source.catalog.features
     if known is None or before is None or model.features is None:
@@ -107,53 +118,54 @@ def _features_carried(
                 "store; going on needs the same kind of feature",
                 code="other-fields",
             )
-    old: Any = source.spec.model.features.build(model.dim, source.catalog).vectors  # type: ignore[attr-defined]
+    spec: Any = source.spec.model
+    old = spec.features.build(model.dim, source.catalog).vectors
     carried = {}
     for role, part in model.features.vectors.items():
         name = f"task.features.vectors.{role}.table"
         if role in old and isinstance(part, FieldVectors):  # numbers, and all that a map joins, have a place each
-            now, then = ((one.names if model.features.fuse == "concat" else one.numeric, one.made)
-                         for one in (part, old[role]))  # fmt: skip
-            if now != then:
+            names = "names" if model.features.fuse == "concat" else "numeric"
+            before_names, now_names = getattr(old[role], names), getattr(part, names)
+            if (now_names, part.made) != (before_names, old[role].made):
                 raise UserError(
                     f"{role} features are {', '.join(old[role].names)} in {source.path} and {', '.join(part.names)} in "
                     "this store; going on needs the same in the same order",
                     code="other-fields",
                 )
-        if name in given and isinstance(part, FieldVectors) and part.table is not None:
+        if name in tensors and isinstance(part, FieldVectors) and part.table is not None:
             carried[name] = part.table.clone()
             for feature, start in part.starts.items():
                 if feature in old[role].starts:
                     every = np.arange(1 + SIZES.get(feature, 0))
                     rows = (every, every) if feature in part.made else _rows(fields[feature], before, known)
-                    ids, places = (torch.from_numpy(one.astype(np.int64)) for one in rows)
-                    carried[name][start + ids] = given[name][old[role].starts[feature] + places]
+                    ids, old_ids = _index(rows)
+                    carried[name][start + ids] = tensors[name][old[role].starts[feature] + old_ids]
     return carried
 
 
-def other_weights(source: Run, name: str, given: Tensor | None, needed: Tensor) -> UserError:
+def other_weights(source: Run, name: str, saved: Tensor | None, needed: Tensor) -> UserError:
     """The error for weights of a run that do not fit the model which starts from them."""
-    shape = "is missing" if given is None else f"has shape {tuple(given.shape)}"
+    shape = "is missing" if saved is None else f"has shape {tuple(saved.shape)}"
     return UserError(
         f"{source.path}: {name!r} {shape}, needed {tuple(needed.shape)}; going on needs the same model spec",
         code="weights-differ-from-spec",
     )
 
 
-def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]:
-    """For each item its place in the run's catalogue, -1 where the run does not know it."""
-    place = np.asarray(old.lookup(catalog.ids))
-    known = np.flatnonzero(place >= 0)
+def _rows_in_run(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]:
+    """For each item its row in the run's catalogue, -1 where the run does not know it."""
+    positions = np.asarray(old.lookup(catalog.ids))
+    known = np.flatnonzero(positions >= 0)
     if len(known) == 0:
         raise none_known(catalog.ids, "items", str(source.path), old.ids)
     both = [name for name in old.columns if name in catalog.columns and _tells_apart(old, catalog, name)]
-    agree = {name: _plain(old, name, place[known]) == _plain(catalog, name, known) for name in both}
+    agree = {name: _plain(old, name, positions[known]) == _plain(catalog, name, known) for name in both}
     pairs = {name: len(same) - same.null_count() for name, same in agree.items()}
     shares = {name: same.sum() / pairs[name] for name, same in agree.items() if pairs[name] >= FEW}
     if shares and max(shares.values()) < AGREE:
         name = max(shares, key=shares.__getitem__)
         at = int(known[int((~agree[name]).fill_null(False).arg_true()[0])])
-        there, here = (brief(one.frame[name][where], 40) for one, where in ((old, int(place[at])), (catalog, at)))
+        there, here = brief(old.frame[name][int(positions[at])], 40), brief(catalog.frame[name][at], 40)
         raise UserError(
             f"{len(known):,} items have an id that {source.path} knows, and {1 - shares[name]:.0%} of them another "
             f"{name!r} there (of {catalog.ids[at]!r} it is {there} in the run and {here} in the store), so these are "
@@ -161,27 +173,35 @@ def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]
             "need none",
             code="ids-of-other-items",
         )
-    return place
+    return positions
 
 
 def _tells_apart(old: Catalog, new: Catalog, name: str) -> bool:
     """Whether a column is text that tells items apart, in both catalogues."""
-    columns = [old.frame[name], new.frame[name]]
-    return all(one.dtype == pl.String and one.drop_nulls().n_unique() >= DISTINCT * len(one) for one in columns)
+    texts = [old.frame[name], new.frame[name]]
+    return all(text.dtype == pl.String and text.drop_nulls().n_unique() >= DISTINCT * len(text) for text in texts)
 
 
 def _plain(catalog: Catalog, name: str, items: Int[np.ndarray, "n"]) -> pl.Series:
-    """The text of some items in a column, without its case."""
+    """The texts of items in a column, in lower case and without space around."""
     return catalog.frame[name][items].str.to_lowercase().str.strip_chars()
 
 
 Rows = tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]
 """Ids in the new table, and those of the same values in the old one."""
+
+
+def _index(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Both sides of `rows` as indices of tensors."""
+    new, old = (torch.from_numpy(ids.astype(np.int64)) for ids in rows)
+    return new, old
+
+
 FREE = {"min_count", "separator", "max_length", "buckets"}
 """Settings of a field that may differ: they change which values have rows, not what a row means."""
 
 
-def _settings(field: AnyField) -> dict[str, Any]:
+def _settings(field: AnyField) -> JsonObject:
     return {key: value for key, value in field.dump().items() if key not in FREE}
 
 
@@ -189,12 +209,12 @@ def _settings(field: AnyField) -> dict[str, Any]:
 def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: Run) -> int:
     """Fill `model` from a run. Returns how many values of the new vocabularies the run knew.
 
-    Raises `UserError` where the run is of another kind, spec or schema, where it needs its store and that is gone, and
-    where it knows no value.
+    Raises `UserError` where the run is of another kind, spec or schema, where it needs its store
+    and that is gone, and where it knows no value.
     """
     before = _its_encoder(source)
-    told = [[_settings(field) for field in schema.fields] for schema in (before.schema, store.schema)]
-    for number, (a, b) in enumerate(zip_longest(*told), 1):
+    settings = [[_settings(field) for field in schema.fields] for schema in (before.schema, store.schema)]
+    for number, (a, b) in enumerate(zip_longest(*settings), 1):
         if a != b:
             raise UserError(
                 f"field {number} is {a} in {source.path} and {b} in this store; going on needs the same fields in the "
@@ -212,20 +232,19 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
             f"{source.path} knows none of the values in {store.path}; are these fields of the same kind?",
             code="no-known-values",
         )
-    given, tables = old.state_dict(), {f"{name}.table": one for name, one in _tables(model)}
-    olds = {f"{name}.table": one for name, one in _tables(old)}
+    saved, tables, olds = old.state_dict(), _tables(model), _tables(old)
     for name, tensor in model.state_dict().items():
-        if name not in given or given[name].shape[1:] != tensor.shape[1:] or (name in tables) != (name in olds):
-            raise other_weights(source, name, given.get(name), tensor)
+        if name not in saved or saved[name].shape[1:] != tensor.shape[1:] or (name in tables) != (name in olds):
+            raise other_weights(source, name, saved.get(name), tensor)
         if name in tables:
             for field, start in tables[name].starts.items():
                 if field in rows:
-                    ids, known = (torch.from_numpy(one.astype(np.int64)) for one in rows[field])
-                    tensor[start + ids] = given[name][olds[name].starts[field] + known]
-        elif given[name].shape == tensor.shape:
-            tensor.copy_(given[name])
+                    ids, old_ids = _index(rows[field])
+                    tensor[start + ids] = saved[name][olds[name].starts[field] + old_ids]
+        elif saved[name].shape == tensor.shape:
+            tensor.copy_(saved[name])
         else:
-            raise other_weights(source, name, given[name], tensor)
+            raise other_weights(source, name, saved[name], tensor)
     return sum(len(ids) - FIRST for ids, _ in rows.values())
 
 
@@ -246,22 +265,23 @@ def _its_encoder(source: Run) -> FieldEncoder:
 
 
 def _rows(field: AnyField, old: FieldEncoder, new: FieldEncoder) -> Rows:
-    """Missing, unknown, and every value that both know."""
+    """Rows of missing, of unknown, and of every value that both encoders know."""
     always = np.arange(FIRST)
     if isinstance(field, Numeric):
-        ids, known = _buckets(*(np.asarray(one.fitted[field.name]["edges"], np.float64) for one in (old, new)))
+        ids, known = _buckets(*(np.asarray(encoder.fitted[field.name]["edges"], np.float64) for encoder in (old, new)))
     else:
         before, now = old.lookup(field), new.lookup(field)
         if isinstance(now, Hashed) or not isinstance(before, Vocabulary):
             ids = known = np.arange(FIRST, now.size)
         else:
-            found = before.ids(now.values)
-            ids, known = np.flatnonzero(found > UNKNOWN) + FIRST, found[found > UNKNOWN]
+            numbers = before.ids(now.values)
+            ids, known = np.flatnonzero(numbers > UNKNOWN) + FIRST, numbers[numbers > UNKNOWN]
     return np.concatenate([always, ids]), np.concatenate([always, known])
 
 
 def _buckets(old: np.ndarray, new: np.ndarray) -> Rows:
-    """Each new bucket, and the old one that its middle lies in; the outer ones count as wide as their neighbours."""
+    """Each new bucket, and the old one that its middle lies in; the outer ones count as wide as
+    their neighbours."""
     ids = np.arange(len(new) + 1) + FIRST
     if len(new) == 0:
         return ids, np.full(1, len(old) // 2 + FIRST)
@@ -271,5 +291,6 @@ def _buckets(old: np.ndarray, new: np.ndarray) -> Rows:
     return ids, np.searchsorted(old, middles, side="right") + FIRST
 
 
-def _tables(model: RankingModule) -> list[tuple[str, FusedTable]]:
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, FusedTable)]
+def _tables(model: RankingModule) -> dict[str, FusedTable]:
+    """The fused tables of a model, by the names of their weights."""
+    return {f"{name}.table": module for name, module in model.named_modules() if isinstance(module, FusedTable)}
