@@ -130,17 +130,23 @@ class Law:
     def dump(self) -> dict[str, Any]:
         """As plain data."""
         return {
-            "form": self.form.name, "metric": self.metric, "parameters": self.parameters, "derived": self.derived,
+            "form": self.form.name,
+            "metric": self.metric,
+            "parameters": self.parameters,
+            "derived": self.derived,
             "intervals": {name: list(pair) for name, pair in self.intervals.items()},
-            "rmse": self.rmse, "runs": self.runs, "points": len(self.residuals), "resamples": len(self.draws),
+            "rmse": self.rmse,
+            "runs": self.runs,
+            "points": len(self.residuals),
+            "resamples": len(self.draws),
             "observed": {axis: list(pair) for axis, pair in self.observed.items()},
             "end_fits_between": self.end_range,
-            "not_determined": sorted({name for one in self.unidentified for name in one.parameters}),
+            "not_determined": sorted({name for doubt in self.unidentified for name in doubt.parameters}),
             "warnings": [
-                {"parameters": list(one.parameters), "ground": one.ground, "text": one.text}
-                for one in self.unidentified
+                {"parameters": list(doubt.parameters), "ground": doubt.ground, "text": doubt.text}
+                for doubt in self.unidentified
             ],
-        }  # fmt: skip
+        }
 
     def _logs(self, at: Mapping[str, Any]) -> Points:
         if set(at) != set(self.form.axes):
@@ -175,10 +181,12 @@ def fit_law(
     drawn = []
     for r in range(resamples):
         places = np.random.default_rng([seed, r]).integers(len(ladder), size=len(ladder))
-        some = form_points(shape, ladder.subset(places.tolist()))
-        levels = min(len(np.unique(column)) for column in some.x.T)
-        if len(some.y) >= len(shape.parameters) and levels >= 2 and np.ptp(some.y) > 0:  # else they are too alike
-            drawn.append(solve(shape, some.x, some.y, centre, known=best.u).theta)
+        drawn_points = form_points(shape, ladder.subset(places.tolist()))
+        levels = min(len(np.unique(column)) for column in drawn_points.x.T)
+        if (
+            len(drawn_points.y) >= len(shape.parameters) and levels >= 2 and np.ptp(drawn_points.y) > 0
+        ):  # else they are too alike
+            drawn.append(solve(shape, drawn_points.x, drawn_points.y, centre, known=best.u).theta)
         if tell is not None:
             tell(r + 1, resamples)
     if len(drawn) < resamples / 2:
@@ -191,11 +199,19 @@ def fit_law(
     ends = [(float(np.exp(c.min())), float(np.exp(c.max()))) for c in points.x.T]
     left = points.y - shape.value(best.theta, points.x)
     bare = Law(
-        shape, ladder.metric, best.theta, draws, left, best.rmse, len(ladder), (),
-        dict(zip(shape.axes, ends, strict=True)), best.at_bound,
-    )  # fmt: skip
-    found = unidentified(shape, best, bare.intervals, points)
-    return replace(bare, unidentified=found, end_range=end_range(shape, points, best))
+        shape,
+        ladder.metric,
+        best.theta,
+        draws,
+        left,
+        best.rmse,
+        len(ladder),
+        (),
+        dict(zip(shape.axes, ends, strict=True)),
+        best.at_bound,
+    )
+    doubts = unidentified(shape, best, bare.intervals, points)
+    return replace(bare, unidentified=doubts, end_range=end_range(shape, points, best))
 
 
 def middle(values: Float[np.ndarray, "R"]) -> tuple[float, float]:
@@ -205,40 +221,40 @@ def middle(values: Float[np.ndarray, "R"]) -> tuple[float, float]:
 
 
 def unidentified(
-    form: LawForm, found: Solution, intervals: Mapping[str, tuple[float, float]], points: FitPoints
+    form: LawForm, solution: Solution, intervals: Mapping[str, tuple[float, float]], points: FitPoints
 ) -> tuple[Unidentified, ...]:
     """Parameters that the runs do not determine."""
     x = points.x
-    exact = found.rmse < EXACT * np.ptp(points.y) and len(points.y) > len(form.parameters)
-    made = [
+    exact = solution.rmse < EXACT * np.ptp(points.y) and len(points.y) > len(form.parameters)
+    doubts = [
         Unidentified(
             (name,), "bound", f"{name} ended at a bound of the search: its value is the bound's, not the data's"
         )
-        for name in found.at_bound
+        for name in solution.at_bound
     ]
-    for name, value in zip(form.parameters, found.theta, strict=True):
+    for name, value in zip(form.parameters, solution.theta, strict=True):
         low, high = intervals[name]
         if name in form.positive and (low <= 0 or high / low > RATIO):
             by = "infinity" if low <= 0 else f"{high / low:.3g}"
-            made.append(_wide(name, low, high, f"its ends differ by a factor of {by}"))
+            doubts.append(_wide(name, low, high, f"its ends differ by a factor of {by}"))
         elif name == "x0" and high - low > np.ptp(x):
-            made.append(_wide(name, low, high, f"wider than the {np.ptp(x):.3g} of ln FLOPs that were observed"))
+            doubts.append(_wide(name, low, high, f"wider than the {np.ptp(x):.3g} of ln FLOPs that were observed"))
         elif name not in form.positive and name != "x0" and high - low > abs(value):
-            made.append(_wide(name, low, high, f"wider than the value {value:.3g} is large"))
-    number, together = condition(form, found.theta, x)
+            doubts.append(_wide(name, low, high, f"wider than the value {value:.3g} is large"))
+    number, together = condition(form, solution.theta, x)
     if number > CONDITION and not exact:
         text = (
             f"{', '.join(together)} can move together with next to no change of the curve (condition {number:.2g}): "
             "compare curves, not these constants"
         )
-        made.append(Unidentified(together, "condition", text))
+        doubts.append(Unidentified(together, "condition", text))
     if len(form.axes) > 1:
-        for place, axis in enumerate(form.axes):
-            levels, on = len(np.unique(x[:, place])), ("E", *(("A", "alpha"), ("B", "beta"))[place])
+        for number, axis in enumerate(form.axes):
+            levels, on = len(np.unique(x[:, number])), ("E", *(("A", "alpha"), ("B", "beta"))[number])
             if levels < (4 if exact else LEVELS):  # three can always be reached by three parameters
                 text = f"{axis} takes {levels} values, on which {', '.join(on)} rest"
-                made.append(Unidentified(on, "levels", text))
-    return tuple(made)
+                doubts.append(Unidentified(on, "levels", text))
+    return tuple(doubts)
 
 
 def condition(form: LawForm, theta: Vector, x: Points) -> tuple[float, tuple[str, ...]]:
@@ -257,15 +273,15 @@ def _wide(name: str, low: float, high: float, why: str) -> Unidentified:
     return Unidentified((name,), "interval", f"{name} is between {low:.3g} and {high:.3g} over resampled runs, {why}")
 
 
-def end_range(form: LawForm, points: FitPoints, found: Solution) -> tuple[float, float] | None:
+def end_range(form: LawForm, points: FitPoints, solution: Solution) -> tuple[float, float] | None:
     """Between which values the end may lie; None for a form without one. `found` is the law's own solution."""
     if form.name == "linear":
         return None
-    centre, best = centre_of(points.x), float(found.u[0])
+    centre, best = centre_of(points.x), float(solution.u[0])
     low, high = form.bounds(points.x - centre, points.y)
 
     def fits(end: float) -> bool:
-        return solve(form, points.x, points.y, centre, known=found.u, end=end).rmse <= RISE * found.rmse
+        return solve(form, points.x, points.y, centre, known=solution.u, end=end).rmse <= RISE * solution.rmse
 
     def edge(outside: float) -> float:
         if fits(outside):

@@ -219,15 +219,22 @@ def solve(
     if known is not None:
         chosen.append(np.clip(known, low, high))
     scale = max(float(np.ptp(y)), 1e-12)  # the tolerances of scipy know nothing of a metric's size
-    found = [
+    fits = [
         least_squares(
-            lambda u: (form.local(u, at) - y) / scale, u, jac=lambda u: form.jacobian(u, at) / scale,
+            lambda u: (form.local(u, at) - y) / scale,
+            u,
+            jac=lambda u: form.jacobian(u, at) / scale,
             bounds=(low, high),
-            method="trf", x_scale="jac", ftol=1e-9, xtol=1e-9, gtol=1e-9, max_nfev=400,
+            method="trf",
+            x_scale="jac",
+            ftol=1e-9,
+            xtol=1e-9,
+            gtol=1e-9,
+            max_nfev=400,
         )
         for u in chosen
-    ]  # fmt: skip
-    best = min(found, key=lambda one: one.cost)
+    ]
+    best = min(fits, key=lambda fit: fit.cost)
     rmse = scale * float(np.sqrt(2 * best.cost / len(y)))
     near = 1e-6 * np.maximum(1e-3, np.abs(best.x))
     names = ("asymptote", "a", "k", "x0") if form.name == "sigmoid" else form.parameters

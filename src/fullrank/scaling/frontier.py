@@ -68,10 +68,10 @@ def compute_frontier(ladder: Ladder, *, lower: bool = False) -> tuple[dict[str, 
     ladder.require("flops", "epochs", "parameters", "data")
     best = envelope(ladder, lower=lower)
     assert best.epochs is not None
-    own = {
+    sizes = {
         name: np.array([getattr(ladder.traces[i], name) for i in best.run], float) for name in ("parameters", "data")
     }
-    points = {"flops": best.flops, "metric": best.metric, **own, "seen": own["data"] * best.epochs}
+    points = {"flops": best.flops, "metric": best.metric, **sizes, "seen": sizes["data"] * best.epochs}
     if len(np.unique(best.flops)) < 2:
         raise UserError(
             f"{ladder.source}: one number of FLOPs alone, through which no line goes; add runs of other cost",
@@ -92,9 +92,14 @@ def epoch_cost(ladder: Ladder) -> EpochCost:
 
 
 def optimum(
-    form: LawForm, theta: Vector, flops: float, spent: Spent, *,
-    data: float | None = None, between: tuple[float, float] = BETWEEN,
-) -> tuple[float, float, float]:  # fmt: skip
+    form: LawForm,
+    theta: Vector,
+    flops: float,
+    spent: Spent,
+    *,
+    data: float | None = None,
+    between: tuple[float, float] = BETWEEN,
+) -> tuple[float, float, float]:
     """Parameters, interactions and metric of the best split of a budget under a law; `data` is all there is.
 
     The law is evaluated on a grid of sizes `between`, then on a finer one around the best.
@@ -143,12 +148,14 @@ class Advice:
     """What to know before relying on it."""
 
     def dump(self) -> dict[str, Any]:
-        told = ("parameters", "data", "epochs", "metric")
+        names = ("parameters", "data", "epochs", "metric")
         return {
-            "flops": self.flops, "metric_name": self.law.metric, **{name: _dump(getattr(self, name)) for name in told},
+            "flops": self.flops,
+            "metric_name": self.law.metric,
+            **{name: _dump(getattr(self, name)) for name in names},
             "by_law": {"form": self.law.form.name, **{name: _dump(r) for name, r in self.by_law.items()}},
             "notes": list(self.notes),
-        }  # fmt: skip
+        }
 
 
 @public
@@ -228,27 +235,27 @@ def _too_small(flops: float) -> UserError:
 def _notes(
     ladder: Ladder, law: Law, flops: float, epochs: float, seen: tuple[float, float], wanted: float | None
 ) -> list[str]:
-    found = []
+    notes = []
     if not seen[0] <= flops <= seen[1]:
-        found.append(
+        notes.append(
             f"{flops:.3g} FLOPs are outside of the {seen[0]:.3g} to {seen[1]:.3g} that the runs spent: this is an "
             "extrapolation, and its interval knows nothing of what changes out there"
         )
     most = max(trace.epochs[-1] for trace in ladder.traces if trace.epochs is not None)
     if epochs > 1.001 * most:
-        found.append(f"{epochs:.3g} epochs are more than any run had ({most:g}): get more data, or expect less")
+        notes.append(f"{epochs:.3g} epochs are more than any run had ({most:g}): get more data, or expect less")
     if wanted is not None:
-        found.append(
+        notes.append(
             f"the best runs had more data at such a budget ({wanted:.3g} interactions), so the metric is what the law "
             "of size and data expects of these"
         )
     scatter = epoch_cost(ladder).scatter
     if scatter > 1.5:
-        found.append(f"runs of one size differ in cost by a factor of {scatter:.2g}: epochs are as uncertain as that")
+        notes.append(f"runs of one size differ in cost by a factor of {scatter:.2g}: epochs are as uncertain as that")
     if law.unidentified:
-        names = ", ".join(sorted({name for one in law.unidentified for name in one.parameters}))
-        found.append(f"the law of size and data is not determined in {names}, so its choice is a hint")
-    return found
+        names = ", ".join(sorted({name for doubt in law.unidentified for name in doubt.parameters}))
+        notes.append(f"the law of size and data is not determined in {names}, so its choice is a hint")
+    return notes
 
 
 def _reading(value: float, draws: np.ndarray) -> Estimate:

@@ -127,23 +127,37 @@ class Growth:
         keys = ("users", "interactions", "items")
         rows = np.stack([self.users, self.interactions, self.items], 1).tolist()
         return {
-            "source": self.source, "fingerprint": self.fingerprint, "seed": self.seed, "catalogue": self.catalogue,
+            "source": self.source,
+            "fingerprint": self.fingerprint,
+            "seed": self.seed,
+            "catalogue": self.catalogue,
             **dict(zip(keys, rows[-1], strict=True)),
             "points": [dict(zip(keys, row, strict=True)) for row in rows],
-            "law": self.law and asdict(self.law), "law_of_the_last_tenfold": self.late and asdict(self.late),
+            "law": self.law and asdict(self.law),
+            "law_of_the_last_tenfold": self.late and asdict(self.late),
             "dim": self.dim,
             "parameters": [
-                {"other": other, "with_table": self.parameters[:, place].tolist(), "of_text": other,
-                 "items_where_the_table_is_half": other / self.dim}
-                for place, other in enumerate(self.others)
+                {
+                    "other": other,
+                    "with_table": self.parameters[:, number].tolist(),
+                    "of_text": other,
+                    "items_where_the_table_is_half": other / self.dim,
+                }
+                for number, other in enumerate(self.others)
             ],
             "events_per_item": {
                 "histogram": [{"from": low, "to": high, "items": count} for low, high, count in self.histogram],
-                "least": int(self.per_item[0]), "median": float(np.median(self.per_item)),
-                "most": int(self.per_item[-1]), "gini": self.gini, "rare_below": RARE, "share_of_items_rare": rare,
-                "share_of_events_of_rare": theirs, "top_items": top, "share_of_events_of_top": most,
+                "least": int(self.per_item[0]),
+                "median": float(np.median(self.per_item)),
+                "most": int(self.per_item[-1]),
+                "gini": self.gini,
+                "rare_below": RARE,
+                "share_of_items_rare": rare,
+                "share_of_events_of_rare": theirs,
+                "top_items": top,
+                "share_of_events_of_top": most,
             },
-        }  # fmt: skip
+        }
 
 
 @public
@@ -179,13 +193,23 @@ def catalogue_growth(
     order = order[np.diff(source.offsets)[order] > 0]
     at = np.unique(np.geomspace(1, len(order), POINTS).round().astype(np.int64))
     items = np.asarray(source.items)
-    interactions, found = distinct_items(items, np.asarray(source.offsets), order, at)
+    interactions, distinct = distinct_items(items, np.asarray(source.offsets), order, at)
     per_item = np.bincount(items)
     late = interactions >= interactions[-1] / 10
     return Growth(
-        str(source.path), source.fingerprint, seed, dim, tuple(others), source.num_items, at, interactions, found,
-        np.sort(per_item[per_item > 0]), fit_heaps(interactions, found), fit_heaps(interactions[late], found[late]),
-    )  # fmt: skip
+        str(source.path),
+        source.fingerprint,
+        seed,
+        dim,
+        tuple(others),
+        source.num_items,
+        at,
+        interactions,
+        distinct,
+        np.sort(per_item[per_item > 0]),
+        fit_heaps(interactions, distinct),
+        fit_heaps(interactions[late], distinct[late]),
+    )
 
 
 def distinct_items(
@@ -196,10 +220,10 @@ def distinct_items(
     An item counts from the first user in the order who has it; every event is read once.
     """
     lengths = np.diff(offsets)
-    place = np.full(len(lengths), len(order), dtype=np.int64)  # users beyond the order come last and do not count
-    place[order] = np.arange(len(order))
+    rank = np.full(len(lengths), len(order), dtype=np.int64)  # users beyond the order come last and do not count
+    rank[order] = np.arange(len(order))
     first = np.full(items.max(initial=-1) + 1, len(order), dtype=np.int64)
-    np.minimum.at(first, items, np.repeat(place, lengths))
+    np.minimum.at(first, items, np.repeat(rank, lengths))
     new = np.bincount(first, minlength=len(order) + 1)[:-1]
     return np.cumsum(lengths[order])[at - 1], np.cumsum(new)[at - 1]
 

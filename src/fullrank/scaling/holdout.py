@@ -52,12 +52,18 @@ class HeldOut:
 
     def dump(self) -> dict[str, Any]:
         return {
-            "without_the_largest": self.by, "level": self.level, "runs": self.runs, "points": len(self.measured),
-            "rmse": _rms(self.error), "bias": float(self.error.mean()), "largest_error": float(abs(self.error).max()),
+            "without_the_largest": self.by,
+            "level": self.level,
+            "runs": self.runs,
+            "points": len(self.measured),
+            "rmse": _rms(self.error),
+            "bias": float(self.error.mean()),
+            "largest_error": float(abs(self.error).max()),
             "relative_error": float((abs(self.error) / np.maximum(abs(self.measured), 1e-12)).mean()),
-            "inside_interval": self.inside, "rmse_of_nearest": _rms(self.nearest - self.measured),
+            "inside_interval": self.inside,
+            "rmse_of_nearest": _rms(self.nearest - self.measured),
             "parameters": self.law.parameters,
-        }  # fmt: skip
+        }
 
 
 def hold_out(
@@ -74,12 +80,12 @@ def hold_out(
     ladder.require(by)
     levels = np.array([float(getattr(trace, by)) for trace in ladder.traces])
     largest = float(levels.max())
-    kept = np.flatnonzero(levels < largest).tolist()
-    if not kept:
+    smaller = np.flatnonzero(levels < largest).tolist()
+    if not smaller:
         raise UserError(
             f"{ladder.source}: all runs have {by} {largest:g}, so there is none to hold out", code="nothing-held-out"
         )
-    rest = ladder.subset(kept)
+    rest = ladder.subset(smaller)
     law = fit_law(rest, form, resamples=resamples, seed=seed, tell=tell)
     points, seen = form_points(FORMS[form], ladder), form_points(FORMS[form], rest)
     held = np.isin(points.run, np.flatnonzero(levels == largest))

@@ -138,24 +138,21 @@ def envelope(ladder: Ladder, *, lower: bool = False) -> Envelope:
     traces = ladder.traces
     grid = np.unique(np.concatenate([trace.flops for trace in traces if trace.flops is not None]))
     best, holder = np.full(len(grid), -np.inf), np.zeros(len(grid), np.int64)
-    for place, trace in enumerate(traces):
+    for number, trace in enumerate(traces):
         assert trace.flops is not None
         low, high = np.searchsorted(grid, trace.flops[[0, -1]])
         span = slice(low, high + 1)
         values = np.interp(grid[span], trace.flops, sign * trace.metric)
         better = values > best[span]
         best[span] = np.where(better, values, best[span])
-        holder[span] = np.where(better, place, holder[span])
+        holder[span] = np.where(better, number, holder[span])
     before = np.concatenate([[-np.inf], np.maximum.accumulate(best)[:-1]])
-    kept = best > before
-    flops, run = grid[kept], holder[kept]
+    record = best > before
+    flops, run = grid[record], holder[record]
     epochs = None
     if all(trace.epochs is not None for trace in traces):
-        epochs = np.array([
-            np.interp(at, traces[i].flops, traces[i].epochs)
-            for at, i in zip(flops, run, strict=True)
-        ])  # fmt: skip
-    return Envelope(flops, sign * best[kept], run, epochs)
+        epochs = np.array([np.interp(at, traces[i].flops, traces[i].epochs) for at, i in zip(flops, run, strict=True)])
+    return Envelope(flops, sign * best[record], run, epochs)
 
 
 @dataclass(frozen=True)
@@ -207,8 +204,8 @@ def require_points(form: LawForm, ladder: Ladder) -> FitPoints:
             "parameters: give more runs, or more evaluations of each",
             code="too-few-points",
         )
-    for place, axis in enumerate(form.axes):
-        levels = len(np.unique(points.x[:, place]))
+    for number, axis in enumerate(form.axes):
+        levels = len(np.unique(points.x[:, number]))
         if levels < 3 and least > 2:
             raise UserError(
                 f"{ladder.source}: {axis} takes {levels} different value{'s' if levels > 1 else ''}, and at least 3 "

@@ -72,7 +72,7 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
     source = InputTable(file, "the table of runs")
     frame = source.infer(source.read(source.columns))
     source.require_rows(len(frame))
-    series = Counter(found[1] for name in frame.columns if (found := EPOCH.fullmatch(name)))
+    series = Counter(match[1] for name in frame.columns if (match := EPOCH.fullmatch(name)))
     if series and named.metric is None:
         return _wide(_Columns(frame, source, named, WIDE), metric, list(series))
     check_one_way({"--metric": metric, "--metric-col, which names the column,": named.metric})
@@ -97,10 +97,10 @@ class _Columns:
 
     def present(self, what: str) -> str | None:
         """The column's name, where it is there. Raises `UserError` where it was asked for and is not."""
-        asked, other = getattr(self.named, what), getattr(self.usual, what)
-        if asked is not None:
-            self.source.require(asked, f"usual is {other}")
-        return asked or (other if other in self.source.columns else None)
+        wanted, other = getattr(self.named, what), getattr(self.usual, what)
+        if wanted is not None:
+            self.source.require(wanted, f"usual is {other}")
+        return wanted or (other if other in self.source.columns else None)
 
     def optional(self, what: str) -> np.ndarray | None:
         name = self.present(what)
@@ -109,10 +109,10 @@ class _Columns:
     def numbers(self, name: str, *, empty: bool = False) -> np.ndarray:
         """The numbers of a column; NaN where there is none and it may be `empty`."""
         column = self.frame[name]
-        found = column.cast(float, strict=False)
-        bad = found.is_null() & ~(column.is_null() & empty)
+        numbers = column.cast(float, strict=False)
+        bad = numbers.is_null() & ~(column.is_null() & empty)
         self.refuse(bad, name, "missing or unreadable numbers", "unreadable-numbers")
-        return found.to_numpy().astype(float)
+        return numbers.to_numpy().astype(float)
 
     def refuse(self, bad: pl.Series, name: str, what: str, code: str) -> None:
         from fullrank.data.values import refuse
@@ -146,8 +146,8 @@ def _wide(table: _Columns, metric: str | None, series: list[str]) -> Ladder:
     if metric is not None and metric not in series:
         raise unknown("metric", metric, series)
     base = metric or series[0]
-    found = sorted((int(m[2]), name) for name in frame.columns if (m := EPOCH.fullmatch(name)) and m[1] == base)
-    epochs, columns = zip(*found, strict=True)
+    named = sorted((int(m[2]), name) for name in frame.columns if (m := EPOCH.fullmatch(name)) and m[1] == base)
+    epochs, columns = zip(*named, strict=True)
     what = f"{source.name}: of {', '.join(columns)} the epoch"
     check_once(map(str, epochs), what, "keep one column for each", code="repeated-column")
     values = np.stack([table.numbers(name, empty=True) for name in columns], 1)
@@ -178,17 +178,21 @@ def _tidy(table: _Columns) -> Ladder:
     traces = []
     for rows in places.values():
         order = sorted(rows, key=lambda row: 0.0 if flops is None else flops[row])
-        own = {key: values[rows[0]] for key, values in rest.items()}
+        shared = {key: values[rows[0]] for key, values in rest.items()}
         for key in ("parameters", "data"):
             if len({rest[key][row] for row in rows}) > 1:
                 raise UserError(
-                    f"{source.name}, run {own['run']!r}: {key} changes within the run; name the runs with --run-col",
+                    f"{source.name}, run {shared['run']!r}: {key} changes within the run; name the runs with --run-col",
                     code="size-changes-within-run",
                 )
-        traces.append(Trace(
-            metric=metric[order], flops=None if flops is None else flops[order],
-            epochs=None if epochs is None else epochs[order], **own,
-        ))  # fmt: skip
+        traces.append(
+            Trace(
+                metric=metric[order],
+                flops=None if flops is None else flops[order],
+                epochs=None if epochs is None else epochs[order],
+                **shared,
+            )
+        )
     return table.ladder(traces, name, "spent until each row's moment")
 
 
@@ -231,13 +235,13 @@ def _several(where: str, metrics: Sequence[str]) -> UserError:
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     with in_context("no readable result of a sweep: "):
-        found: Any = read_jsonl(file, torn=False) if file.suffix == ".jsonl" else read_json(file).get("rows")
-    if not isinstance(found, list) or not all(isinstance(r, dict) and {"cell", "seed"} <= r.keys() for r in found):
+        rows: Any = read_jsonl(file, torn=False) if file.suffix == ".jsonl" else read_json(file).get("rows")
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and {"cell", "seed"} <= r.keys() for r in rows):
         raise UserError(
             f"{file} holds something else than rows of a sweep; give rows.jsonl or the file of --results",
             code="not-sweep-rows",
         )
-    return found
+    return rows
 
 
 def _trace(row: dict[str, Any], metric: str, file: Path) -> Trace:
@@ -252,9 +256,15 @@ def _trace(row: dict[str, Any], metric: str, file: Path) -> Trace:
         epochs = np.array([best.get("epoch") or row.get("epochs") or np.nan], float)
         values = np.array([known[metric]], float)
     per_epoch, tables = size.get("flops_per_epoch"), row.get("parameters")
-    own = size.get("non_embedding_parameters", size.get("dense_parameters"))
+    size = size.get("non_embedding_parameters", size.get("dense_parameters"))
     timed = bool(np.isfinite(epochs).all())
     return Trace(
-        run, values, None if per_epoch is None or not timed else epochs * per_epoch, epochs if timed else None,
-        tables, size.get("interactions"), own or tables, str(row.get("data", "")),
-    )  # fmt: skip
+        run,
+        values,
+        None if per_epoch is None or not timed else epochs * per_epoch,
+        epochs if timed else None,
+        tables,
+        size.get("interactions"),
+        size or tables,
+        str(row.get("data", "")),
+    )

@@ -64,10 +64,12 @@ class SequenceSize:
 
     def dump(self) -> dict[str, Any]:
         return {
-            "non_embedding_parameters": self.non_embedding, "flops_per_epoch": self.flops_per_epoch,
-            "flops_by_part": dict(self.flops), "flops_per_epoch_thop": self.published,
+            "non_embedding_parameters": self.non_embedding,
+            "flops_per_epoch": self.flops_per_epoch,
+            "flops_by_part": dict(self.flops),
+            "flops_per_epoch_thop": self.published,
             "interactions": self.interactions,
-        }  # fmt: skip
+        }
 
 
 def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> SequenceSize:
@@ -75,12 +77,12 @@ def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> Seq
     steps = loader.steps_per_epoch
     places = np.unique(np.linspace(0, steps - 1, min(steps, BATCHES)).astype(int))
     count = cache(model.encoder.flops)  # of a row by its length and its answer's
-    found = [batch_flops(model, loader.batch(int(k)), count) for k in places]
-    share = (1 + BACKWARD) * steps / len(found)
+    passes = [batch_flops(model, loader.batch(int(k)), count) for k in places]
+    share = (1 + BACKWARD) * steps / len(passes)
     total: Parts = {}
-    for part in found[0]:
-        some = [one[part] for one in found]
-        total[part] = None if None in some else round(share * sum(v or 0 for v in some))
+    for part in passes[0]:
+        counts = [forward[part] for forward in passes]
+        total[part] = None if None in counts else round(share * sum(v or 0 for v in counts))
     events = int((store.bounds[:, 0] - store.offsets[:-1]).sum())
     return SequenceSize(non_embedding(model), total, events, published_epoch(model, events))
 
@@ -109,16 +111,16 @@ def batch_flops(model: RecommenderModel, batch: Any, count: Callable[[int, int],
     rows, length, dim = x.shape
     parts: Parts = {"items": _items(model, noted, x, inputs, batch)}
     row = (count or model.encoder.flops)(length, inputs.answer)
-    parts |= {part: None if one is None else rows * one for part, one in row.items()}
+    parts |= {part: None if flops is None else rows * flops for part, flops in row.items()}
     if model.features is not None:
         parts["features"] = model.features.flops(batch.items[:, 1:].numel())
-    asked = model.task.counts(batch)
+    queries = model.task.counts(batch)
     sampled = _sampled(model)
     scored: int | None = None
     if sampled is not None:
-        scored = sum(asked.values()) * sampled.count
+        scored = sum(queries.values()) * sampled.count
     elif isinstance(model.loss, CrossEntropyLoss):
-        scored = sum(count * size for count, size in zip(asked.values(), _searched(model, len(asked)), strict=True))
+        scored = sum(count * size for count, size in zip(queries.values(), _searched(model, len(queries)), strict=True))
     parts["scores"] = None if scored is None or _more(model) else 2 * scored * dim
     return parts
 

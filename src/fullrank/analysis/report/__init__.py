@@ -108,9 +108,9 @@ Shown = Drawn | Missing | None
 """A drawing, the reason why there is none, or None for a section that is left out silently."""
 
 
-def plural(count: int, one: str) -> str:
+def plural(count: int, word: str) -> str:
     """`1 run`, `1,234 runs`."""
-    return f"{count:,} {one}" + ("" if count == 1 else "s")
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def duration(seconds: float) -> str:

@@ -46,12 +46,12 @@ def retrieval_answer(results: Runs) -> Iterator[str]:
     else:
         best = most_accurate(results)
         yield accuracy_sentence(best, results)
-    for note in dict.fromkeys(note for one in results for note in one.evaluation.notes):
+    for note in dict.fromkeys(note for run in results for note in run.evaluation.notes):
         yield f"{note[0].upper()}{note[1:]}."
     if best is not None:
         yield from _for_whom(best, results)
-    for one in results:
-        yield from _collapse(one, results if why is None else [one])
+    for run in results:
+        yield from _collapse(run, results if why is None else [run])
     yield from _shortcuts(results)
 
 
@@ -66,51 +66,51 @@ def accuracy_sentence(best: RunResult, results: Runs) -> str:
     if len(results) < 2:
         between = "" if pair is None else f" ({pair[0]:.4f}–{pair[1]:.4f})"
         return f"{_called(best)} has {name} {value:.4f}{between}; another run on the page would say what that is worth."
-    base = next((one for one in results if one.key == best.reference), None)
+    base = next((run for run in results if run.key == best.reference), None)
     if base is None:
         return f"{said}."
     if best is not base:
-        rival, found, sign = base, best.against.get(name), 1
+        rival, comparison, sign = base, best.against.get(name), 1
     else:
-        rival = most_accurate([one for one in results if one is not best])
-        found, sign = rival.against.get(name), -1
-    if found is None:
+        rival = most_accurate([run for run in results if run is not best])
+        comparison, sign = rival.against.get(name), -1
+    if comparison is None:
         return f"{said}."
-    ends = sorted(sign * end for end in found.interval)
-    gap = sign * found.difference
+    ends = sorted(sign * end for end in comparison.interval)
+    gap = sign * comparison.difference
     what = ", the best baseline" if is_baseline(rival) and rival is base else ""
     theirs = rival.metric(name)
     word = "below" if name == "logloss" else "above"
     if theirs and "@" in name:  # an AUC has no true zero that shares could be of
         word = f"{abs(gap / theirs):.0%} more than"
     level = best.evaluation.protocol["bootstrap"]["level"]
-    numbers = f"difference {gap:+.4f}, {level:.0%} interval {ends[0]:+.4f} to {ends[1]:+.4f}, {p_words(found.p)}"
+    numbers = f"difference {gap:+.4f}, {level:.0%} interval {ends[0]:+.4f} to {ends[1]:+.4f}, {p_words(comparison.p)}"
     said += f", {word} {_called(rival)}{what} ({numbers})"
-    said += ". That may be chance." if found.p >= CERTAIN else "."
-    if best is base and is_baseline(best) and any(not is_baseline(one) for one in results):
+    said += ". That may be chance." if comparison.p >= CERTAIN else "."
+    if best is base and is_baseline(best) and any(not is_baseline(run) for run in results):
         said += " No trained run beats this baseline."
     return said
 
 
 def _for_whom(best: RunResult, results: Runs) -> Iterator[str]:
     """Recall in the head and in the tail, and coverage, beside the best other run of each."""
-    own, others = band_recall(best), [one for one in results if one is not best and band_recall(one)]
-    if "tail" in own:
+    recalls, others = band_recall(best), [run for run in results if run is not best and band_recall(run)]
+    if "tail" in recalls:
         name = recall_name(best)
-        parts = [f"{own[band]:.1%} of {words}" for band, words in _BANDS.items() if band in own]
+        parts = [f"{recalls[band]:.1%} of {words}" for band, words in _BANDS.items() if band in recalls]
         said = f"For whom: {best.key} finds {join_words(parts)} ({name})"
         if others:
-            rival = max(others, key=lambda one: band_recall(one).get("tail", 0.0))
+            rival = max(others, key=lambda run: band_recall(run).get("tail", 0.0))
             theirs = band_recall(rival).get("tail", 0.0)
-            word = "best in the tail is" if theirs > own["tail"] else "next in the tail is"
+            word = "best in the tail is" if theirs > recalls["tail"] else "next in the tail is"
             said += f"; {word} {_called(rival)} with {theirs:.1%}"
         yield f"{said}."
     shown = best.metric(COVERAGE)
-    widest = [one for one in results if one is not best and one.metric(COVERAGE) is not None]
+    widest = [run for run in results if run is not best and run.metric(COVERAGE) is not None]
     if shown is not None:
         said = f"Variety: its lists of ten show {shown:.0%} of the catalogue to anybody"
         if widest:
-            rival = max(widest, key=lambda one: one.metric(COVERAGE) or 0.0)
+            rival = max(widest, key=lambda run: run.metric(COVERAGE) or 0.0)
             said += f", those of {_called(rival)} {rival.metric(COVERAGE):.0%}"
         yield f"{said}."
 
@@ -118,16 +118,16 @@ def _for_whom(best: RunResult, results: Runs) -> Iterator[str]:
 _BANDS = {"head": "what people chose next where that is popular (head)", "tail": "it in the long tail"}
 
 
-def _collapse(one: RunResult, among: Runs) -> Iterator[str]:
+def _collapse(run: RunResult, among: Runs) -> Iterator[str]:
     """What it costs that most of a learned run's scores lie along one direction, and whom."""
-    share = one.diagnosis.value("spectrum", "collapse_share")
-    if share is None or share < COLLAPSED or is_baseline(one):  # of a popularity ranking it says nothing new
+    share = run.diagnosis.value("spectrum", "collapse_share")
+    if share is None or share < COLLAPSED or is_baseline(run):  # of a popularity ranking it says nothing new
         return
-    likeness = one.diagnosis.value("spectrum", "popularity_spearman")
+    likeness = run.diagnosis.value("spectrum", "popularity_spearman")
     like = "" if likeness is None else f" (Spearman correlation with popularity {likeness:.2f})"
-    said = f"Collapse: {share:.0%} of the variance of {one.key}'s scores lie along one direction{like}."
-    bands = band_recall(one)
-    others = [other for other in among if other is not one and "tail" in band_recall(other)]
+    said = f"Collapse: {share:.0%} of the variance of {run.key}'s scores lie along one direction{like}."
+    bands = band_recall(run)
+    others = [other for other in among if other is not run and "tail" in band_recall(other)]
     if "tail" not in bands:
         yield said
         return
@@ -139,7 +139,7 @@ def _collapse(one: RunResult, among: Runs) -> Iterator[str]:
     if theirs > bands["tail"]:
         yield (
             f"{said} Who pays are people whose next item is in the long tail: {bands['tail']:.1%} of them find it with "
-            f"{one.key}, {theirs:.1%} with {_called(rival)}."
+            f"{run.key}, {theirs:.1%} with {_called(rival)}."
         )
     else:
         yield f"{said} It costs nobody here: no run finds more of the long tail."
@@ -148,15 +148,16 @@ def _collapse(one: RunResult, among: Runs) -> Iterator[str]:
 def _shortcuts(results: Runs) -> Iterator[str]:
     """The learned runs of which an untrained graph reaches most."""
     solved = [
-        one for one in results
-        if not is_baseline(one) and (share := reached_share(one.diagnosis)) is not None and share >= SOLVED
-    ]  # fmt: skip
-    for one in solved:
-        yield f"Is training worth it: {verdict(one.diagnosis)} ({one.key}, {one.name})."
+        run
+        for run in results
+        if not is_baseline(run) and (share := reached_share(run.diagnosis)) is not None and share >= SOLVED
+    ]
+    for run in solved:
+        yield f"Is training worth it: {verdict(run.diagnosis)} ({run.key}, {run.name})."
 
 
-def _called(one: RunResult) -> str:
-    return f"{one.key} ({one.name})"
+def _called(run: RunResult) -> str:
+    return f"{run.key} ({run.name})"
 
 
 Facts = tuple[tuple[str, str], ...]
@@ -171,21 +172,23 @@ def run_facts(results: Runs, split: str) -> Facts:
     """Data, protocol, date and cost of some runs of one problem."""
     protocol = _retrieval_protocol if results[0].run.spec.problem == "retrieval" else _ranking_protocol
     return (
-        ("Data", _data(results)), ("Protocol", " ".join(dict.fromkeys(protocol(one, split) for one in results))),
-        ("Date", f"Written on {date.today().isoformat()} by fullrank {__version__}."), ("Cost", _cost(results)),
-    )  # fmt: skip
+        ("Data", _data(results)),
+        ("Protocol", " ".join(dict.fromkeys(protocol(run, split) for run in results))),
+        ("Date", f"Written on {date.today().isoformat()} by fullrank {__version__}."),
+        ("Cost", _cost(results)),
+    )
 
 
 def _data(results: Runs) -> str:
     """Each prepared dataset once: its name, sizes and period."""
-    found = []
-    for one in results:
-        data = one.run.manifest.get("data", {})
+    datasets = []
+    for run in results:
+        data = run.run.manifest.get("data", {})
         name = readable(str(data.get("path", "")).rstrip("/").rpartition("/")[2]) or "unnamed"
-        sizes = getattr(one.store, "sizes", None) or {w: data[w] for w in SIZES if isinstance(data.get(w), int)}
+        sizes = getattr(run.store, "sizes", None) or {w: data[w] for w in SIZES if isinstance(data.get(w), int)}
         counts = join_words([f"{count:,} {what}" for what, count in sizes.items()])
-        found.append(f"{name}{': ' if counts else ''}{counts}{_period(one.store)}.")
-    return " ".join(dict.fromkeys(found))
+        datasets.append(f"{name}{': ' if counts else ''}{counts}{_period(run.store)}.")
+    return " ".join(dict.fromkeys(datasets))
 
 
 def _period(store: Any) -> str:
@@ -196,36 +199,36 @@ def _period(store: Any) -> str:
     return f", {ends[0]} to {ends[1]}"
 
 
-def _retrieval_protocol(one: RunResult, split: str) -> str:
+def _retrieval_protocol(run: RunResult, split: str) -> str:
     """Split, users, candidates, history and intervals."""
-    protocol = one.evaluation.protocol
-    leak = " Training has events that lie after other users' test events." if _split(one).get("leak") else ""
+    protocol = run.evaluation.protocol
+    leak = " Training has events that lie after other users' test events." if _split(run).get("leak") else ""
     return (
-        f"{_opening(one, split)}{plural(protocol['users'], 'user')}, each next item ranked against all "
+        f"{_opening(run, split)}{plural(protocol['users'], 'user')}, each next item ranked against all "
         f"{protocol['items']:,} items, {history_words(protocol)}{feature_words(protocol)}; "
         f"{_level(protocol)} intervals over users.{leak}"
     )
 
 
-def _ranking_protocol(one: RunResult, split: str) -> str:
+def _ranking_protocol(run: RunResult, split: str) -> str:
     """Split, impressions, clicks and intervals."""
-    protocol = one.evaluation.protocol
+    protocol = run.evaluation.protocol
     rate = protocol["clicks"] / max(1, protocol["rows"])
     return (
-        f"{_opening(one, split)}{plural(protocol['rows'], 'impression')}, {rate:.1%} of them clicked; "
+        f"{_opening(run, split)}{plural(protocol['rows'], 'impression')}, {rate:.1%} of them clicked; "
         f"{_level(protocol)} intervals over {protocol['bootstrap']['unit']}s."
     )
 
 
-def _opening(one: RunResult, split: str) -> str:
-    kind = _split(one).get("kind")
+def _opening(run: RunResult, split: str) -> str:
+    kind = _split(run).get("kind")
     how = f"{split} split: " if not kind else f"{str(kind).replace('_', '-')}, {split} split: "
     return how[0].upper() + how[1:]
 
 
-def _split(one: RunResult) -> JsonObject:
-    found = getattr(one.store, "manifest", {}).get("split", {})
-    return found if isinstance(found, dict) else {}
+def _split(run: RunResult) -> JsonObject:
+    split = getattr(run.store, "manifest", {}).get("split", {})
+    return split if isinstance(split, dict) else {}
 
 
 def _level(protocol: JsonObject) -> str:
@@ -234,10 +237,10 @@ def _level(protocol: JsonObject) -> str:
 
 def _cost(results: Runs) -> str:
     """Time of training with its validation."""
-    timed = [(one, one.seconds) for one in results if one.seconds is not None]
+    timed = [(run, run.seconds) for run in results if run.seconds is not None]
     if not timed:
         return "The logs of these runs hold no times."
     total = sum(seconds for _, seconds in timed)
-    each = join_words([f"{one.key} {duration(seconds)}" for one, seconds in timed]) if len(timed) <= 8 else ""
+    each = join_words([f"{run.key} {duration(seconds)}" for run, seconds in timed]) if len(timed) <= 8 else ""
     parts = f" ({each})" if len(timed) > 1 and each else ""
     return f"{duration(total)[0].upper()}{duration(total)[1:]} of training and validation{parts}."

@@ -136,12 +136,12 @@ class Claim:
         """The columns of the runs' rows of a diagnostic."""
         rows: list[tuple[Any, ...]] = []
         named = [(name, None) if isinstance(name, str) else name for name in self.columns.values()]
-        for one in there:
+        for run in there:
             if not self.key:
-                rows.append((one.label, *(one.diagnosis.value(diagnostic, name) for name, _ in named)))
+                rows.append((run.label, *(run.diagnosis.value(diagnostic, name) for name, _ in named)))
                 continue
-            values = [one.diagnosis.values(diagnostic, name, self.key, label=label) for name, label in named]
-            rows += [(one.label, place, *(value.get(place) for value in values)) for place in values[0]]
+            values = [run.diagnosis.values(diagnostic, name, self.key, label=label) for name, label in named]
+            rows += [(run.label, position, *(value.get(position) for value in values)) for position in values[0]]
         keys = (self.at or self.key,) if self.key else ()
         return ("run", *keys, *self.columns), tuple(rows)
 
@@ -152,14 +152,20 @@ class Claim:
         absent = []
         for chart in charts or self.charts:
             series = _series(chart, headers, table)
-            if any(np.isfinite(one.y).any() for one in series):
+            if any(np.isfinite(line.y).any() for line in series):
                 panels.append(draw_chart(f"{self.name}-{len(panels)}", chart, series))
             else:
                 absent.append(f"No panel shows the {chart.word}: none of these runs has it.")
         return Figure(
-            self.name, self.title, self.caption + more, tuple(panels), tuple(headers), table, tuple(absent),
+            self.name,
+            self.title,
+            self.caption + more,
+            tuple(panels),
+            tuple(headers),
+            table,
+            tuple(absent),
             self.open,
-        )  # fmt: skip
+        )
 
     def missing(self, why: str) -> Missing:
         """In place of the figure."""
@@ -172,25 +178,26 @@ def _series(chart: Chart, headers: Sequence[Any], rows: Sequence[Sequence[Any]])
     if chart.rows is not None:
         ends = ["", ""] if "x" in chart.interval else []
         headers, rows = [*filter(None, (chart.by, chart.dash, chart.x)), *ends, *columns], chart.rows
-    place = {header: number for number, header in reversed([*enumerate(headers)])}
+    column = {header: number for number, header in reversed([*enumerate(headers)])}
     if not chart.x:
-        rows = [(row[place[chart.by]], name, row[place[name]]) for row in rows for name in columns]
-        place, columns = {chart.by: 0, "": 1, chart.word: 2}, (chart.word,)
+        rows = [(row[column[chart.by]], name, row[column[name]]) for row in rows for name in columns]
+        column, columns = {chart.by: 0, "": 1, chart.word: 2}, (chart.word,)
     groups: dict[tuple[str, str, str], list[Sequence[Any]]] = {}
     for row in rows:
         for name in columns:
-            label = str(row[place[chart.by]]) if chart.by else name
-            kind = str(row[place[chart.dash]]) if chart.dash else name if chart.by and len(columns) > 1 else ""
+            label = str(row[column[chart.by]]) if chart.by else name
+            kind = str(row[column[chart.dash]]) if chart.dash else name if chart.by and len(columns) > 1 else ""
             groups.setdefault((label, kind, name), []).append(row)
     series = []
-    for (label, kind, name), some in groups.items():
+    for (label, kind, name), points in groups.items():
         intervals = {
-            axis: [_numbers(some, place[column] + side) for side in (1, 2)]
-            for axis, column in (("x", chart.x), ("y", name)) if axis in chart.interval
-        }  # fmt: skip
-        y = [np.nan if "y" in chart.log and value <= 0 else value for value in _numbers(some, place[name])]
-        notes = [_plain(row[place[chart.note]]) for row in some] if chart.note else []
-        series.append(Series(label, kind, [row[place[chart.x]] for row in some], y, intervals, notes))
+            axis: [_numbers(points, column[word] + side) for side in (1, 2)]
+            for axis, word in (("x", chart.x), ("y", name))
+            if axis in chart.interval
+        }
+        y = [np.nan if "y" in chart.log and value <= 0 else value for value in _numbers(points, column[name])]
+        notes = [_plain(row[column[chart.note]]) for row in points] if chart.note else []
+        series.append(Series(label, kind, [row[column[chart.x]] for row in points], y, intervals, notes))
     return _styled(chart, series)
 
 
@@ -198,21 +205,21 @@ def _styled(chart: Chart, series: list[Series]) -> list[Series]:
     """With its look: a run's is its own on the whole page, and others have theirs in order; of kinds, the dash."""
     labels, kinds = (list(dict.fromkeys(words)) for words in ([s.label for s in series], [s.kind for s in series]))
     ours = any(run_place(label) is not None for label in labels)
-    told = chart.by not in (chart.x, chart.note) if chart.by else len(labels) > 1
+    in_legend = chart.by not in (chart.x, chart.note) if chart.by else len(labels) > 1
     order = [label for label in labels if label != chart.beside]
-    for one in series:
-        place = run_place(one.label) if ours else order.index(one.label) if one.label in order else None
-        one.style = dict(BESIDE if place is None else look(place))
-        if one.kind != kinds[0]:
-            dash = DASHES[kinds.index(one.kind) % len(DASHES)]
-            one.style |= {"linestyle": dash, "marker": "" if len(one.x) > 1 else "*", "markersize": 11}
-        if len(one.x) == 1 or (chart.dots and chart.dots in (one.label, one.kind)):
-            one.style["linestyle"] = "none"
-        elif one.label != chart.beside and (chart.plain or len(one.x) > CROWD):
-            one.style |= {"marker": "", "linewidth": 1}
-        if told and one.label in labels:  # once in the legend
-            labels.remove(one.label)
-            one.style["label"] = _short(one.label, len(order))
+    for line in series:
+        number = run_place(line.label) if ours else order.index(line.label) if line.label in order else None
+        line.style = dict(BESIDE if number is None else look(number))
+        if line.kind != kinds[0]:
+            dash = DASHES[kinds.index(line.kind) % len(DASHES)]
+            line.style |= {"linestyle": dash, "marker": "" if len(line.x) > 1 else "*", "markersize": 11}
+        if len(line.x) == 1 or (chart.dots and chart.dots in (line.label, line.kind)):
+            line.style["linestyle"] = "none"
+        elif line.label != chart.beside and (chart.plain or len(line.x) > CROWD):
+            line.style |= {"marker": "", "linewidth": 1}
+        if in_legend and line.label in labels:  # once in the legend
+            labels.remove(line.label)
+            line.style["label"] = _short(line.label, len(order))
     return series
 
 
@@ -222,7 +229,7 @@ def _numbers(rows: Sequence[Sequence[Any]], column: int) -> list[float]:
 
 def draw_chart(name: str, chart: Chart, series: Sequence[Series]) -> Panel:
     """The picture of some series, and its description."""
-    points = [x for one in series for x in one.x]
+    points = [x for line in series for x in line.x]
     named = chart.kind != "lines" or any(isinstance(x, str) for x in points)
     places = {word: number for number, word in enumerate(dict.fromkeys(points))} if named else {}
 
@@ -244,7 +251,7 @@ def draw_chart(name: str, chart: Chart, series: Sequence[Series]) -> Panel:
         if chart.zero:
             from_zero(axes)
         powers(axes, chart.log)
-        for number, kind in enumerate(dict.fromkeys(one.kind for one in series if one.kind)):
+        for number, kind in enumerate(dict.fromkeys(line.kind for line in series if line.kind)):
             axes.plot([], [], label=kind, color=GREY, linestyle=DASHES[number % len(DASHES)])
         legend(axes, above=chart.across)
 
@@ -254,35 +261,39 @@ def draw_chart(name: str, chart: Chart, series: Sequence[Series]) -> Panel:
 
 
 def _paint_lines(axes: Any, chart: Chart, series: Sequence[Series], places: Mapping[Any, int]) -> None:
-    for one in series:
-        x, colour, joined = [places.get(at, at) for at in one.x], one.style["color"], one.style["linestyle"] != "none"
+    for line in series:
+        x, colour, joined = (
+            [places.get(at, at) for at in line.x],
+            line.style["color"],
+            line.style["linestyle"] != "none",
+        )
         if chart.filled:
-            one.style |= {"drawstyle": "steps-mid", "marker": ""}
-            axes.fill_between(x, one.y, step="mid", color=colour, alpha=0.3, linewidth=0)
-        axes.plot(x, one.y, **one.style)
-        if joined and one.ends:
-            axes.fill_between(x, *one.ends["y"], color=colour, alpha=0.15, linewidth=0)
+            line.style |= {"drawstyle": "steps-mid", "marker": ""}
+            axes.fill_between(x, line.y, step="mid", color=colour, alpha=0.3, linewidth=0)
+        axes.plot(x, line.y, **line.style)
+        if joined and line.ends:
+            axes.fill_between(x, *line.ends["y"], color=colour, alpha=0.15, linewidth=0)
         else:
-            _paint_ends(axes, one, x, colour)
-        for note, *at in zip(one.notes if colour != GREY else (), x, one.y, strict=False):
+            _paint_ends(axes, line, x, colour)
+        for note, *at in zip(line.notes if colour != GREY else (), x, line.y, strict=False):
             words = _short(note, len(series))
             axes.annotate(words, at, xytext=(6, 5), textcoords="offset points", fontsize=8, color=colour)
 
 
-def _paint_ends(axes: Any, one: Series, x: Sequence[float], colour: str) -> None:
+def _paint_ends(axes: Any, line: Series, x: Sequence[float], colour: str) -> None:
     """The intervals of single points as bars."""
-    for axis, ends in one.ends.items():
-        draw, at = (axes.vlines, x) if axis == "y" else (axes.hlines, one.y)
+    for axis, ends in line.ends.items():
+        draw, at = (axes.vlines, x) if axis == "y" else (axes.hlines, line.y)
         draw(at, *ends, color=colour, linewidth=1)
 
 
 def _paint_bars(axes: Any, chart: Chart, series: Sequence[Series], places: Mapping[Any, int]) -> None:
     wide = 0.84 / (1 if chart.by == chart.x else len(series))
-    for number, one in enumerate(series):
+    for number, line in enumerate(series):
         off = 0 if chart.by == chart.x else (number - (len(series) - 1) / 2) * wide
-        at, look_of = [places[x] + off for x in one.x], {key: one.style.get(key) for key in ("color", "label")}
-        (axes.barh if chart.across else axes.bar)(at, one.y, wide * 0.92, **look_of)
-        _paint_ends(axes, one, at, "#444444")
+        at, look_of = [places[x] + off for x in line.x], {key: line.style.get(key) for key in ("color", "label")}
+        (axes.barh if chart.across else axes.bar)(at, line.y, wide * 0.92, **look_of)
+        _paint_ends(axes, line, at, "#444444")
     axes.grid(axis="y" if chart.across else "x", visible=False)
     if not chart.across and len(series) > 1:
         axes.set_ylim(top=1.25 * axes.get_ylim()[1])  # room for the legend
@@ -311,14 +322,16 @@ def _short(label: str, many: int) -> str:
 def _describe(chart: Chart, series: Sequence[Series]) -> str:
     """A chart in words: each value of a few, else where each line begins and ends."""
     said = []
-    for one in series:
-        label = _short(one.label, NAMED + 1) if chart.by else one.label
-        there = [(_short(_plain(x), NAMED + 1), _value(chart, y)) for x, y in zip(one.x, one.y, strict=True) if y == y]
-        if len(there) > 2 and not isinstance(one.x[0], str):
+    for line in series:
+        label = _short(line.label, NAMED + 1) if chart.by else line.label
+        there = [
+            (_short(_plain(x), NAMED + 1), _value(chart, y)) for x, y in zip(line.x, line.y, strict=True) if y == y
+        ]
+        if len(there) > 2 and not isinstance(line.x[0], str):
             values = f"from {there[0][1]} to {there[-1][1]}"
         else:
             values = ", ".join(value if x == label else f"{x} {value}" for x, value in there)
-        said.append(" ".join(filter(None, (label, one.kind, values or "nothing"))))
+        said.append(" ".join(filter(None, (label, line.kind, values or "nothing"))))
     return f"{chart.word}{f' by {chart.x}' if chart.x else ''}: {'; '.join(said)}"
 
 

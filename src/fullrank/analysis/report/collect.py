@@ -98,19 +98,25 @@ class Family:
         """What an evaluation of a run has to be of."""
         return f"ranked items, with {run.spec.evaluation.selection}, {FAIRNESS} and full lists,"
 
-    def shows(self, found: EvaluationResult, run: Run) -> bool:
+    def shows(self, evaluation: EvaluationResult, run: Run) -> bool:
         """Whether an evaluation has what the page shows."""
-        there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
-        return there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
+        there = {run.spec.lists.selection, FAIRNESS} <= set(
+            evaluation.metrics
+        ) and evaluation.per_user.lists is not None
+        return there and "dropped" not in evaluation.protocol  # a study of hidden events is no evaluation of the run
 
     def diagnosis(
-        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+        self, run: Run, store: Any, split: str, sample: int | None, evaluation: EvaluationResult, accuracy: str
     ) -> Measure:
         """The diagnosis that belongs beside an evaluation."""
         # The protocol of the evaluation, for the model without its parts too: both stand on one page.
-        popularity = str(found.protocol.get("popularity")).removesuffix(" events")
-        as_evaluated: dict[str, Any] = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
-        as_evaluated["decoding"] = Decoding.parse(found.protocol.get("decoding", {}))
+        popularity = str(evaluation.protocol.get("popularity")).removesuffix(" events")
+        as_evaluated: dict[str, Any] = {
+            "seen": evaluation.protocol["seen"],
+            "popularity": popularity,
+            "selection": accuracy,
+        }
+        as_evaluated["decoding"] = Decoding.parse(evaluation.protocol.get("decoding", {}))
         spec = run.spec.lists.model_copy(update=as_evaluated)
         about = _about(run, store, split) | protocol_of(spec)
         if sample is not None:
@@ -119,11 +125,15 @@ class Family:
             diagnose_retrieval, store=store, split=split, users=sample, evaluation=spec, weights=about["weights"]
         )
 
-    def fits(self, found: Any, run: Run, store: AnyStore, split: str) -> bool:
+    def fits(self, evaluation: Any, run: Run, store: AnyStore, split: str) -> bool:
         """Whether something is an evaluation of this split that has what the page shows."""
-        if not isinstance(found, EvaluationResult) or found.problem != run.spec.problem or not self.shows(found, run):
+        if (
+            not isinstance(evaluation, EvaluationResult)
+            or evaluation.problem != run.spec.problem
+            or not self.shows(evaluation, run)
+        ):
             return False
-        return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
+        return evaluation.protocol.get("split") == split and evaluation.protocol.get("fingerprint") == store.fingerprint
 
 
 class RankingFamily(Family):
@@ -135,11 +145,11 @@ class RankingFamily(Family):
     def needed(self, run: Run) -> str:
         return "clicks with every metric"
 
-    def shows(self, found: EvaluationResult, run: Run) -> bool:
-        return "metrics" not in found.protocol
+    def shows(self, evaluation: EvaluationResult, run: Run) -> bool:
+        return "metrics" not in evaluation.protocol
 
     def diagnosis(
-        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+        self, run: Run, store: Any, split: str, sample: int | None, evaluation: EvaluationResult, accuracy: str
     ) -> Measure:
         about = _about(run, store, split)
         if sample is not None:
@@ -171,6 +181,6 @@ def _kept_diagnosis(run: Run, wanted: Mapping[str, Any]) -> Diagnosis | None:
     """The diagnosis in the folder, where its first rows say what is wanted."""
     if not (run.path / NAME).is_file():
         return None
-    kept = Diagnosis.load(run.path / NAME)
-    about = kept.about()
-    return kept if all(about.get(key) == value for key, value in wanted.items()) else None
+    diagnosis = Diagnosis.load(run.path / NAME)
+    about = diagnosis.about()
+    return diagnosis if all(about.get(key) == value for key, value in wanted.items()) else None

@@ -41,13 +41,13 @@ Painter = Callable[[Any], None]
 """Draws on a matplotlib Axes."""
 
 
-def look(place: int) -> dict[str, Any]:
+def look(number: int) -> dict[str, Any]:
     """Colour, marker and line of the run at a place: different for the first 28 runs and more."""
     styles = ("-", "--", ":", "-.")
     return {
-        "color": COLOURS[place % len(COLOURS)],
-        "marker": MARKERS[place % len(MARKERS)],
-        "linestyle": styles[place // len(COLOURS) % len(styles)],
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": styles[number // len(COLOURS) % len(styles)],
     }
 
 
@@ -84,8 +84,8 @@ def legend(axes: Any, *, above: bool = False) -> None:
     """A legend where anything is labelled, inside the axes or above them."""
     handles, labels = axes.get_legend_handles_labels()
     if labels:
-        place = {"loc": "lower right", "bbox_to_anchor": (1, 1)} if above else {"loc": "best"}
-        axes.legend(handles, labels, fontsize=8, ncols=3 if above else -(-len(labels) // 8), **place)
+        position = {"loc": "lower right", "bbox_to_anchor": (1, 1)} if above else {"loc": "best"}
+        axes.legend(handles, labels, fontsize=8, ncols=3 if above else -(-len(labels) // 8), **position)
 
 
 def from_zero(axes: Any) -> None:

@@ -49,14 +49,25 @@ def growth_report(grown: Growth) -> Report:
 def _summary(grown: Growth) -> SummaryTable:
     law = grown.law
     cells = [
-        *(int(counts[-1]) for counts in (grown.users, grown.interactions, grown.items)), grown.catalogue,
-        None if law is None else law.exponent, None if law is None else law.r_squared, grown.rare[0], grown.top[1],
+        *(int(counts[-1]) for counts in (grown.users, grown.interactions, grown.items)),
+        grown.catalogue,
+        None if law is None else law.exponent,
+        None if law is None else law.r_squared,
+        grown.rare[0],
+        grown.top[1],
         grown.gini,
-    ]  # fmt: skip
+    ]
     headers = (
-        "users", "interactions", "items with interactions", "items of the catalogue", "exponent", "R2 of the law",
-        "share of rare items", f"share of events on the top {TOP:.0%}", "Gini",
-    )  # fmt: skip
+        "users",
+        "interactions",
+        "items with interactions",
+        "items of the catalogue",
+        "exponent",
+        "R2 of the law",
+        "share of rare items",
+        f"share of events on the top {TOP:.0%}",
+        "Gini",
+    )
     row = SummaryRow("A", grown.source, look(0)["color"], tuple(cells))
     note = f"Users in the order of seed {grown.seed}. All interactions count, those of validation and test too."
     return SummaryTable(headers, (row,), note)

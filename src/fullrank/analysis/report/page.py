@@ -92,12 +92,12 @@ class Report:
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
         """Title of a figure -> why it, or a run in it, is not there."""
-        found = []
+        reasons = []
         for figure in self.figures:
             whys = (figure.why,) if isinstance(figure, Missing) else figure.absent
             if whys:
-                found.append((figure.title, " ".join(whys)))
-        return tuple(found)
+                reasons.append((figure.title, " ".join(whys)))
+        return tuple(reasons)
 
     @cached_property
     def html(self) -> str:
@@ -105,9 +105,12 @@ class Report:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
         environment = Environment(
-            loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
-            trim_blocks=False, keep_trailing_newline=True,
-        )  # fmt: skip
+            loader=FileSystemLoader(Path(__file__).parent),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=False,
+            keep_trailing_newline=True,
+        )
         environment.filters["shown"] = format_cell
         environment.tests["cell"] = lambda value: isinstance(value, TableCell)
         environment.tests["drawn"] = lambda figure: not isinstance(figure, Missing)

@@ -118,26 +118,27 @@ RANKING_WORDS = (
 
 def retrieval_page(results: Runs, split: str) -> Report:
     """One page about some runs that recommend items."""
-    accuracies = list(dict.fromkeys(one.accuracy for one in results))
-    more = [name for name in MORE if name not in accuracies and any(name in one.evaluation.metrics for one in results)]
+    accuracies = list(dict.fromkeys(run.accuracy for run in results))
+    more = [name for name in MORE if name not in accuracies and any(name in run.evaluation.metrics for run in results)]
     users, sampled = _counts(results, "users")
-    history = join_words(sorted({history_words(one.evaluation.protocol) for one in results}))
+    history = join_words(sorted({history_words(run.evaluation.protocol) for run in results}))
     note = (
         f"Metrics of {users} users over the full catalogue, {history}; below them their intervals. The figures below "
         "are measured alike, but for the validation scores of training, which are by each run's own settings. "
         f"Model internals are from a sample of {sampled} users."
     )
-    others = [f"{one.key} was selected by {one.selected}" for one in results if one.selected != one.accuracy]
+    others = [f"{run.key} was selected by {run.selected}" for run in results if run.selected != run.accuracy]
     if others and len(accuracies) == 1:
         note += f" Accuracy is {accuracies[0]}; {join_words(others)}."
     return _page(
-        results, split,
+        results,
+        split,
         title=f"What {plural(len(results), 'run')} recommend{'s' if len(results) == 1 else ''}, and why",
         subtitle=f"Accuracy, long-tail share and popularity bias on the {split} split.",
         sentences=retrieval_answer(results),
         summary=_summary(results, [*accuracies, *more], {"collapse share": _collapse}, note),
         words=RETRIEVAL_WORDS,
-    )  # fmt: skip
+    )
 
 
 def ranking_page(results: Runs, split: str) -> Report:
@@ -147,29 +148,43 @@ def ranking_page(results: Runs, split: str) -> Report:
         f"Metrics of {count} impressions; below them their intervals. Model internals are from a sample of {sampled} "
         "impressions."
     )
-    metrics = [name for name in CLICKS if any(one.metric(name) is not None for one in results)]
+    metrics = [name for name in CLICKS if any(run.metric(name) is not None for run in results)]
     return _page(
-        results, split,
+        results,
+        split,
         title=f"What {plural(len(results), 'ranking model')} predict{'s' if len(results) == 1 else ''}, "
         "and how it gets there",
         subtitle=f"Accuracy and calibration on the {split} split.",
         sentences=_sentences(results),
         summary=_summary(results, metrics, {}, note),
         words=RANKING_WORDS,
-    )  # fmt: skip
+    )
 
 
 def _page(
-    results: Runs, split: str, *, title: str, subtitle: str, sentences: Iterable[str],
-    summary: SummaryTable, words: tuple[tuple[str, str], ...],
-) -> Report:  # fmt: skip
+    results: Runs,
+    split: str,
+    *,
+    title: str,
+    subtitle: str,
+    sentences: Iterable[str],
+    summary: SummaryTable,
+    words: tuple[tuple[str, str], ...],
+) -> Report:
     problem = results[0].run.spec.problem
     return Report(
-        title=title, subtitle=subtitle, sentences=tuple(sentences), facts=run_facts(results, split), summary=summary,
+        title=title,
+        subtitle=subtitle,
+        sentences=tuple(sentences),
+        facts=run_facts(results, split),
+        summary=summary,
         sections=joint_figures(problem, results, internal=False),
         internals=joint_figures(problem, results, internal=True),
-        blocks=blocks_of_runs(problem, results), words=words, problem=problem, results=tuple(results),
-    )  # fmt: skip
+        blocks=blocks_of_runs(problem, results),
+        words=words,
+        problem=problem,
+        results=tuple(results),
+    )
 
 
 def _sentences(results: Runs) -> Iterator[str]:
@@ -179,11 +194,11 @@ def _sentences(results: Runs) -> Iterator[str]:
         yield f"The runs' metrics are shown but not compared: {why}."
     else:
         yield accuracy_sentence(most_accurate(results), results)
-    for one in results:
-        ratio = one.metric("pcoc")
+    for run in results:
+        ratio = run.metric("pcoc")
         if ratio is not None and abs(ratio - 1) > OFF:
             word = "more" if ratio > 1 else "fewer"
-            yield f"Calibration: {one.key} ({one.name}) predicts {abs(ratio - 1):.0%} {word} clicks than there were."
+            yield f"Calibration: {run.key} ({run.name}) predicts {abs(ratio - 1):.0%} {word} clicks than there were."
 
 
 def _summary(
@@ -192,50 +207,59 @@ def _summary(
     """Metrics with their intervals, then `more` (word -> cell), the parameters and the time of training."""
     columns: dict[str, Callable[[RunResult], Any]] = {
         **more,
-        "parameters": lambda one: one.run.manifest["parameters"],
-        "training": lambda one: None if one.seconds is None else duration(one.seconds),
+        "parameters": lambda run: run.run.manifest["parameters"],
+        "training": lambda run: None if run.seconds is None else duration(run.seconds),
     }
     rows = tuple(
-        SummaryRow(one.key, one.name, look(place)["color"], (
-            *(metric_cell(one, name) for name in metrics), *(cell(one) for cell in columns.values()),
-        ), _kind(one))
-        for place, one in enumerate(results)
-    )  # fmt: skip
+        SummaryRow(
+            run.key,
+            run.name,
+            look(number)["color"],
+            (
+                *(metric_cell(run, name) for name in metrics),
+                *(cell(run) for cell in columns.values()),
+            ),
+            _kind(run),
+        )
+        for number, run in enumerate(results)
+    )
     return SummaryTable((*map(metric_header, metrics), *columns), rows, note)
 
 
 def _counts(results: Runs, evaluated: str, sampled: str = "users") -> tuple[str, str]:
     """How many rows the runs were evaluated on and diagnosed on, each number once."""
-    protocols, samples = ([one.evaluation.protocol for one in results], [one.diagnosis.about() for one in results])
+    protocols, samples = ([run.evaluation.protocol for run in results], [run.diagnosis.about() for run in results])
     sides = ({f"{of.get(name, 0):,}" for of in side} for side, name in ((protocols, evaluated), (samples, sampled)))
     whole, part = (join_words(sorted(side)) for side in sides)
     return whole, part
 
 
-def _collapse(one: RunResult) -> str | None:
+def _collapse(run: RunResult) -> str | None:
     """The share of the variance of its scores that is one direction."""
-    share = one.diagnosis.value("spectrum", "collapse_share")
+    share = run.diagnosis.value("spectrum", "collapse_share")
     return None if share is None else f"{share:.0%}"
 
 
-def _kind(one: RunResult) -> str:
+def _kind(run: RunResult) -> str:
     """Recipe and layers, where the name does not say them."""
-    words = [] if one.run.spec.recipe == one.name else [one.run.spec.recipe]
-    return ", ".join(words + ([] if one.layers is None else [plural(one.layers, "layer")]))
+    words = [] if run.run.spec.recipe == run.name else [run.run.spec.recipe]
+    return ", ".join(words + ([] if run.layers is None else [plural(run.layers, "layer")]))
 
 
 def joint_figures(problem: Problem, results: Runs, *, internal: bool | None = None) -> tuple[Drawn | Missing, ...]:
     """Figures of all runs together; `internal` keeps the sections that show models from inside, or the others."""
     sections = find_sections(problem, ORDER[problem])
-    return tuple(_drawings([one for one in sections if internal in (None, one.internal)], "figure", results))
+    return tuple(
+        _drawings([section for section in sections if internal in (None, section.internal)], "figure", results)
+    )
 
 
 def blocks_of_runs(problem: Problem, results: Runs) -> tuple[RunBlock, ...]:
     """Figures of each run alone, then its tables."""
     sections, blocks = find_sections(problem, ORDER[problem]), []
-    for one in results:
-        drawn = sorted(_drawings(sections, "figure_of", one, f"-{one.key}"), key=is_table)
-        blocks.append(RunBlock(one.key, one.name, _note(one), tuple(drawn)))
+    for run in results:
+        drawn = sorted(_drawings(sections, "figure_of", run, f"-{run.key}"), key=is_table)
+        blocks.append(RunBlock(run.key, run.name, _note(run), tuple(drawn)))
     return tuple(blocks)
 
 
@@ -256,14 +280,15 @@ def _drawings(
             yield drawn
 
 
-def _note(one: RunResult) -> str:
-    epochs = plural(len(one.epochs), "epoch") if one.epochs else "not trained in epochs"
-    return f"{one.run.spec.recipe}, seed {one.run.spec.seed}, {epochs}, {one.run.manifest['parameters']:,} parameters."
+def _note(run: RunResult) -> str:
+    epochs = plural(len(run.epochs), "epoch") if run.epochs else "not trained in epochs"
+    return f"{run.run.spec.recipe}, seed {run.run.spec.seed}, {epochs}, {run.run.manifest['parameters']:,} parameters."
 
 
 REPORT: Mapping[Problem, Callable[[Runs, str], Report]] = {
-    "retrieval": retrieval_page, "ranking": ranking_page,
-}  # fmt: skip
+    "retrieval": retrieval_page,
+    "ranking": ranking_page,
+}
 """The page of some runs of one problem on a split."""
 
 
@@ -291,8 +316,13 @@ def report(
         remedy = f"give {opened[0].path} a report of its own"
         require_problem(run, opened[0].spec.problem, remedy, code="two-problems")
     results = collect(
-        opened, data=Path(data) if isinstance(data, str) else data, split=split, sample=next(iter(samples), None),
+        opened,
+        data=Path(data) if isinstance(data, str) else data,
+        split=split,
+        sample=next(iter(samples), None),
         settings=settings,
-        evaluations=evaluations, tell=tell, device=device,
-    )  # fmt: skip
+        evaluations=evaluations,
+        tell=tell,
+        device=device,
+    )
     return REPORT[opened[0].spec.problem](results, split)

@@ -102,32 +102,41 @@ def _sentences(laws: Mapping[str, Law], held: Sequence[HeldOut]) -> Iterator[str
     for law in laws.values():
         values = ", ".join(f"{name} {value:.4g}" for name, value in {**law.parameters, **law.derived}.items())
         yield f"{law.form.name}: {values}; rmse {law.rmse:.5f} on {plural(len(law.residuals), 'point')}."
-        for some in law.unidentified:
-            yield f"{law.form.name}, not determined ({some.ground}): {some.text}."
-    for one in held:
-        told = one.dump()
+        for doubt in law.unidentified:
+            yield f"{law.form.name}, not determined ({doubt.ground}): {doubt.text}."
+    for test in held:
+        errors = test.dump()
         yield (
-            f"{one.law.form.name} without the {plural(one.runs, 'run')} of the largest {one.by} predicts them with an "
-            f"rmse of {told['rmse']:.5f} ({one.inside:.0%} inside the interval; the nearest known point: "
-            f"{told['rmse_of_nearest']:.5f})."
+            f"{test.law.form.name} without the {plural(test.runs, 'run')} of the largest {test.by} predicts them with "
+            f"an rmse of {errors['rmse']:.5f} ({test.inside:.0%} inside the interval; the nearest known point: "
+            f"{errors['rmse_of_nearest']:.5f})."
         )
 
 
 def _summary(ladder: Ladder, groups: Sequence[str], lower: bool) -> SummaryTable:
     rows = []
-    for place, name in enumerate(groups):
+    for number, name in enumerate(groups):
         traces = [trace for trace in ladder.traces if trace.group == name]
         best = [float(trace.metric[trace.best(lower=lower)]) for trace in traces]
         flops = [float(trace.flops[-1]) for trace in traces if trace.flops is not None]
         sizes = [trace.parameters for trace in traces if trace.parameters is not None]
         cells = (
-            len(traces), traces[0].data, min(sizes, default=None), max(sizes, default=None),
-            f"{max(flops):.3g}" if flops else None, min(best) if lower else max(best),
-        )  # fmt: skip
-        rows.append(SummaryRow(chr(ord("A") + place % 26), name or "all runs", look(place)["color"], cells))
+            len(traces),
+            traces[0].data,
+            min(sizes, default=None),
+            max(sizes, default=None),
+            f"{max(flops):.3g}" if flops else None,
+            min(best) if lower else max(best),
+        )
+        rows.append(SummaryRow(chr(ord("A") + number % 26), name or "all runs", look(number)["color"], cells))
     headers = (
-        "runs", "interactions", "smallest model", "largest model", "FLOPs of the longest run", f"best {ladder.metric}",
-    )  # fmt: skip
+        "runs",
+        "interactions",
+        "smallest model",
+        "largest model",
+        "FLOPs of the longest run",
+        f"best {ladder.metric}",
+    )
     note = "One line for each data set. Sizes are in parameters, as the laws count them."
     return SummaryTable(headers, tuple(rows), note)
 
@@ -154,12 +163,12 @@ def compute(ladder: Ladder, groups: Sequence[str], law: Law | None, *, lower: bo
     chart = lines(
         "FLOPs", ladder.metric, by="data set", beside="envelope", interval="y", log="x", plain=True, rows=drawn
     )
-    some = np.unique(np.linspace(0, len(best) - 1, 25).astype(int))
+    shown = np.unique(np.linspace(0, len(best) - 1, 25).astype(int))
     rows = []
-    for place in some:
-        flops, holder = float(best.flops[place]), ladder.traces[best.run[place]]
+    for record in shown:
+        flops, holder = float(best.flops[record]), ladder.traces[best.run[record]]
         expected = (None, None, None) if law is None else law.estimate(flops=flops)
-        rows.append((f"{flops:.3g}", float(best.metric[place]), holder.group or holder.run, *expected))
+        rows.append((f"{flops:.3g}", float(best.metric[record]), holder.group or holder.run, *expected))
     return claim.figure(("FLOPs", ladder.metric, "held by", "sigmoid", "from", "to"), tuple(rows), chart)
 
 
@@ -179,9 +188,9 @@ def splits(ladder: Ladder, *, lower: bool) -> Figure | Missing:
     except UserError as error:
         return claim.missing(str(error))
     flops, charts = points["flops"], []
-    some = np.unique(np.linspace(0, len(flops) - 1, SHOWN).astype(int))
+    shown = np.unique(np.linspace(0, len(flops) - 1, SHOWN).astype(int))
     for key, word in words.items():
-        drawn = labelled("records", flops[some], points[key][some])
+        drawn = labelled("records", flops[shown], points[key][shown])
         drawn += labelled(f"slope {laws[key].slope:.3g}", flops, laws[key](flops))
         charts.append(lines("FLOPs", word, by="what", dots="records", log="xy", plain=True, rows=drawn))
     growth = join_words([f"{word} grow as FLOPs^{laws[key].slope:.3g}" for key, word in words.items()])
@@ -235,7 +244,7 @@ def surface(ladder: Ladder, groups: Sequence[str], law: Law | None, why: str) ->
         expectation = law.predict(parameters=along, data=max(float(trace.data or 0) for trace in traces))
         for what, *columns in (("run", [trace.parameters for trace in traces], metrics), ("law", along, expectation)):
             drawn += labelled(name or "runs", [what] * len(columns[0]), *columns)
-    unknown = sorted({p for one in law.unidentified for p in one.parameters})
+    unknown = sorted({p for doubt in law.unidentified for p in doubt.parameters})
     more = f"Not determined by these runs: {', '.join(unknown)}." if unknown else ""
     rows = tuple((key, value, *law.intervals[key]) for key, value in law.parameters.items())
     charts = (
@@ -255,17 +264,25 @@ def held_out(held: Sequence[HeldOut]) -> Figure | Missing:
     if not held:
         return claim.missing("no runs were held out.")
     charts, rows, more = [], [], ""
-    for one in held:
-        told, word = one.dump(), f"predicted without the largest {one.by}"
-        drawn = labelled("runs", one.measured, one.predicted, one.low, one.high)
+    for test in held:
+        errors, word = test.dump(), f"predicted without the largest {test.by}"
+        drawn = labelled("runs", test.measured, test.predicted, test.low, test.high)
         charts.append(lines("measured", word, by="what", dots="runs", interval="y", slope=1, rows=drawn))
         more += (
-            f" Largest {one.by} ({one.runs} runs): rmse {told['rmse']:.5f}, bias {told['bias']:+.5f}, "
-            f"{one.inside:.0%} inside."
+            f" Largest {test.by} ({test.runs} runs): rmse {errors['rmse']:.5f}, bias {errors['bias']:+.5f}, "
+            f"{test.inside:.0%} inside."
         )
-        errors = (told[name] for name in ("points", "rmse", "bias", "largest_error"))
-        rows.append((one.by, one.law.form.name, one.runs, *errors, one.inside, told["rmse_of_nearest"]))
+        errors = (errors[name] for name in ("points", "rmse", "bias", "largest_error"))
+        rows.append((test.by, test.law.form.name, test.runs, *errors, test.inside, errors["rmse_of_nearest"]))
     headers = (
-        "held out", "form", "runs", "points", "rmse", "bias", "largest error", "inside", "rmse of the nearest point",
-    )  # fmt: skip
+        "held out",
+        "form",
+        "runs",
+        "points",
+        "rmse",
+        "bias",
+        "largest error",
+        "inside",
+        "rmse of the nearest point",
+    )
     return claim.figure(headers, tuple(rows), *charts, more=more)
