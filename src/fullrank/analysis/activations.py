@@ -40,12 +40,12 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reading import AttentionInput, blocks_of, note_attentions, reader_of
 
 FAIRNESS = "fair0.8@1"
-"""The metric that diagnostics and pages call fairness: niche items among the first recommendations."""
+"""The metric called fairness: niche items among the first recommendations."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Users of a split, in an order drawn at random, so that the first n of them are a sample too."""
+    """Users of a split in random order, so that the first n are a sample too."""
 
     eval_set: EvalSet
     popularity: ItemCounts
@@ -76,8 +76,8 @@ class Sample:
 def sample_users(store: Store, split: str, users: int, *, seed: int = 0) -> Sample:
     """Draw `users` users of a split (all, where it has no more), by the seed and the split alone.
 
-    Users without a history are never drawn. Raises `UserError` for an unknown split, and for one with
-    fewer than two users.
+    Users without a history are never drawn. Raises `UserError` for an unknown split, and for one
+    with fewer than two users.
     """
     check_split(split, "train")
     check_whole("users", users, 2)
@@ -133,12 +133,12 @@ class RetrievalContext:
 
     @cached_property
     def relevance(self) -> Relevance:
-        """Relevance of the events of a history to the item chosen next; counted at the first use."""
+        """Relevance of events to the item chosen next; counted at the first use."""
         return Relevance(self.store, self.vectors)
 
     @property
     def targets(self) -> Int[np.ndarray, "U"] | None:
-        """The next item of each user of the sample; None in training, where every position has a target."""
+        """The next item of each user of the sample; None for the training split."""
         return None if self.split == "train" else self.sample.next_items
 
     def first(self, users: int) -> SampleStore:
@@ -236,7 +236,8 @@ class RankingActivations:
     """Outputs of the layers of a ranking model for one batch of the sample."""
 
     layers: Mapping[str, Tensor]
-    """Name -> output [B, T, D], each of its own T and D, in order of depth; layers of width 0 are left out."""
+    """Name -> output [B, T, D], each of its own T and D, in order of depth;
+    layers of width 0 are left out."""
     feed_forward_inputs: Mapping[str, Tensor]
     """Name of a feed-forward's output -> its input [B, T, D]."""
 
@@ -255,8 +256,8 @@ class RankingContext:
 def sample_impressions(store: ImpressionStore, split: str, impressions: int, *, seed: int = 0) -> Int[np.ndarray, "n"]:
     """Draw impressions of a split (all, where it has no more), by the seed and the split alone.
 
-    Gives ascending row numbers. Raises `UserError` for an unknown split, for one without impressions,
-    and for a sample of none.
+    Gives ascending row numbers. Raises `UserError` for an unknown split, for one without
+    impressions, and for a sample of none.
     """
     check_split(split, "train")
     check_whole("impressions", impressions, 1)

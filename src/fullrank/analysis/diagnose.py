@@ -1,6 +1,7 @@
 """Diagnose a model: every diagnostic of its problem on a bounded sample of users, or of impressions.
 
-The size of a sample has the name of what is counted; the other problem's name is refused, because it would say nothing.
+The size of a sample has the name of what is counted; the other problem's name is refused, because
+it would say nothing.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ def diagnose_retrieval(
 ) -> Diagnosis:
     """Run every diagnostic that applies to a recommender, on `users` users of a split (`USERS`).
 
-    `evaluation` gives the protocol of the rows' accuracy, `weights` is the hash under which the rows
-    are stored; `vectors` of the items (of their texts, say) help to tell relevant events from noise
-    (`relevance.py`). Raises `UserError` where the split is unknown or has no users, or where the
-    store has other items than the model.
+    `evaluation` gives the protocol of the rows' accuracy, `weights` is the hash under which the
+    rows are stored; `vectors` of the items (of their texts, say) help to tell relevant events from
+    noise (`relevance.py`). Raises `UserError` where the split is unknown or has no users, or where
+    the store has other items than the model.
     """
     if store.num_items != model.num_items:
         raise UserError(
@@ -190,7 +191,10 @@ DIAGNOSE: Mapping[Problem, Callable[..., Diagnosis]] = {"retrieval": diagnose_re
 
 
 def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
-    """Size of the sample, whichever of the two is set. Raises `UserError` for that of the other problem."""
+    """Size of the sample, whichever of the two is set.
+
+    Raises `UserError` for that of the other problem.
+    """
     if users is not None:
         require_problem(run, "retrieval", "give impressions, not users", code="sample-of-other-problem")
     if impressions is not None:
@@ -239,7 +243,8 @@ class _Measurement:
 def _checked(rows: Any, name: str) -> list[Row]:
     """Rows of another package's diagnostic, as they will be written.
 
-    Raises `TypeError` for a row that would make the file unreadable or has another diagnostic's name.
+    Raises `TypeError` for a row that would make the file unreadable or has another diagnostic's
+    name.
     """
     entries: Any = jsonable(list(rows))
     for entry in entries:
@@ -249,7 +254,7 @@ def _checked(rows: Any, name: str) -> list[Row]:
 
 
 def _part(progress: Progress, low: float, high: float) -> Progress:
-    """Progress of the part of the work from `low` to `high`, reported as thousandths of the whole."""
+    """Progress of the part of the work from `low` to `high`, in thousandths of the whole."""
 
     def tick(done: int, total: int) -> None:
         progress(round(1000 * (low + (high - low) * done / max(1, total))), 1000)

@@ -1,8 +1,8 @@
 """Rows of a diagnosis, and their file: a row is one number measured of one model, a JSON object a line.
 
-A row is a plain mapping with the keys of `row`: the diagnostic, the name of the number, where it was
-measured (layer, head, index, label) and its value. Layers and heads count from 0. A part that a model
-does not have (a baseline has no layers) gets a row named `left_out` that says why.
+A row is a plain mapping with the keys of `row`: the diagnostic, the name of the number, where it
+was measured (layer, head, index, label) and its value. Layers and heads count from 0. A part that a
+model does not have (a baseline has no layers) gets a row named `left_out` that says why.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def row(
     index: int | None = None,
     label: str | None = None,
 ) -> Row:
-    """A row. `value` is a number, also one of torch or numpy; None where the number does not exist."""
+    """A row.
+
+    `value` is a number, also one of torch or numpy; None where the number does not exist.
+    """
     where: Row = {"layer": layer, "head": head, "index": index, "label": label}
     number = value if isinstance(value, int | None) else float(value)
     return {"diagnostic": diagnostic, "name": name, **where, "value": number}
@@ -56,7 +59,7 @@ KEYS = frozenset(row("", "", None))
 
 
 def about_rows(unit: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:
-    """First rows of a diagnosis: the sample of `count` units (users, impressions), the data and the weights."""
+    """First rows of a diagnosis: the sample of `count` units, the data and the weights."""
     yield row("about", "split", None, label=split)
     yield row("about", unit, count)
     yield row("about", "seed", seed)
@@ -76,7 +79,7 @@ class Diagnosis:
         return f"Diagnosis({len(self.rows):,} rows: {', '.join(names)})"
 
     def about(self) -> JsonObject:
-        """Split, users (of a ranking model: impressions), seed, fingerprint, and the weights' hash where known."""
+        """Split, users or impressions, seed, fingerprint, and the weights' hash where known."""
         return {row["name"]: row["value"] if row["label"] is None else row["label"] for row in self.of("about")}
 
     def of(self, diagnostic: str, name: str | None = None) -> list[Row]:
@@ -95,8 +98,8 @@ class Diagnosis:
     def values(self, diagnostic: str, name: str | None, *keys: str, **where: Any) -> dict[Any, float]:
         """Place -> value of the rows of one diagnostic (and name) that have both.
 
-        The place is the value of `keys` (layer, head, index, label, name) in a row: of a single key,
-        or a tuple of several. `where` selects the rows with these values.
+        The place is the value of `keys` (layer, head, index, label, name) in a row: of a single
+        key, or a tuple of several. `where` selects the rows with these values.
         """
         place_of = itemgetter(*keys)
         return {

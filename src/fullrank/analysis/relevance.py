@@ -1,8 +1,9 @@
 """Which events of a history are relevant to what was chosen next, and which are noise (FAIR, Sec. 1 and Figure 1).
 
 Claim: relevant context are the recent interactions that co-occurrence statistics and semantic
-relevance tie to the target; all else is noise. The paper gives no threshold. Here an event among the
-last 20 is relevant where the pointwise mutual information of its item i and the target t is positive,
+relevance tie to the target; all else is noise. The paper gives no threshold. Here an event among
+the last 20 is relevant where the pointwise mutual information of its item i and the target t is
+positive,
 
     PMI = log(N n_it / (n_i n_t))    over the N users of the training events, n_it of whom had both
 
@@ -32,7 +33,7 @@ class Relevance:
     """Relevance of pairs of items, by their co-occurrence in the training events of a store."""
 
     def __init__(self, store: Store, vectors: Float[np.ndarray, "V D"] | None = None):
-        """`vectors` are item vectors (of their texts, say), one row an item; else `UserError` is raised."""
+        """`vectors` has one row an item (of its text, say); else `UserError` is raised."""
         if vectors is not None:
             check_type("vectors", vectors, np.ndarray, "an array of numbers, one row an item")
         if vectors is not None and (vectors.ndim != 2 or len(vectors) != store.num_items):
@@ -65,8 +66,8 @@ class Relevance:
     def together(self, a: Int[np.ndarray, "N"], b: Int[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
         """Number of users who had both items of each pair.
 
-        The users of the rarer item are looked up among the pairs (other item, user), for as many pairs
-        of items at once as have `AT_ONCE` users together.
+        The users of the rarer item are looked up among the pairs (other item, user), for as many
+        pairs of items at once as have `AT_ONCE` users together.
         """
         swap = self.counts[a] > self.counts[b]
         rare, other = np.where(swap, b, a), np.where(swap, a, b)

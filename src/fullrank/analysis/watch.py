@@ -45,10 +45,11 @@ LAST = "watch/last_layer_stable_rank"
 
 @dataclass(frozen=True)
 class Watch:
-    """Collapse share, ranks and likeness to popularity at each epoch's end, on a sample of users."""
+    """Collapse share, ranks and likeness to popularity, epoch by epoch, on a sample."""
 
     users: int = 512
-    """Users of the sample: of the validation split, or of the training one where the store has none."""
+    """Users of the sample: of the validation split,
+    or of the training one where the store has none."""
     alarm: float = 0.8
     """Collapse share that raises the alarm: a line on stderr and a row `alarm` in metrics.jsonl."""
 
@@ -103,7 +104,7 @@ class Watch:
         return figures
 
     def _raise(self, moment: TrainState, share: float) -> None:
-        """Raise the alarm once per crossing: not where the epoch before was above the threshold already."""
+        """Raise the alarm, unless the epoch before was above the threshold already."""
         before = [row[SHARE] for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
         if before and isinstance(before[-1], int | float) and before[-1] >= self.alarm:
             return
@@ -116,12 +117,14 @@ class Watch:
 
 @dataclass(frozen=True)
 class WatchRanks:
-    """Mean stable and entropy rank behind every layer (`diagnostics/token_ranks.py`), on a sample of impressions."""
+    """Mean stable and entropy rank behind every layer, on a sample of impressions."""
 
     impressions: int = 1024
-    """Impressions of the sample: of the validation split, or of the training one where the store has none."""
+    """Impressions of the sample: of the validation split,
+    or of the training one where the store has none."""
     every: int | None = None
-    """Optimizer steps between measurements inside an epoch, which get rows `watch`; None measures at its end alone."""
+    """Optimizer steps between measurements inside an epoch, which get rows `watch`; None measures
+    at its end alone."""
 
     headline: ClassVar[str] = LAST
 
@@ -143,7 +146,7 @@ class WatchRanks:
             )
 
     def on_epoch(self, moment: TrainState) -> JsonObject:
-        """Figures `watch/stable_rank/LAYER` and `watch/entropy_rank/LAYER`, those of the last layer, the seconds."""
+        """Figures `watch/stable_rank/LAYER` and `watch/entropy_rank/LAYER`, and the seconds."""
         begun = time.perf_counter()
         figures: JsonObject = {}
         ranks = _ranks(cast(RankingModule, moment.model), cast(ImpressionStore, moment.store), self.impressions)

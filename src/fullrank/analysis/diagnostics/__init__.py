@@ -65,7 +65,7 @@ class Section:
 
     @classmethod
     def lacks(cls, result: RunResult) -> str | None:
-        """Why a run is not in the figures; None where it is in them, empty where nobody expects it there."""
+        """Why a run is not in the figures; None where it is, empty to leave it out silently."""
         return None
 
     @classmethod
@@ -80,7 +80,7 @@ class Section:
 
     @classmethod
     def figure(cls, results: Runs) -> Shown:
-        """The figure, table or examples of all runs; `Missing` says why there is none, None leaves it out silently."""
+        """The figure of all runs; `Missing` says why there is none, None leaves it out silently."""
         if cls.claim is None:
             return None
         claim = replace(cls.claim, name=cls.claim.name or cls.name)
@@ -107,8 +107,8 @@ class Diagnostic(Section):
     """Rows about one model. An instance lives for one diagnosis: it observes every batch, then `rows` is called once.
 
     The model is not changed, no random number is drawn without a generator of its own, and the same
-    model and context give the same rows. A diagnostic that does not apply to a model gives the one row
-    that `left_out(why)` makes, never an error; a diagnostic of a part that most models lack (a
+    model and context give the same rows. A diagnostic that does not apply to a model gives the one
+    row that `left_out(why)` makes, never an error; a diagnostic of a part that most models lack (a
     reasoner) may give no row at all. The figures read rows alone, so that a page can be drawn of a
     diagnosis.jsonl of another day; where the rows are absent they give `Missing`.
     """
@@ -116,7 +116,8 @@ class Diagnostic(Section):
     silent: ClassVar[bool] = False
     """Whether the page says nothing of a run without rows: most models lack the part."""
     runs_model: ClassVar[bool] = False
-    """Whether `rows` runs the model again (with targets, so never on the training split) and `observe` is not used."""
+    """Whether `rows` runs the model again (with targets, so never on the training split) and
+    `observe` is not used."""
     progress: Progress
     """Called by `rows` with (done, in all), where that takes long."""
 
@@ -129,14 +130,14 @@ class Diagnostic(Section):
         """Set the state that `observe` adds to."""
 
     def observe(self, batch: Any) -> None:
-        """Take in one batch of the sample: `activations.Activations` or `activations.RankingActivations`."""
+        """Add a batch of the sample: `Activations` or, of a ranking model, `RankingActivations`."""
 
     def rows(self) -> list[Row]:
         """The figures of the whole sample, made by `row`, `rows_of` and `left_out`."""
         return []
 
     def row(self, name: str, value: Any, **where: Any) -> Row:
-        """A figure (a number, also one of torch or numpy); `where` is its layer, head, index and label."""
+        """A figure: a number, measured at the layer, head, index and label of `where`."""
         return row(self.name, name, value, **where)
 
     def rows_of(self, figures: Mapping[str, Any], **where: Any) -> list[Row]:
@@ -184,12 +185,12 @@ def find_diagnostics(problem: Problem, first: Sequence[str] = ()) -> list[type[D
 
 
 def is_built_in(section: type[Section]) -> bool:
-    """Whether a section is of this folder; an error of any other one must not end a diagnosis or a page."""
+    """Whether a section is of this folder; an error of any other must not end a page."""
     return section.__module__.startswith(f"{__name__}.")
 
 
 def failure(section: type[Section], error: Exception) -> str:
-    """Why a section of another package is missing: it raised this error, whose traceback is logged at DEBUG."""
+    """Why another package's section is missing: the error, with its traceback at DEBUG."""
     log.debug("the diagnostic %r of %s failed", section.name, section.__module__, exc_info=error)
     return f"it failed: {_error_text(error)}"
 
@@ -210,7 +211,7 @@ def _built_in() -> list[type[Section]]:
 
 
 def _installed() -> Iterator[tuple[importlib.metadata.EntryPoint, type[Section]]]:
-    """The sections of other packages, by the entry point's name and then the package's, whatever sys.path is."""
+    """The sections of other packages, by the names of entry point and package."""
     for point in sorted(
         importlib.metadata.entry_points(group=GROUP), key=lambda p: (p.name, _distribution(p), p.value)
     ):

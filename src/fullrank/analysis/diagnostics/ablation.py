@@ -48,7 +48,7 @@ USERS = 2048
 
 
 class Ablation(Diagnostic):
-    """Collapse share, likeness to popularity, accuracy and fairness of the sample, whole and without each part."""
+    """Collapse share, likeness to popularity, accuracy and fairness without each part."""
 
     name = "ablation"
     runs_model = True
@@ -92,7 +92,7 @@ class Ablation(Diagnostic):
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
-        """A table of every figure, whole and without each part; charts of collapse, fairness and accuracy."""
+        """A table of every figure; charts of collapse, fairness and accuracy."""
         values = result.diagnosis.values(cls.name, None, "label", "layer", "name")
         words = {name: name.replace("_", " ") for *_, name in values}
         parts = dict.fromkeys((label, layer) for label, layer, _ in values)
@@ -115,7 +115,7 @@ class Part:
 
 
 def parts_of(model: Model) -> list[Part]:
-    """The parts of a model: each attention and each feed-forward, all of a kind together, those of a decoder."""
+    """The parts of a model: single sublayers, all of a kind, and those of a decoder."""
     blocks, parts = blocks_of(model), []
     attentions = [attention_of(block) for block in blocks]
     feeds = [getattr(block, "feed_forward", None) for block in blocks]
@@ -162,7 +162,7 @@ def silenced(modules: tuple[nn.Module, ...]) -> Iterator[None]:
 
 @contextmanager
 def self_attending(modules: tuple[nn.Module, ...]) -> Iterator[None]:
-    """Make every event, and every latent token of a reasoner, attend to itself alone while the context lasts."""
+    """Make every event (and latent token) attend to itself alone, in this context."""
     with ExitStack() as stack:
         for module in modules:
             assert isinstance(module, Attention)

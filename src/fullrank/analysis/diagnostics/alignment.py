@@ -2,13 +2,13 @@
 
 Theorem 3.2 assumes that a layer's attention matrix has nearly the same left and right principal
 singular vector, and that layers share them; then stacking layers multiplies their largest singular
-values. The matrix of all users is block diagonal, one block a user, so its singular vectors are those
-of single users.
+values. The matrix of all users is block diagonal, one block a user, so its singular vectors are
+those of single users.
 
 Differs: the paper does not say which block it measures. Here every block of the sample is measured
-and the rows are means (`uv_cosine` by layer and head; `layer_cosine` between the right vectors of two
-layers' head means); `largest` is the block with the largest singular value, the principal one of the
-whole matrix. Histories of one event are left out: their block is a number.
+and the rows are means (`uv_cosine` by layer and head; `layer_cosine` between the right vectors of
+two layers' head means); `largest` is the block with the largest singular value, the principal one
+of the whole matrix. Histories of one event are left out: their block is a number.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from fullrank.models.sequential.reading import weights_of
 USERS = 256
 """Users whose blocks are measured: the first of the sample, whose order is random."""
 SUBSPACE, ROUNDS = 4, 24
-"""Vectors that are iterated together, and how often: the error falls by (sigma_5 / sigma_1)^2 each round."""
+"""Vectors that are iterated together, and how often:
+the error falls by (sigma_5 / sigma_1)^2 each round."""
 
 
 def principal(
     matrices: Float[Tensor, "*n T T"],
 ) -> tuple[Float[Tensor, "*n T"], Float[Tensor, "*n"], Float[Tensor, "*n T"]]:
-    """u1, sigma_1 and v1 of each matrix, float64, by subspace iteration; the right vector's sum is not negative."""
+    """u1, sigma_1 and v1 of each matrix, float64; the sum of v1 is not negative."""
     s = matrices.double()
     t = s.shape[-1]
     position, wave = torch.arange(t, device=s.device), torch.arange(min(SUBSPACE, t), device=s.device)

@@ -1,10 +1,10 @@
 """Attention share: how much attention goes to popular items.
 
-Claim (SPRINT, KDD 2026, Figure 3): popular items receive more attention than their share of the keys.
-`ratio` is the mass over that share, 1 where attention is proportional; `uniform` is the mass that
-attending evenly to everything visible would give (early keys are seen by more queries). Weights that
-do not sum to 1 or fall below 0 (HSTU) enter by their absolute value. Positions that a task covers are
-no keys of an item and are left out.
+Claim (SPRINT, KDD 2026, Figure 3): popular items receive more attention than their share of the
+keys. `ratio` is the mass over that share, 1 where attention is proportional; `uniform` is the mass
+that attending evenly to everything visible would give (early keys are seen by more queries).
+Weights that do not sum to 1 or fall below 0 (HSTU) enter by their absolute value. Positions that a
+task covers are no keys of an item and are left out.
 
 Differs: the bands divide the catalogue by rank of training popularity at 1, 5, 20 and 50 percent;
 "20 %" is the complement of the items that `fair0.8` calls niche.

@@ -1,8 +1,8 @@
 """Beam loss: the level at which a beam search loses the item chosen next (models that generate semantic ids).
 
 The search goes down the trie of existing tuples and keeps the best beginnings
-(`inference/trie_beam.py`). Rows, over at most `USERS` users of the sample whose target may be shown,
-of level `index` (from 1), by `label`:
+(`inference/trie_beam.py`). Rows, over at most `USERS` users of the sample whose target may be
+shown, of level `index` (from 1), by `label`:
 
     kept    share of users whose target's beginning is still kept after the level: by a beam of so many
             beginnings, and (`exhaustive`) among as many best ones of a search that loses none before
@@ -41,7 +41,7 @@ WIDER = (0.25, 1, 4)
 
 
 class BeamLoss(Diagnostic):
-    """Share of targets that are still reachable after each level of the search; no rows without a search."""
+    """Share of targets that are still reachable after each level of the search."""
 
     name = "beam_loss"
     internal = True
@@ -85,7 +85,7 @@ class BeamLoss(Diagnostic):
 
     @torch.inference_mode()
     def _ranks(self, search: TrieBeam, width: int, sample: Sample) -> Int[np.ndarray, "U K"]:
-        """Rank, from 1, of each target's beginning among those kept after each level; 0 where it is not kept."""
+        """Rank, from 1, of each target's beginning after each level; 0 where it was dropped."""
         model, device = self.context.model, device_of(self.context.model)
         targets, trie = torch.from_numpy(sample.next_items).long(), search.trie
         levels = range(len(trie.levels))

@@ -1,4 +1,5 @@
-"""Members of a blend: what each adds to the lists, and whom it helps, by the manifest (`training/blending.py`)."""
+"""Members of a blend: what each adds to the lists, and whom it helps, by the manifest
+(`training/blending.py`)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from fullrank.analysis.diagnostics import Claim, Figure, RunResult, Runs, Sectio
 
 
 class BlendMembers(Section):
-    """Weight of each member, accuracy of its own lists, and loss of the joined lists without it, on validation."""
+    """Weight and accuracy of each member, and loss of the joined lists without it."""
 
     name: ClassVar[str] = "blend_members"
     claim = Claim(

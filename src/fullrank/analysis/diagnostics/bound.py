@@ -6,14 +6,15 @@ Claim: ||Y||_2 <= ||X^(0)||_2 prod (1 + C) ||E||_2, where a sublayer behind its 
     C = (xi_gamma / xi_r) L_act sqrt(d) sigma(W_1) sigma(W_2)           (MLP, Eq. A.49)
 
 and X holds all positions of all users of the sample, so that every constant is the sample's and the
-bound is rigorous for it. It is loose: it says what cannot happen, and which factor would have to shrink.
+bound is rigorous for it. It is loose: it says what cannot happen, and which factor would have to
+shrink.
 
-Differs. (1) Eq. A.56 is printed without the square of sigma(W_V,h), and then it is no bound. (2) xi_r
-is the least root mean square of a row, not its 2-norm, which lacks a factor sqrt(d). (3) ||X^(0)||_2
-is measured: ||E||_2 does not bound it where an item occurs twice. (4) n_h is the largest column sum
-times the largest row sum of |S|, which is the column sum where rows sum to 1. (5) LayerNorm and biases
-add an offset: a sublayer takes a norm x to at most a x + c. (6) SwiGLU, which Eq. A.48 does not cover,
-has max |silu(gate)|, measured, in the place of L_act.
+Differs. (1) Eq. A.56 is printed without the square of sigma(W_V,h), and then it is no bound. (2)
+xi_r is the least root mean square of a row, not its 2-norm, which lacks a factor sqrt(d). (3)
+||X^(0)||_2 is measured: ||E||_2 does not bound it where an item occurs twice. (4) n_h is the
+largest column sum times the largest row sum of |S|, which is the column sum where rows sum to 1.
+(5) LayerNorm and biases add an offset: a sublayer takes a norm x to at most a x + c. (6) SwiGLU,
+which Eq. A.48 does not cover, has max |silu(gate)|, measured, in the place of L_act.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Bound(Diagnostic):
         self.drift: defaultdict[nn.Module, float] = defaultdict(float)
         """Squared Frobenius norm of each attention's output for a zero input (its biases)."""
         self.shrunk = 0.0
-        """1 / the shortest answer, where answers are scaled to length one; inf where they are not the states."""
+        """1 / the shortest answer, where answers are scaled to length one;
+        inf where they are not the states."""
         self.blocks: tuple[Block, ...] = ()
         self.closing: nn.Module | None = None
         """The norm behind the last block, where there is one."""
@@ -211,7 +213,7 @@ class Bound(Diagnostic):
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
-        """The norm behind each layer and the one that the theorem allows; the table has those of the scores too."""
+        """The norm behind each layer, and its bound; the table has those of the scores too."""
         headers, layers = claim.read(there, cls.name)
         rows = [*layers]
         for run in there:
@@ -243,7 +245,7 @@ def _why_not(blocks: tuple[Block, ...], batch: Activations) -> str | None:
 
 
 def _is_weighted_sum(attention: AttentionInput) -> bool:
-    """Whether the attention is sum_h S_h x W_V,h W_O,h up to its biases, tried on its first rows."""
+    """Whether the attention is sum_h S_h x W_V,h W_O,h up to its biases, on some rows."""
     module = attention.module
     rows, batch, weights = next(weights_of(attention))
     x = attention.x[rows, : batch.items.shape[1]]

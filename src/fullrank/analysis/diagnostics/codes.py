@@ -1,8 +1,8 @@
 """Codes of semantic ids: how well a model predicts those of the item chosen next, and whether it prefers popular ones.
 
-Accuracy (TIGER, RPG), by teacher forcing: log p of every code of a level, behind the history and the
-true codes of the levels before; of models that predict all codes at once, behind the history alone.
-Rows, of level `index` (from 1), over the users of the sample:
+Accuracy (TIGER, RPG), by teacher forcing: log p of every code of a level, behind the history and
+the true codes of the levels before; of models that predict all codes at once, behind the history
+alone. Rows, of level `index` (from 1), over the users of the sample:
 
     codes, open     codes of the level; mean number of those that some item has behind the codes before
     top_1, top_10   share of users whose true code is the most likely one, or among the ten most likely
@@ -17,8 +17,8 @@ Log p of an item is the sum over levels, so a level with a low `log_p` is where 
 
 Spectral collapse, and popularity of the softmax over codes. Claim (SPRINT, KDD 2026, Lemma 3.1, of
 items): the first singular vector of the score matrix is nearly popularity. Here the columns are the
-codes of a level, and n(c) the training events of the items with code c. Rows, of level `index` (from
-1), behind the history and the true codes before:
+codes of a level, and n(c) the training events of the items with code c. Rows, of level `index`
+(from 1), behind the history and the true codes before:
 
     spearman                       rank correlation of n(c) and the mean probability of c over users
     head_mass                      mean probability of the most popular 20 % of the codes together
@@ -28,8 +28,8 @@ codes of a level, and n(c) the training events of the items with code c. Rows, o
     entropy_rank                   scores users x codes of level 1 (`label` scores), if made of a state
     popularity_spearman            of the scores' first singular vector and n(c) (`label` scores)
 
-`head_predicted` above `head_targets`: a model that plays safe; `effective` below that of the targets:
-collapse.
+`head_predicted` above `head_targets`: a model that plays safe; `effective` below that of the
+targets: collapse.
 
 Differs: a softmax is measured where SPRINT has scores, so constants that are added to all scores do
 not count.
@@ -66,7 +66,7 @@ NO_TARGETS = "the training split has no targets"
 
 
 class CodeDiagnostic(Diagnostic, ABC):
-    """A diagnostic of the codes of the item chosen next, level by level; no rows for a model without codes."""
+    """A diagnostic of the codes of the next item, level by level; no rows without codes."""
 
     internal = True
     silent = True
@@ -116,7 +116,8 @@ class CodeLevels(CodeDiagnostic):
     def begin(self) -> None:
         super().begin()
         self.parts: list[list[Float[Tensor, "5 B"]]] = []
-        """For each level and batch: log p, rank, rank among the open codes, their mass, their number."""
+        """For each level and batch: log p, rank, rank among the open codes, their mass,
+        their number."""
         self.targets: list[Tensor] = []
         """Item ids of the targets of each batch."""
         if self.items is not None:
@@ -167,7 +168,7 @@ def predicted_items(model: Model) -> SemanticItems | None:
 
 
 def code_predictions(scorer: Scorer, codes: Int[Tensor, "B K"]) -> Iterator[Float[Tensor, "B C"]]:
-    """log p of every code, level by level, behind the history and (where they are predicted in turn) these codes."""
+    """log p of the codes of each level, behind the history and (if autoregressive) `codes`."""
     if isinstance(scorer, GeneratedScorer):
         log_p, cache = scorer.first(), scorer.cache
         yield log_p
@@ -248,7 +249,8 @@ class CodePopularity(CodeDiagnostic):
     def begin(self) -> None:
         super().begin()
         self.sums: list[Tensor] = []
-        """For each level [3, C]: probability, users whose most likely code it is, users whose true code it is."""
+        """For each level [3, C]: probability, users whose most likely code it is,
+        users whose true code it is."""
         self.states: list[Tensor] = []
         """States [B, D] from which the first code is predicted, of each batch."""
 

@@ -4,11 +4,12 @@ Claim (PLR, Theorem 4.4): with a step that is L-Lipschitz, the mean over pairs o
 
     D^(t) = mean of |h_{t,m} - h_{t,m'}|^2 <= L^(2t) D^(0)
 
-decays below L = 1 as exp(-2 gamma t), gamma = -log L. Measured here: D^(t), mean over users, from the
-openings h_{0,m} on, and gamma by least squares of log D^(t) over t.
+decays below L = 1 as exp(-2 gamma t), gamma = -log L. Measured here: D^(t), mean over users, from
+the openings h_{0,m} on, and gamma by least squares of log D^(t) over t.
 
-Differs: the theorem is an upper bound for any two inputs. The fit says how the streams of these users
-really move; a gamma of 0 or less means that they do not come together, and the bound says nothing then.
+Differs: the theorem is an upper bound for any two inputs. The fit says how the streams of these
+users really move; a gamma of 0 or less means that they do not come together, and the bound says
+nothing then.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Contraction:
 
 
 def contraction(distances: Sequence[float]) -> Contraction | None:
-    """Fit the line through log D^(t), t = 0, 1, ...; None for fewer than two steps, or where a distance is 0."""
+    """Fit a line to log D^(t), t = 0, 1, ...; None for a single step, or a distance of 0."""
     values = np.asarray(distances, dtype=np.float64)
     if len(values) < 2 or not (values > 0).all():
         return None
@@ -58,7 +59,7 @@ def mean_distance(states: Float[Tensor, "*n M D"]) -> Float[Tensor, "*n"]:
 
 
 def with_openings(reasoner: Any, states: ReasoningStates) -> Float[Tensor, "B S P D"]:
-    """h_{0,m}, h_{1,m}, ...: the openings of the streams, then their steps; only the steps without openings."""
+    """h_{0,m}, h_{1,m}, ...: the openings of the streams (if any), then their steps."""
     openings = getattr(reasoner, "openings", None)
     if not callable(openings):
         return states.steps

@@ -1,12 +1,12 @@
 """Figures of evaluations: trade-offs, recommended items by popularity, calibration, gain, and paired differences.
 
-Gain is the worth of a ranker where only some impressions can be shown: the share of clicks among the
-first n of N impressions by falling probability; lift is that share over n / N, precision the share of
-the n that was clicked. Equal probabilities are in the order of the store.
+Gain is the worth of a ranker where only some impressions can be shown: the share of clicks among
+the first n of N impressions by falling probability; lift is that share over n / N, precision the
+share of the n that was clicked. Equal probabilities are in the order of the store.
 
-Differences from the best baseline are of the same users or impressions, with an interval and a p value
-for each metric. The intervals of two runs cannot replace them: those may overlap although one run is
-better for nearly every user. The numbers are those of `evaluation.compare` at its defaults
+Differences from the best baseline are of the same users or impressions, with an interval and a p
+value for each metric. The intervals of two runs cannot replace them: those may overlap although one
+run is better for nearly every user. The numbers are those of `evaluation.compare` at its defaults
 (`fullrank evaluate A B` prints the same ones).
 """
 
@@ -44,7 +44,7 @@ PLACES = 10
 
 
 class Pareto(Section):
-    """Accuracy against long-tail share, with intervals, and the runs that no other beats in both."""
+    """Accuracy against long-tail share, and the runs that no other beats in both."""
 
     name = "pareto"
     claim = Claim(
@@ -115,7 +115,7 @@ class PopularityBands(Section):
 
 
 class Reliability(Section):
-    """Predicted probability against the share that was clicked, over parts of equally many impressions."""
+    """Predicted probability against the share clicked, over equal parts of impressions."""
 
     name = "reliability"
     problem = "ranking"
@@ -136,7 +136,7 @@ class Reliability(Section):
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices, by rising x, of the points that no other point exceeds in one coordinate and reaches in the other."""
+    """Indices, by rising x, of the points that no other point dominates."""
     front = (i for i, (x, y) in enumerate(points) if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points))
     return sorted(front, key=points.__getitem__)
 
@@ -173,7 +173,7 @@ class Gain(Section):
 
 
 def gain(probabilities: RowValues, labels: RowValues) -> Float[np.ndarray, "P 3"]:
-    """Share of clicks, lift and precision among the first of each of `PERCENTS`, by falling probability."""
+    """Share of clicks, lift and precision at each of `PERCENTS`, by falling probability."""
     total = np.cumsum(labels[np.argsort(-probabilities, kind="stable")])
     firsts = np.array([max(1, round(len(labels) * percent / 100)) for percent in PERCENTS])
     clicks = total[firsts - 1]
@@ -182,7 +182,7 @@ def gain(probabilities: RowValues, labels: RowValues) -> Float[np.ndarray, "P 3"
 
 
 class RetrievalDifferences(Section):
-    """Accuracy, long-tail share and coverage of each run less those of the best baseline, user by user."""
+    """Accuracy, long-tail share and coverage less those of the best baseline, user by user."""
 
     name = "differences"
     claim = Claim("Paired differences", "", open=True)
@@ -224,7 +224,7 @@ class RankingDifferences(RetrievalDifferences):
 
 
 def difference_cell(comparison: Comparison) -> TableCell:
-    """`+0.0242`, below it the interval and, of metrics of lists, the difference relative to the reference."""
+    """`+0.0242`, below it the interval and the relative difference (of metrics of lists)."""
     low, high = comparison.interval
     share = ""
     if comparison.a and "@" in comparison.metric:  # an AUC has no true zero

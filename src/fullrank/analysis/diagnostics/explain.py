@@ -1,9 +1,9 @@
 """Explanation of one user: how much attention each of the last events gets, and which of them are relevant.
 
-FAIR, Figure 1 and Table 4, for any model with attention weights, so that two can be read side by side:
-for each layer, the mean over its heads of the share that the last position gives to each event
-(`models.sequential.reading.last_shares`, signed). Without a user, `example_user` picks one in whose
-history relevant events and noise are both plenty; that choice depends on the data alone.
+FAIR, Figure 1 and Table 4, for any model with attention weights, so that two can be read side by
+side: for each layer, the mean over its heads of the share that the last position gives to each
+event (`models.sequential.reading.last_shares`, signed). Without a user, `example_user` picks one in
+whose history relevant events and noise are both plenty; that choice depends on the data alone.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def explain(
 
 
 def example_user(store: Store, sample: Sample, relevance: Relevance) -> int:
-    """Row of the user, among the first of the sample, with the most events of the rarer kind (relevant, noise)."""
+    """Row of the user with the most events of the rarer kind (relevant, noise)."""
     tried = sample.first(TRIED)
     rarer = []
     for items, target in zip(tried.histories.items.last(LAST), tried.next_items, strict=True):
@@ -113,7 +113,7 @@ def example_user(store: Store, sample: Sample, relevance: Relevance) -> int:
 
 
 class ExampleUser(Diagnostic):
-    """Attention to the events of the example user; `index` counts events from the end, 1 is the last."""
+    """Attention to the events of the example user; `index` counts from the end, from 1."""
 
     name = "case"
     internal = True

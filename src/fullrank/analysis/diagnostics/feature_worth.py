@@ -1,11 +1,11 @@
 """Worth of each feature that a model reads: the accuracy that lists lose where its values are those of others.
 
-The vectors of one feature at a time are shuffled, and all else stays; nothing is trained anew. So two
-features that say the same may each lose little. A feature of the user is shuffled among the users of a
-batch, who have histories of like length. A feature of events or of requests at the last position of a
-history is shuffled among last positions, at an earlier position among earlier ones; of a request, both
-where it is past and where it is present. Of features made of times (hour, gap, age) the ids are
-shuffled, not the moments, of which the others are made.
+The vectors of one feature at a time are shuffled, and all else stays; nothing is trained anew. So
+two features that say the same may each lose little. A feature of the user is shuffled among the
+users of a batch, who have histories of like length. A feature of events or of requests at the last
+position of a history is shuffled among last positions, at an earlier position among earlier ones;
+of a request, both where it is past and where it is present. Of features made of times (hour, gap,
+age) the ids are shuffled, not the moments, of which the others are made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDS = ("lost", "low", "high")
 
 
 class FeatureWorth(Diagnostic):
-    """Accuracy lost without each feature (`label` user.country), paired by user; the most valuable first."""
+    """Accuracy lost without each feature (`label` user.country), the most valuable first."""
 
     name = "feature_worth"
     silent = True
@@ -76,7 +76,8 @@ class FeatureWorth(Diagnostic):
 class _Shuffle:
     """Shuffle the vectors of a feature by one generator for all batches; none of several stays at its position.
 
-    Within a group the vectors in a random order move on by one: vector order[i] <- vector order[i - 1].
+    Within a group the vectors in a random order move on by one: vector order[i] <- vector order[i -
+    1].
     """
 
     def __init__(self) -> None:

@@ -1,18 +1,18 @@
 """Focus: how much attention goes to relevant events and how much to noise (FAIR, Figure 1 and Table 4).
 
-Claim: a transformer gives much of its attention to noise; focused attention gives more of it to events
-that matter for the next choice. For each user of the sample the query is the last event, the keys are
-the last 20 events, and `relevance.py` says which are relevant to the target. Users whose events are all
-relevant, or all noise, say nothing and are left out.
+Claim: a transformer gives much of its attention to noise; focused attention gives more of it to
+events that matter for the next choice. For each user of the sample the query is the last event, the
+keys are the last 20 events, and `relevance.py` says which are relevant to the target. Users whose
+events are all relevant, or all noise, say nothing and are left out.
 
-Weights enter by their absolute value over the sum of them, so that rows of any sum, and signed ones,
-compare: the row `relevant` is the mean share of relevant events, `even` their share of the events,
-`ratio` the first over the second. `signed` adds the weights with their sign over the same sum, once for
-relevant events and once for noise: focused attention may subtract noise. Figures are means over users,
-by layer and head; with `head` null over a layer's heads.
+Weights enter by their absolute value over the sum of them, so that rows of any sum, and signed
+ones, compare: the row `relevant` is the mean share of relevant events, `even` their share of the
+events, `ratio` the first over the second. `signed` adds the weights with their sign over the same
+sum, once for relevant events and once for noise: focused attention may subtract noise. Figures are
+means over users, by layer and head; with `head` null over a layer's heads.
 
-Where an item is one token for each of its codes, an event is all of its tokens, and the query is the
-last of them.
+Where an item is one token for each of its codes, an event is all of its tokens, and the query is
+the last of them.
 
 Differs: the paper's model has one token a code and takes the mean over codes; here their shares are
 added up.
@@ -55,7 +55,8 @@ class Focus(Diagnostic):
     def begin(self) -> None:
         self.targets, self.relevance = self.context.targets, self.context.relevance
         self.sums: defaultdict[int, Any] = defaultdict(float)
-        """Layer -> sums over users [3, H]: share of relevant events, signed of relevant events, signed of noise."""
+        """Layer -> sums over users [3, H]: share of relevant events, signed of relevant events,
+        signed of noise."""
         self.even, self.users, self.users_read = 0.0, 0, 0
 
     @torch.no_grad()
@@ -121,7 +122,7 @@ class Focus(Diagnostic):
 
 
 def recent_events(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
-    """The positions of the last 20 events of each row; covered ones, and the answer's, are no events."""
+    """The positions of the last 20 events of each row; covered positions are no events."""
     real = event_places(model, batch)
     # counted from the end: an event is recent where it and all later ones are at most 20
     return real & (real.flip(1).cumsum(1).flip(1) <= LAST * tokens_per_event(model))

@@ -1,12 +1,12 @@
 """Latent attention: where each stream and step of a reasoner attends in the history (PLR, Sec. 6.5.4, Figure 5).
 
-Claim: streams attend to different parts, one to recent events, another to old ones. A latent token's
-query meets the keys of the history and of its stream's own tokens; its softmax weights are computed
-here explicitly, mean over heads, and added up by how far back an event lies. `even` is the mass under
-equal weights over the history.
+Claim: streams attend to different parts, one to recent events, another to old ones. A latent
+token's query meets the keys of the history and of its stream's own tokens; its softmax weights are
+computed here explicitly, mean over heads, and added up by how far back an event lies. `even` is the
+mass under equal weights over the history.
 
-This is slow: queries are recorded as the model projects them, keys are read from its cache, on a small
-sample.
+This is slow: queries are recorded as the model projects them, keys are read from its cache, on a
+small sample.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class LatentWeights:
     step: int
     """Number of the step, from 1."""
     weights: Float[Tensor, "B H M n"]
-    """Weights of M streams over the history's T keys, then over the stream's tokens up to this one."""
+    """Weights of M streams over the history's T keys, then over the stream's tokens."""
 
 
 class LatentAttention(ReasoningFigure):
-    """Mass by recency band and by position, for each layer, stream and step; no rows without a reasoner."""
+    """Attention by recency band and position, for each layer, stream and step."""
 
     name = "latent_attention"
     runs_model = True
@@ -85,7 +85,7 @@ class LatentAttention(ReasoningFigure):
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
-        """Attention of every stream and step over the history, by how far back events lie; a chart a layer."""
+        """Attention over the history, by how far back events lie; a chart a layer."""
         even = result.diagnosis.values(cls.name, "even", "label")
         mass = result.diagnosis.values(cls.name, "mass", "layer", "head", "index", "label")
         labels = (*even, OWN)
@@ -127,7 +127,7 @@ def latent_weights(model: Any, attentions: Sequence[SoftmaxAttention], batch: Ba
 def weights(
     q: Float[Tensor, "B H M e"], keys: Float[Tensor, "B H T e"], latent: Float[Tensor, "B H M S e"], batch: Batch
 ) -> Float[Tensor, "B H M n"]:
-    """Softmax weights of one token in each stream over the history and the S tokens of the stream."""
+    """Softmax weights of a token of each stream over the history and the stream's tokens."""
     history = (q @ keys.mT).masked_fill(~batch.valid[:, None, None], float("-inf"))
     scores = torch.cat([history, (q[:, :, :, None] * latent).sum(-1)], -1)
     return (scores / q.shape[-1] ** 0.5).softmax(-1)

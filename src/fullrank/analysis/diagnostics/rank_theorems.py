@@ -1,8 +1,8 @@
 """Ranks in a trained ranker: RankElastor's theorems (KDD 2026, arXiv:2605.23191, Theorems 2.1, 2.2 and 3.2), Jacobian.
 
 The parts that can be proved are tests (`tests/theory/test_rankelastor.py`); the rest holds or does
-not, and is measured here on every impression. X is the input of a module, k its stable rank. Rows by
-block (`layer`), `label` is the name of the module's output:
+not, and is measured here on every impression. X is the input of a module, k its stable rank. Rows
+by block (`layer`), `label` is the name of the module's output:
 
 Theorem 2.1, of block transpose alone. Y = transpose(X), M = X + Y, mu = stable rank of Y:
     transpose_lower, transpose_upper    means of 2 k mu / (sqrt k + sqrt mu)^2 and of 2 (k + mu)
@@ -14,14 +14,14 @@ Theorem 2.2 (a feed-forward contracts) and Theorem 3.2 (a gated one adds): the m
     feed_forward_ratio, feed_forward_gain    means of rank(out) / rank(in) and of rank(out) - rank(in)
     feed_forward_rose                        share of the impressions in which it rose
 
-The input of a feed-forward lies behind the mixing's norm, so its gain is not the `stable_rank_change`
-of `token_ranks`.
+The input of a feed-forward lies behind the mixing's norm, so its gain is not the
+`stable_rank_change` of `token_ranks`.
 
-The Jacobian of the last block's output by the first's input, J = d vec(Z_n) / d vec(X_0), [TD, TD], at
-single impressions, says how much of its tokens a stack of blocks passes on. A head sees, and the first
-block is taught, only the directions that J passes. Ranks of layers (`token_ranks.py`) do not show it:
-a product of many random matrices passes few directions while the tokens behind it have any rank. Rows,
-means over the first `IMPRESSIONS` of the sample, `layer` the last block:
+The Jacobian of the last block's output by the first's input, J = d vec(Z_n) / d vec(X_0), [TD, TD],
+at single impressions, says how much of its tokens a stack of blocks passes on. A head sees, and the
+first block is taught, only the directions that J passes. Ranks of layers (`token_ranks.py`) do not
+show it: a product of many random matrices passes few directions while the tokens behind it have any
+rank. Rows, means over the first `IMPRESSIONS` of the sample, `layer` the last block:
 
     entropy_rank       exp of the entropy of sigma / sum sigma, of J: directions that pass (Roy and Vetterli 2007)
     directions         TD: no rank is above it
@@ -76,7 +76,7 @@ def feed_forward_figures(
 
 
 class RankTheorems(Diagnostic):
-    """Terms of the theorems for the mixings and feed-forwards of a ranker; others have no such modules."""
+    """Terms of the theorems for the mixings and feed-forwards of a ranker."""
 
     name = "rank_theorems"
     problem = "ranking"
@@ -141,7 +141,8 @@ ROWS = 256
 def jacobian(ranker: BlocksRanker, tokens: Float[Tensor, "T D"]) -> Float[Tensor, "N N"]:
     """J at one impression, float64 on the CPU; N = T D. The ranker is in evaluation mode.
 
-    Each copy of the impression gives the gradient of another output, so that one backward pass gives many rows.
+    Each copy of the impression gives the gradient of another output, so that one backward pass
+    gives many rows.
     """
     size, rows = tokens.numel(), []
     for outputs in torch.arange(size, device=tokens.device).split(ROWS):

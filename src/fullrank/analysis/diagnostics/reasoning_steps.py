@@ -41,7 +41,7 @@ FLIPS = 2000
 
 
 class StepCurve(ReasoningFigure):
-    """Accuracy and seconds of each number of steps, and of adaptive stopping; no rows without a reasoner."""
+    """Accuracy and seconds by number of steps, and with adaptive stopping."""
 
     name = "step_curve"
     claim = Claim(
@@ -82,7 +82,7 @@ class StepCurve(ReasoningFigure):
 
 
 class OracleStep(ReasoningFigure):
-    """The ceiling of choosing every user's step; `label` is the metric; no rows without a reasoner."""
+    """The ceiling of choosing every user's step; `label` is the metric."""
 
     name = "oracle_step"
     claim = Claim(
@@ -121,7 +121,7 @@ class OracleStep(ReasoningFigure):
 
 
 class GateGain(Diagnostic):
-    """Accuracy with the gate's learned weights against equal ones, on the same users; `label` is the metric."""
+    """Accuracy with the gate's learned weights less that with equal ones, by metric."""
 
     name = "gate_gain"
     runs_model = True
@@ -145,11 +145,12 @@ class GateGain(Diagnostic):
 
 
 GAP = ("fixed", "best", "gap", "gap_low", "gap_high")
-"""Names of the rows of `OracleStep`: accuracy as it answers and at the best step, the gap, the ends of its interval."""
+"""Names of the rows of `OracleStep`: accuracy as it answers and at the best step, the gap, the ends
+of its interval."""
 
 
 def evaluated_with(diagnostic: Diagnostic) -> tuple[SampleStore, Evaluation]:
-    """The store with the users that are measured, and the run's protocol with only its selection metric."""
+    """The store with the measured users, and the protocol with its selection metric alone."""
     spec = diagnostic.context.evaluation
     light = spec.model_copy(update={"metrics": (spec.selection,), "slices": False})
     return diagnostic.context.first(USERS), light

@@ -1,14 +1,14 @@
 """Recall by the popularity of the item chosen next: the users that a model serves, and items hardly known.
 
 Users are in the band of their target (`evaluation.statistics.popularity_bands`): head are the most
-popular items that hold the first third of the training events, mid the next third, tail all others. A
-mean over users hides that a model lives on the head.
+popular items that hold the first third of the training events, mid the next third, tail all others.
+A mean over users hides that a model lives on the head.
 
-Items without training events, or with few: whether they are found by those who chose them, and shown
-at all. The groups are finer than those of the evaluation's slices (`cold` there is `none` here, the
-tail is far larger): users by the training events of their target, of several targets the most popular.
-A model of item vectors knows nothing of an item without events; one of semantic ids, texts or features
-may.
+Items without training events, or with few: whether they are found by those who chose them, and
+shown at all. The groups are finer than those of the evaluation's slices (`cold` there is `none`
+here, the tail is far larger): users by the training events of their target, of several targets the
+most popular. A model of item vectors knows nothing of an item without events; one of semantic ids,
+texts or features may.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RecallByPopularity(Section):
 
 
 class RecallByType(RecallByPopularity):
-    """Recall by type of the target, where an evaluation tells types apart (`evaluation.targets`)."""
+    """Recall by type of the target, where an evaluation tells types apart."""
 
     name = "recall_types"
     slice_name, axis, why_missing = "type", "what was done next", ""
@@ -89,7 +89,7 @@ class RecallByType(RecallByPopularity):
 
 
 def recall_name(run: RunResult) -> str:
-    """Name of the recall at the list length of the accuracy, where it was computed; else of the accuracy."""
+    """Name of the recall at the length of the accuracy's lists; else of the accuracy."""
     name = f"recall@{split_name(run.accuracy)[1]}"
     return name if name in run.evaluation.metrics else run.accuracy
 
@@ -158,7 +158,7 @@ def target_groups(run: RunResult) -> Int[np.ndarray, "U"]:
 
 
 def shown(run: RunResult) -> tuple[float, float, int | None]:
-    """Share of items without training events in all lists, share of users with one, and their best position."""
+    """Share of lists, share of users, and best position of items without training events."""
     lists = run.evaluation.per_user.lists
     assert lists is not None
     cold = (run.store.catalog.popularity == 0)[lists.clip(0)] & (lists >= 0)

@@ -1,7 +1,7 @@
 """Robustness: accuracy when a share of each history's events is hidden (PLR, Sec. 6.5.1 and Figure 3).
 
-Any model can be measured, so that one that reasons stands beside its base. The same events are hidden
-for all models and seeds of training (`evaluation.event_dropout`).
+Any model can be measured, so that one that reasons stands beside its base. The same events are
+hidden for all models and seeds of training (`evaluation.event_dropout`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Shortcut: the share of a model's accuracy that an untrained graph of the last two items reaches, on the same users.
 
-Claim (Han et al. 2026, arXiv:2605.07125): much of the accuracy on public data sets is reached without
-any training, by successors of the last one or two items and similarity of features, where transitions
-branch little, where consecutive items are alike and where the older history adds little. Rows: the
-selection metric of the model, of the baseline `transition_graph` and of the model when it reads only
-the last one or two events; and of the data
+Claim (Han et al. 2026, arXiv:2605.07125): much of the accuracy on public data sets is reached
+without any training, by successors of the last one or two items and similarity of features, where
+transitions branch little, where consecutive items are alike and where the older history adds
+little. Rows: the selection metric of the model, of the baseline `transition_graph` and of the model
+when it reads only the last one or two events; and of the data
 
     branching              mean of exp(entropy) of the items that follow an item, over the training transitions
     target_is_successor    share of targets that in training directly follow the last item (1), or one of the last two
     feature_similarity     mean cosine of TF-IDF vectors of consecutive items in training, and of random pairs of them
 
-Differs: the paper's measures of the three were not at hand; these are ours, and the graph differs as
-its file says.
+Differs: the paper's measures of the three were not at hand; these are ours, and the graph differs
+as its file says.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ USERS = 2048
 PAIRS = 100_000
 """Most training transitions whose similarity is measured: the mean to about 0.001."""
 FEATURE_ITEMS = 200_000
-"""Largest catalogue of which the graph compares features: comparing more items would take too long."""
+"""Largest catalogue whose features are compared; for more it would take too long."""
 LAST = (1, 2)
 """Numbers of last events that a model may read."""
 WORDS = {"model": "model", "graph": "graph", "last_2": "last 2", "last_1": "last 1"}
@@ -57,7 +57,7 @@ WORDS = {"model": "model", "graph": "graph", "last_2": "last 2", "last_1": "last
 
 
 class Shortcut(Diagnostic):
-    """Selection metric of the model, of a transition graph and of the last events alone; how easy the data are."""
+    """Selection metric of the model, a transition graph and the last events alone."""
 
     name = "shortcut"
     claim = Claim(
@@ -124,7 +124,7 @@ class Shortcut(Diagnostic):
 
 
 def verdict(diagnosis: Diagnosis) -> str | None:
-    """A sentence on what the graph reaches; None where it was not measured, or the model finds nothing."""
+    """A sentence on the share that the graph reaches; None where it is not known."""
     share = reached_share(diagnosis)
     if share is None:
         return None
@@ -139,14 +139,14 @@ def reached_share(diagnosis: Diagnosis) -> float | None:
 
 
 class LastEvents(WrappedModel):
-    """A model that reads only the last events of a history; the items that it may recommend do not change."""
+    """A model that reads only the last events of a history."""
 
     def __init__(self, model: Model, count: int):
         super().__init__(model, min(count, model.max_length))
 
 
 def data_rows(store: Store, sample: Sample) -> Iterator[Row]:
-    """Rows that say how easy a data set is: branching, targets among successors, similarity of consecutive items."""
+    """Branching, targets among successors, and similarity of consecutive items."""
     counts = transitions(store)
     yield row(Shortcut.name, "branching", branching(counts))
     history, targets = sample.histories.items, sample.next_items
@@ -180,7 +180,7 @@ def branching(counts: sparse.csr_matrix) -> float | None:
 
 
 def _consecutive(store: Store) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of different consecutive items of training histories, at most `PAIRS`, spread evenly over the users."""
+    """Different consecutive items of training histories, at most `PAIRS`, spread evenly."""
     user, items, _ = store.trained()
     at = np.flatnonzero((user[1:] == user[:-1]) & (items[1:] != items[:-1]))
     at = at[np.linspace(0, len(at) - 1, min(len(at), PAIRS)).astype(np.int64)] if len(at) else at

@@ -1,8 +1,8 @@
 """Metrics by size: runs that differ in the size of their model alone, smallest to largest.
 
 Recommenders: accuracy, fairness, collapse share and effective rank by the parameters without the
-tables of the items (SPRINT, KDD 2026, Figure 1, upper half). Ranking models: AUC and effective rank by
-dense parameters (RankElastor, KDD 2026, Figures 7 and 8).
+tables of the items (SPRINT, KDD 2026, Figure 1, upper half). Ranking models: AUC and effective rank
+by dense parameters (RankElastor, KDD 2026, Figures 7 and 8).
 
 Differs: neither paper draws the rank here; RankElastor has a multiple of the smallest model across.
 """
@@ -42,7 +42,7 @@ SIZES = (
     "dim", *LAYERS, "encoder.hidden", "encoder.inner",
     "encoder.attention.heads", "encoder.attention.qk_width", "encoder.attention.value_width",
 )  # fmt: skip
-"""Settings of a recommender that make it larger; none of those that make it read or reason longer."""
+"""Settings that make a recommender larger, but do not make it read or reason longer."""
 RANKER_SIZES = tuple(
     f"ranker.{name}"
     for name in (
@@ -51,17 +51,19 @@ RANKER_SIZES = tuple(
         "first.hidden", "second.hidden", "gate_hidden",
     )
 )  # fmt: skip
-"""Settings of a ranking model that add dense parameters. Not `embedding.dim`: the tables would grow with it unseen."""
+"""Settings of a ranking model that add dense parameters. Not `embedding.dim`: the tables would grow
+with it unseen."""
 PARTS = ("ranker.rank", "ranker.experts", "ranker.deep.hidden")
-"""Settings that switch off a part of the model where they are null or empty, which is no matter of size."""
+"""Settings that switch off a part of the model where they are null or empty,
+which is no matter of size."""
 FREE = "free"
 
 
 class RetrievalSize(Section):
     """Accuracy, fairness, collapse share and effective rank of recommenders by parameters without the items' tables.
 
-    The effective rank is the entropy rank of the last layer's outputs, one row a user of the sample:
-    every model with layers has it.
+    The effective rank is the entropy rank of the last layer's outputs, one row a user of the
+    sample: every model with layers has it.
     """
 
     name = "size"
@@ -81,7 +83,7 @@ class RetrievalSize(Section):
 
     @classmethod
     def size(cls, run: RunResult) -> int | None:
-        """The number across; called only for runs that differ in size, since it may open the run's weights."""
+        """The number across; called only for runs that differ, since it may open weights."""
         model = run.run.model() if isinstance(run.spec.model, Recommender) else None
         return None if model is None else non_embedding(cast(RecommenderModel, model))
 
@@ -124,7 +126,7 @@ class RetrievalSize(Section):
 
 
 class Depth(RetrievalSize):
-    """Accuracy, fairness and collapse share by the number of layers, of runs that differ in nothing else."""
+    """Accuracy, fairness and collapse share by the number of layers."""
 
     name = "depth"
     free = LAYERS
@@ -153,8 +155,8 @@ class Depth(RetrievalSize):
 class RankingSize(RetrievalSize):
     """AUC and effective rank of ranking models by dense parameters.
 
-    The effective rank is the mean stable rank (RankElastor, Eq. 1) behind the last mixing; of a ranker
-    without mixings, behind its last layer that gives one vector a token.
+    The effective rank is the mean stable rank (RankElastor, Eq. 1) behind the last mixing; of a
+    ranker without mixings, behind its last layer that gives one vector a token.
     """
 
     problem = "ranking"
@@ -204,7 +206,7 @@ def _tail_values(accuracy: str) -> dict[str, Value]:
 
 
 def same_but_for(results: Runs, free: Sequence[str] = ()) -> list[list[RunResult]]:
-    """Group runs, in their order, whose specs agree but for the seed and these settings (dotted, below `model`)."""
+    """Group runs whose specs agree but for the seed and settings below `model` (dotted)."""
     groups: dict[str, list[RunResult]] = {}
     for run in results:
         tree = run.spec.dump()
@@ -235,7 +237,7 @@ def _mask(tree: Any, name: str) -> None:
 
 
 def seed_means(line: Runs, sizes: Mapping[str, int], value: Value) -> list[tuple[int, float]]:
-    """(size, mean of the figure over the seeds) of each setting of which a run has the figure, smallest first."""
+    """(size, mean of the figure over the seeds) of each setting, smallest first."""
     points = []
     for seeds in same_but_for(line):
         values = [y for run in seeds if (y := value(run)) is not None]

@@ -5,8 +5,8 @@ items score matrix is nearly the item popularity, and the share sigma_1^2 / sum 
 depth. Both are measured here, and the share for the outputs of every layer at each user's last
 position, whose output becomes the scores (`layers`).
 
-The score matrix X E^T is never formed: with X = Q_x R_x and E = Q_e R_e it has the singular values of
-R_x R_e^T, which is D x D. The triangular factors are made block by block in float64.
+The score matrix X E^T is never formed: with X = Q_x R_x and E = Q_e R_e it has the singular values
+of R_x R_e^T, which is D x D. The triangular factors are made block by block in float64.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Spectrum:
 class Likeness:
     """The first right singular vector, its sign chosen for popularity, and its likeness to it (Lemma 3.1).
 
-    With this sign the rank correlation is not negative. The cosine can be: where a model's scores are
-    below zero, the direction lowers the unpopular items more than it raises the popular ones.
+    With this sign the rank correlation is not negative. The cosine can be: where a model's scores
+    are below zero, the direction lowers the unpopular items more than it raises the popular ones.
     """
 
     right: Float[np.ndarray, "V"]
@@ -65,7 +65,7 @@ class Likeness:
 
 
 def popularity_likeness(spectrum: Spectrum, popularity: ItemCounts) -> Likeness:
-    """Cosine and rank correlation of q1 and popularity; None where they do not exist (popularity is constant)."""
+    """Cosine and rank correlation of q1 and popularity; None where that is constant."""
     right = spectrum.right.numpy()
     correlation = spearman(right, popularity)
     if correlation is not None and correlation < 0:
@@ -76,7 +76,8 @@ def popularity_likeness(spectrum: Spectrum, popularity: ItemCounts) -> Likeness:
 def triangle(x: Float[Tensor, "*n D"], above: Float[Tensor, "k D"] | None = None) -> Float[Tensor, "m D"]:
     """R of the QR factors of [above; x], float64 on the CPU.
 
-    R has the singular values of [above; x], without the loss of digits that its Gram matrix R^T R has.
+    R has the singular values of [above; x], without the loss of digits that its Gram matrix R^T R
+    has.
     """
     flat = x.flatten(0, -2)
     factor = above if above is not None else torch.zeros(0, flat.shape[1], dtype=torch.float64)
@@ -133,7 +134,7 @@ class ScoreMatrix:
 
 
 class SpectralCollapse(Diagnostic):
-    """Share of the first direction, ranks, likeness to popularity, singular values, items of the largest loadings."""
+    """Share of the first direction, ranks, likeness to popularity, largest loadings."""
 
     name = "spectrum"
     claim_of = Claim(

@@ -1,15 +1,15 @@
 """Streams of a reasoner: whether they differ, which of them the gate weighs most, and their worth together.
 
-Let p_m be the recommendations of stream m alone: the softmax, over the whole catalogue, of the scores of
-z_m, the mean of the stream's steps (PLR, Eq. 6).
+Let p_m be the recommendations of stream m alone: the softmax, over the whole catalogue, of the
+scores of z_m, the mean of the stream's steps (PLR, Eq. 6).
 
-Differences (Eqs. 7 and 9): `kl` is KL(p_m || p_m') in nats, mean over users. Near 0 the streams are one.
-The gate's entropy is normalised (1: it weighs all alike, 0: it picks one); `gate_use` is the share of
-users whose heaviest stream it is.
+Differences (Eqs. 7 and 9): `kl` is KL(p_m || p_m') in nats, mean over users. Near 0 the streams are
+one. The gate's entropy is normalised (1: it weighs all alike, 0: it picks one); `gate_use` is the
+share of users whose heaviest stream it is.
 
 Worth together: PLR's theory taken as measurements of this model. Theorem 4.1, exact: the mixture
-(1/M) sum p_m has a loss L_ens that is the streams' mean loss L_ind less a benefit I >= 0, which is 0
-where all say the same. Proposition 4.2 claims I >= c D for a constant c > 0 and the streams' mean
+(1/M) sum p_m has a loss L_ens that is the streams' mean loss L_ind less a benefit I >= 0, which is
+0 where all say the same. Proposition 4.2 claims I >= c D for a constant c > 0 and the streams' mean
 squared distance D; here c is fitted over users (least squares through 0), beside the largest c that
 holds for every user, and the correlation of I and D. Corollary 4.5, step by step:
 

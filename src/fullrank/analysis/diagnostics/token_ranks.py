@@ -1,12 +1,12 @@
 """Ranks of tokens: how many directions an impression's tokens use, layer by layer.
 
-RankElastor, KDD 2026, Eq. 1, Figures 1, 2, 5 and 6. Claim: in RankMixer a mixing raises the effective
-rank a little and the feed-forward after it takes it back (a damped oscillation), in DCNv2 it only
-falls; RankElastor's modules raise it more and take less.
+RankElastor, KDD 2026, Eq. 1, Figures 1, 2, 5 and 6. Claim: in RankMixer a mixing raises the
+effective rank a little and the feed-forward after it takes it back (a damped oscillation), in DCNv2
+it only falls; RankElastor's modules raise it more and take less.
 
-Each layer of a ranker gives a matrix [T, D] an impression: the field vectors (`embedding`), the tokens
-(`tokens`), each mixing before its last norm, each feed-forward; of other rankers each layer that still
-has one vector a field. Two ranks are measured of each matrix, 0 of a zero matrix:
+Each layer of a ranker gives a matrix [T, D] an impression: the field vectors (`embedding`), the
+tokens (`tokens`), each mixing before its last norm, each feed-forward; of other rankers each layer
+that still has one vector a field. Two ranks are measured of each matrix, 0 of a zero matrix:
 
     stable_rank     |X|_F^2 / |X|_2^2 (the paper)
     entropy_rank    exp of the entropy of sigma / sum sigma (the authors' code)
@@ -37,11 +37,14 @@ from fullrank.ops.singular_values import entropy_rank, stable_rank
 
 FIGURES = ("stable_rank", "entropy_rank")
 BIN = 0.1
-"""Width of a bar of the histogram: the same for all layers and runs, so that they can be laid over each other."""
+"""Width of a bar of the histogram: the same for all layers and runs,
+so that they can be laid over each other."""
 EDGE = 1e-4
-"""Tolerance, in bars: a rank that single precision puts this little left of an edge counts as on it.
+"""Tolerance, in bars: a rank that single precision puts this little left of an edge counts as on
+it.
 
-(n orthogonal tokens have rank n.)"""
+(n orthogonal tokens have rank n.)
+"""
 WORDS = {"stable_rank": "stable rank", "entropy_rank": "entropy rank"}
 PERCENTS = (5, 25, 50, 75, 95)
 NO_TOKENS = "it has one weight per value and no vectors, so an impression is no matrix"
@@ -49,7 +52,10 @@ NO_LAYERS = "behind the field vectors no layer of it gives a matrix of tokens"
 
 
 def ranks(tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "2 B"]:
-    """Stable and entropy rank of each matrix, in float64 on the CPU. Raises `UserError` where one is not finite."""
+    """Stable and entropy rank of each matrix, in float64 on the CPU.
+
+    Raises `UserError` where one is not finite.
+    """
     exact = tokens.detach().cpu().double()
     if not bool(torch.isfinite(exact).all()):
         raise UserError(
@@ -125,7 +131,7 @@ class TokenRanks(Diagnostic):
         return rows
 
     def _change(self, figure: str, old: np.ndarray, new: np.ndarray, where: dict[str, Any]) -> list[Row]:
-        """Rows of the change since the layer before; the ratio is over impressions whose rank was not 0."""
+        """Rows of the change since the layer before; the ratio is over ranks above 0."""
         positive = old > 0
         ratio = (new[positive] / old[positive]).mean() if positive.any() else None
         figures = {"change": (new - old).mean(), "rose": (new > old).mean(), "ratio": ratio}
@@ -156,7 +162,7 @@ class TokenRanks(Diagnostic):
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
-        """Figures 1 and 5 of RankElastor: the stable ranks of single impressions before and after each layer."""
+        """Figures 1 and 5 of RankElastor: stable ranks of impressions around each layer."""
         shares = result.diagnosis.values(cls.name, "stable_rank_bin", "label", "index")
         labels = list(dict.fromkeys(label for label, _ in shares))
         bars = [bar for _, bar in shares]

@@ -1,9 +1,8 @@
-"""From run folders to one page: collect what is known, measure what is missing, draw.
+"""From run folders to one page: collect results, measure what is missing, draw.
 
-A page has the answer and what it rests on, then figures, then the models from inside.
-
-What all runs share comes first, then the figures and tables of each run. An error of another package's section is why
-that section is missing; one of ours is raised.
+A page has the answer and the facts behind it, then figures, then the models from inside. Figures of
+all runs come first, then the figures and tables of each run. A section of another package that
+raises an error is missing, and the page says why; an error of a built-in section is raised.
 """
 
 from __future__ import annotations
@@ -39,13 +38,14 @@ ORDER: Mapping[Problem, tuple[str, ...]] = {
     ),
     "ranking": ("differences", "reliability", "gain", "curves", "size", "token_ranks", "rank_theorems", "jacobian"),
 }  # fmt: skip
-"""Order of the sections on the page: these first, then those that are not named here, by name; internals are folded."""
+"""Order of the sections on the page: these first, then those that are not named here, by name;
+internals are folded."""
 MORE = ("recall@10", FAIRNESS, "coverage@10", "lift@10")
-"""Metrics of the table of runs that recommend, beside the accuracy."""
+"""Metrics of the table of recommenders, beside the accuracy."""
 CLICKS = ("auc", "logloss", "gauc", "ece", "pcoc")
 """Metrics of the table of ranking models."""
 OFF = 0.1
-"""Predicted over real clicks this far from 1 is told in a sentence."""
+"""Largest distance of predicted over real clicks from 1 that the page does not mention."""
 RETRIEVAL_WORDS = (
     ("accuracy", "How often, and how early in the list, comes what a person really chose next (ndcg, recall, hit)."),
     ("baseline", "A recommender that counts and learns nothing by gradient descent: what training has to beat."),
@@ -113,14 +113,14 @@ RANKING_WORDS = (
         "more tokens. Compare the runs again after it.",
     ),
 )
-"""What a reader may not know."""
+"""Glossaries: a word, and what it means."""
 
 
 def retrieval_page(results: Runs, split: str) -> Report:
-    """One page about some runs that recommend items."""
+    """The page of some recommenders."""
     accuracies = list(dict.fromkeys(run.accuracy for run in results))
     more = [name for name in MORE if name not in accuracies and any(name in run.evaluation.metrics for run in results)]
-    users, sampled = _counts(results, "users")
+    users, sampled = _counts(results, "users", "users")
     history = join_words(sorted({history_words(run.evaluation.protocol) for run in results}))
     note = (
         f"Metrics of {users} users over the full catalogue, {history}; below them their intervals. The figures below "
@@ -142,7 +142,7 @@ def retrieval_page(results: Runs, split: str) -> Report:
 
 
 def ranking_page(results: Runs, split: str) -> Report:
-    """One page about some ranking models."""
+    """The page of some ranking models."""
     count, sampled = _counts(results, "rows", "impressions")
     note = (
         f"Metrics of {count} impressions; below them their intervals. Model internals are from a sample of {sampled} "
@@ -171,7 +171,7 @@ def _page(
     summary: SummaryTable,
     words: tuple[tuple[str, str], ...],
 ) -> Report:
-    problem = results[0].run.spec.problem
+    problem = results[0].spec.problem
     return Report(
         title=title,
         subtitle=subtitle,
@@ -188,12 +188,12 @@ def _page(
 
 
 def _sentences(results: Runs) -> Iterator[str]:
-    """Which run is the most accurate and by how much, and whose probabilities are off."""
+    """The most accurate ranking model, and those whose probabilities are off."""
     why = not_comparable(results)
-    if why is not None:
-        yield f"The runs' metrics are shown but not compared: {why}."
-    else:
+    if why is None:
         yield accuracy_sentence(most_accurate(results), results)
+    else:
+        yield f"The runs' metrics are shown but not compared: {why}."
     for run in results:
         ratio = run.metric("pcoc")
         if ratio is not None and abs(ratio - 1) > OFF:
@@ -204,72 +204,58 @@ def _sentences(results: Runs) -> Iterator[str]:
 def _summary(
     results: Runs, metrics: Sequence[str], more: Mapping[str, Callable[[RunResult], Any]], note: str
 ) -> SummaryTable:
-    """Metrics with their intervals, then `more` (word -> cell), the parameters and the time of training."""
+    """Metrics with intervals, `more` (word -> cell), parameters and the time of training."""
     columns: dict[str, Callable[[RunResult], Any]] = {
         **more,
-        "parameters": lambda run: run.run.manifest["parameters"],
+        "parameters": lambda run: run.manifest["parameters"],
         "training": lambda run: None if run.seconds is None else duration(run.seconds),
     }
-    rows = tuple(
-        SummaryRow(
-            run.key,
-            run.name,
-            look(number)["color"],
-            (
-                *(metric_cell(run, name) for name in metrics),
-                *(cell(run) for cell in columns.values()),
-            ),
-            _kind(run),
-        )
-        for number, run in enumerate(results)
-    )
-    return SummaryTable((*map(metric_header, metrics), *columns), rows, note)
+    rows = []
+    for number, run in enumerate(results):
+        cells = (*(metric_cell(run, name) for name in metrics), *(cell(run) for cell in columns.values()))
+        words = [] if run.spec.recipe == run.name else [run.spec.recipe]
+        words += [] if run.layers is None else [plural(run.layers, "layer")]
+        rows.append(SummaryRow(run.key, run.name, look(number)["color"], cells, ", ".join(words)))
+    return SummaryTable((*map(metric_header, metrics), *columns), tuple(rows), note)
 
 
-def _counts(results: Runs, evaluated: str, sampled: str = "users") -> tuple[str, str]:
-    """How many rows the runs were evaluated on and diagnosed on, each number once."""
-    protocols, samples = ([run.evaluation.protocol for run in results], [run.diagnosis.about() for run in results])
-    sides = ({f"{of.get(name, 0):,}" for of in side} for side, name in ((protocols, evaluated), (samples, sampled)))
-    whole, part = (join_words(sorted(side)) for side in sides)
-    return whole, part
+def _counts(results: Runs, evaluated: str, sampled: str) -> tuple[str, str]:
+    """Distinct numbers of users (or impressions) of the evaluations and the diagnoses."""
+    of_evaluations = {f"{run.evaluation.protocol.get(evaluated, 0):,}" for run in results}
+    of_diagnoses = {f"{run.diagnosis.about().get(sampled, 0):,}" for run in results}
+    return join_words(sorted(of_evaluations)), join_words(sorted(of_diagnoses))
 
 
 def _collapse(run: RunResult) -> str | None:
-    """The share of the variance of its scores that is one direction."""
+    """The share of the variance of a run's scores that is one direction."""
     share = run.diagnosis.value("spectrum", "collapse_share")
     return None if share is None else f"{share:.0%}"
 
 
-def _kind(run: RunResult) -> str:
-    """Recipe and layers, where the name does not say them."""
-    words = [] if run.run.spec.recipe == run.name else [run.run.spec.recipe]
-    return ", ".join(words + ([] if run.layers is None else [plural(run.layers, "layer")]))
-
-
 def joint_figures(problem: Problem, results: Runs, *, internal: bool | None = None) -> tuple[Drawn | Missing, ...]:
-    """Figures of all runs together; `internal` keeps the sections that show models from inside, or the others."""
-    sections = find_sections(problem, ORDER[problem])
-    return tuple(
-        _drawings([section for section in sections if internal in (None, section.internal)], "figure", results)
-    )
+    """Figures of all runs together: internal ones, the others, or (None) both."""
+    sections = [each for each in find_sections(problem, ORDER[problem]) if internal in (None, each.internal)]
+    return tuple(_drawings(sections, "figure", results))
 
 
 def blocks_of_runs(problem: Problem, results: Runs) -> tuple[RunBlock, ...]:
-    """Figures of each run alone, then its tables."""
+    """The part of the page about each run alone: its figures, then its tables."""
     sections, blocks = find_sections(problem, ORDER[problem]), []
     for run in results:
+        epochs = plural(len(run.epochs), "epoch") if run.epochs else "not trained in epochs"
+        note = f"{run.spec.recipe}, seed {run.spec.seed}, {epochs}, {run.manifest['parameters']:,} parameters."
         drawn = sorted(_drawings(sections, "figure_of", run, f"-{run.key}"), key=is_table)
-        blocks.append(RunBlock(run.key, run.name, _note(run), tuple(drawn)))
+        blocks.append(RunBlock(run.key, run.name, note, tuple(drawn)))
     return tuple(blocks)
 
 
 def _drawings(
-    sections: Sequence[type[Section]], method: str, shown: RunResult | Runs, end: str = ""
+    sections: Sequence[type[Section]], method: str, runs: RunResult | Runs, end: str = ""
 ) -> Iterator[Drawn | Missing]:
-    """Drawings of sections of a run, or of all, by one of their methods; or why another package's is missing."""
+    """Call `method` of each section; one of another package that fails is `Missing`."""
     for section in sections:
         try:
-            drawn = getattr(section, method)(shown)
+            drawn = getattr(section, method)(runs)
             if not isinstance(drawn, Drawn | Missing | None):
                 raise TypeError(f"{brief(drawn)} is no Figure")
         except Exception as error:
@@ -280,15 +266,7 @@ def _drawings(
             yield drawn
 
 
-def _note(run: RunResult) -> str:
-    epochs = plural(len(run.epochs), "epoch") if run.epochs else "not trained in epochs"
-    return f"{run.run.spec.recipe}, seed {run.run.spec.seed}, {epochs}, {run.run.manifest['parameters']:,} parameters."
-
-
-REPORT: Mapping[Problem, Callable[[Runs, str], Report]] = {
-    "retrieval": retrieval_page,
-    "ranking": ranking_page,
-}
+REPORT: Mapping[Problem, Callable[[Runs, str], Report]] = {"retrieval": retrieval_page, "ranking": ranking_page}
 """The page of some runs of one problem on a split."""
 
 
@@ -304,10 +282,10 @@ def report(
     tell: Tell = quiet,
     device: torch.device | str = "cpu",
 ) -> Report:
-    """One page about some runs of one problem. The arguments are those of `collect`.
+    """Make the page of some runs of one problem. The arguments are those of `collect`.
 
-    Raises `UserError` where runs are of two problems, the sample is of the other one, or matplotlib or jinja2 is not
-    installed (naming the extra).
+    Raises `UserError` where the runs are of two problems, the sample is of the other one, or
+    matplotlib or jinja2 is not installed (naming the extra).
     """
     check_extra()
     opened = [opened_run(run) for run in runs]

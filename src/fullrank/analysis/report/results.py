@@ -1,8 +1,9 @@
 """Results of the runs on a page: metrics, diagnosis and training log of each, and paired differences of every run.
 
 Differences are from the best baseline, on the same users or impressions (`evaluation.compare`). A
-baseline learns nothing by gradient descent (`models/sequential/baselines`) or is linear in the fields
-(`lr`). Where none is among the runs, the first run stands in its place, and the page says so.
+baseline learns nothing by gradient descent (`models/sequential/baselines`) or is linear in the
+fields (`lr`). Where none is among the runs, the first run stands in its place, and the page says
+so.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class RunResult:
     store: Any = None
     """The prepared dataset that it was evaluated on; None where only the results are at hand."""
     reference: str | None = None
-    """Key of the run that `against` is the difference from (`with_differences`); None where runs are not compared."""
+    """Key of the run that `against` is the difference from (`with_differences`); None where runs
+    are not compared."""
     against: Mapping[str, Comparison] = field(default_factory=dict)
     """Metric -> this run less the reference, paired; empty for the reference itself."""
 
@@ -103,7 +105,7 @@ class RunResult:
         return sum(seconds) if seconds else None
 
     def metric(self, name: str) -> float | None:
-        """The value of a metric; None where it was not computed, or does not exist (gauc without groups)."""
+        """Value of a metric; None where it was not computed, or does not exist."""
         value = self.evaluation.metrics.get(name)
         return None if value is None or value != value else value
 
@@ -155,7 +157,7 @@ def item_title(run: RunResult, item: int) -> str:
 
 
 def not_comparable(results: Runs) -> str | None:
-    """Why the metrics of these runs, all of one problem, cannot be compared; None where they can."""
+    """Why the metrics of runs of one problem cannot be compared; None where they can."""
     return COMPARABLE[results[0].spec.problem](results)
 
 
@@ -185,14 +187,14 @@ def _ranking(results: Runs) -> str | None:
     return None
 
 
-COMPARABLE: Mapping[Problem, Callable[[Runs], str | None]] = {
-    "retrieval": _retrieval,
-    "ranking": _ranking,
-}
+COMPARABLE: Mapping[Problem, Callable[[Runs], str | None]] = {"retrieval": _retrieval, "ranking": _ranking}
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """Name of each run folder, or its path where several have one name. Raises `UserError` for a repeated folder."""
+    """Name of each run folder, or its path where several have one name.
+
+    Raises `UserError` for a repeated folder.
+    """
     folders = [path.resolve() for path in paths]
     check_once(map(str, folders), "the run", "give each once", code="given-twice")
     names = [folder.name for folder in folders]
@@ -210,8 +212,8 @@ def run_key(number: int) -> str:
     return ascii_uppercase[letter] + (str(turn) if turn else "")
 
 
-def run_place(label: str) -> int | None:
-    """Number, from 0, of the run whose letter a label begins with (`RunResult.label`); None for other labels."""
+def run_number(label: str) -> int | None:
+    """Number, from 0, of the run whose letter a label begins with; None for other labels."""
     letters = re.match(r"([A-Z])([1-9]\d*)?( |$)", label)
     return None if letters is None else ascii_uppercase.index(letters[1]) + len(ascii_uppercase) * int(letters[2] or 0)
 
@@ -221,7 +223,7 @@ MORE: Mapping[Problem, tuple[str, ...]] = {"retrieval": (FAIRNESS, "coverage@10"
 
 
 def with_differences(results: Runs, tell: Tell = quiet) -> list[RunResult]:
-    """Add to each result its differences from the reference; nothing where the runs cannot be compared."""
+    """Add the differences from the reference, where the runs can be compared."""
     if len(results) < 2 or not_comparable(results) is not None:
         return list(results)
     base = reference_run(results)
