@@ -1,4 +1,4 @@
-"""What trained models look like from inside: rows about one run, and a page of figures about several.
+"""Diagnosis of trained models: rows about one run, and a page of figures about several.
 
     rows = fr.diagnose("runs/a").rows                     # diagnose.py: one model -> rows
     fr.report(["runs/a", "runs/b"], "report.html")        # report/: rows and metrics of runs -> one page

@@ -73,9 +73,9 @@ class Bound(Diagnostic):
         self.scores = ScoreMatrix(self.context.sample)
         self.rows_seen = 0
         self.triangles: list[Tensor] = []
-        self.scale: dict[nn.Module, float] = {}
+        self.scale: defaultdict[nn.Module, float] = defaultdict(float)
         """1 / xi_r of each norm."""
-        self.peak: dict[nn.Module, float] = {}
+        self.peak: defaultdict[nn.Module, float] = defaultdict(float)
         """Largest |silu(gate)| of each SwiGLU."""
         self.columns: dict[nn.Module, Tensor] = {}
         """Largest column sum of |S| by head, and below it the largest row sum: [2, H]."""
@@ -116,10 +116,10 @@ class Bound(Diagnostic):
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             spread = x.var(-1, unbiased=False) if isinstance(module, nn.LayerNorm) else x.square().mean(-1)
             eps = module.eps if module.eps is not None else torch.finfo(torch.float32).eps
-            self.scale[module] = max(self.scale.get(module, 0.0), float((spread.min() + eps).rsqrt()))
+            self.scale[module] = max(self.scale[module], float((spread.min() + eps).rsqrt()))
         elif isinstance(module, SwiGLU):
             gate = F.silu(module.gate(x.to(module.gate.weight.dtype)))
-            self.peak[module] = max(self.peak.get(module, 0.0), float(gate.abs().max()))
+            self.peak[module] = max(self.peak[module], float(gate.abs().max()))
 
     def _attention(self, attention: AttentionInput) -> None:
         module = attention.module
@@ -173,9 +173,11 @@ class Bound(Diagnostic):
 
     def _through(self, block: Block, attention: Affine, feed: Affine | None, x: float) -> float:
         """The bound behind a block, from the bound x before it (Eq. A.45)."""
-        for sublayer, norm in ((attention, "attention_norm"), (feed, "feed_forward_norm")):
-            if sublayer is not None:
-                x = x + sublayer(x) if block.pre else self._norm(getattr(block, norm))(x + sublayer(x))
+        x += attention(x)
+        x = x if block.pre else self._norm(block.attention_norm)(x)
+        if feed is not None:
+            x += feed(x)
+            x = x if block.pre else self._norm(block.feed_forward_norm)(x)
         return x
 
     def _sublayers(self, block: Block) -> tuple[Affine, Affine | None]:

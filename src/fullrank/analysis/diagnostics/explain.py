@@ -151,19 +151,23 @@ class ExampleUser(Diagnostic):
         absent = tuple(
             f"Run {run.key} ({run.name}) is not shown: its case is of other data." for run in there if run not in alike
         )
-        shares = {run.key: run.diagnosis.values(cls.name, "share", "index", "layer") for run in alike}
-        columns = [(key, layer) for key, share in shares.items() for layer in dict.fromkeys(n for _, n in share)]
+        # of each run and layer: event -> share
+        shares = {
+            (run.key, layer): run.diagnosis.values(cls.name, "share", "index", layer=layer)
+            for run in alike
+            for layer in dict.fromkeys(run.diagnosis.values(cls.name, "share", "layer"))
+        }
         rows, drawn = [], []
         for event, (item, label) in enumerate(events, 1):
             title, tick = item_title(longest, item), "✓" if label == "relevant" else ""
-            layers = (shares[key].get((event, layer)) for key, layer in columns)
+            layers = (share.get(event) for share in shares.values())
             rows.append((event, readable(str(catalog.ids[item])), title, "yes" if tick else "no", *layers))
-            named = f"{event}. {title if len(title) <= WIDE else f'{title[: WIDE - 3]}...'} {tick}"
+            short = f"{event}. {title if len(title) <= WIDE else f'{title[: WIDE - 3]}...'} {tick}"
             for run in alike:
-                parts = [share for (at, _), share in shares[run.key].items() if at == event]
-                drawn += [(run.label, named, float(np.mean(parts)))] if parts else []
+                of_run = [share[event] for (key, _), share in shares.items() if key == run.key and event in share]
+                drawn += [(run.label, short, float(np.mean(of_run)))] if of_run else []
         chart = bars("event", "attention", percent=True, across=True, level={"": 0}, rows=drawn)
-        headers = ("event", "item", "title", "related", *(f"{key} layer {layer + 1}" for key, layer in columns))
+        headers = ("event", "item", "title", "related", *(f"{key} layer {layer + 1}" for key, layer in shares))
         figure = claim.figure(headers, rows, chart, more=f" Here that was '{item_title(longest, about[1])}'.")
         return replace(figure, absent=absent)
 

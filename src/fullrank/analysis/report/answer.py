@@ -26,7 +26,6 @@ from fullrank.analysis.report.results import (
     p_words,
     readable,
 )
-from fullrank.core.files import JsonObject
 from fullrank.evaluation.summary import feature_words
 from fullrank.metrics.names import history_words
 
@@ -158,10 +157,9 @@ SIZES = ("users", "items", "events", "rows")
 
 def run_facts(results: Runs, split: str) -> Facts:
     """Data, protocol, date and cost of some runs of one problem."""
-    protocol = _retrieval_protocol if results[0].spec.problem == "retrieval" else _ranking_protocol
     return (
         ("Data", _data(results)),
-        ("Protocol", " ".join(dict.fromkeys(protocol(run, split) for run in results))),
+        ("Protocol", " ".join(dict.fromkeys(_protocol(run, split) for run in results))),
         ("Date", f"Written on {date.today().isoformat()} by fullrank {__version__}."),
         ("Cost", _cost(results)),
     )
@@ -187,40 +185,28 @@ def _period(store: Any) -> str:
     return f", {ends[0]} to {ends[1]}"
 
 
-def _retrieval_protocol(run: RunResult, split: str) -> str:
-    """A sentence of split, users, candidates, history and intervals."""
+def _protocol(run: RunResult, split: str) -> str:
+    """A sentence of the split, the users or impressions, and the intervals."""
     protocol = run.evaluation.protocol
-    leak = " Training has events that lie after other users' test events." if _split(run).get("leak") else ""
+    settings = getattr(run.store, "manifest", {}).get("split", {})
+    kind = leak = None
+    if isinstance(settings, dict):
+        kind, leak = settings.get("kind"), settings.get("leak")
+    opening = f"{str(kind).replace('_', '-')}, {split} split: " if kind else f"{split} split: "
+    opening = opening[0].upper() + opening[1:]
+    level = f"{100 * protocol['bootstrap']['level']:g} %"
+    if run.spec.problem == "ranking":
+        rate = protocol["clicks"] / max(1, protocol["rows"])
+        return (
+            f"{opening}{plural(protocol['rows'], 'impression')}, {rate:.1%} of them clicked; "
+            f"{level} intervals over {protocol['bootstrap']['unit']}s."
+        )
+    after = " Training has events that lie after other users' test events." if leak else ""
     return (
-        f"{_opening(run, split)}{plural(protocol['users'], 'user')}, each next item ranked against all "
+        f"{opening}{plural(protocol['users'], 'user')}, each next item ranked against all "
         f"{protocol['items']:,} items, {history_words(protocol)}{feature_words(protocol)}; "
-        f"{_level(protocol)} intervals over users.{leak}"
+        f"{level} intervals over users.{after}"
     )
-
-
-def _ranking_protocol(run: RunResult, split: str) -> str:
-    """A sentence of split, impressions, clicks and intervals."""
-    protocol = run.evaluation.protocol
-    rate = protocol["clicks"] / max(1, protocol["rows"])
-    return (
-        f"{_opening(run, split)}{plural(protocol['rows'], 'impression')}, {rate:.1%} of them clicked; "
-        f"{_level(protocol)} intervals over {protocol['bootstrap']['unit']}s."
-    )
-
-
-def _opening(run: RunResult, split: str) -> str:
-    kind = _split(run).get("kind")
-    how = f"{split} split: " if not kind else f"{str(kind).replace('_', '-')}, {split} split: "
-    return how[0].upper() + how[1:]
-
-
-def _split(run: RunResult) -> JsonObject:
-    split = getattr(run.store, "manifest", {}).get("split", {})
-    return split if isinstance(split, dict) else {}
-
-
-def _level(protocol: JsonObject) -> str:
-    return f"{100 * protocol['bootstrap']['level']:g} %"
 
 
 def _cost(results: Runs) -> str:

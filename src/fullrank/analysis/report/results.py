@@ -9,7 +9,7 @@ so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import ascii_uppercase
@@ -157,12 +157,17 @@ def item_title(run: RunResult, item: int) -> str:
 
 
 def not_comparable(results: Runs) -> str | None:
-    """Why the metrics of runs of one problem cannot be compared; None where they can."""
-    return COMPARABLE[results[0].spec.problem](results)
+    """Why the metrics of runs of one problem cannot be compared; None where they can.
 
-
-def _retrieval(results: Runs) -> str | None:
-    """Compare the accuracy metric and the settings of the protocol that change metrics."""
+    Ranking models need the same impressions; recommenders one accuracy metric, and protocols that
+    agree in everything that changes a metric.
+    """
+    if results[0].spec.problem == "ranking":
+        for other in results[1:]:
+            for name in ("fingerprint", "rows"):
+                if other.evaluation.protocol.get(name) != results[0].evaluation.protocol.get(name):
+                    return f"runs {results[0].key} and {other.key} were evaluated on different impressions"
+        return None
     if len({run.accuracy for run in results}) > 1:
         metrics = ", ".join(sorted({run.accuracy for run in results}))
         return f"the runs were selected by different metrics ({metrics}), and not every run has the first one's"
@@ -174,20 +179,6 @@ def _retrieval(results: Runs) -> str | None:
                 f"{protocol_difference(first, other)}{setting_to_align(first, other)}"
             )
     return None
-
-
-def _ranking(results: Runs) -> str | None:
-    """Compare the impressions."""
-    first = results[0]
-    for other in results[1:]:
-        if any(
-            other.evaluation.protocol.get(of) != first.evaluation.protocol.get(of) for of in ("fingerprint", "rows")
-        ):
-            return f"runs {first.key} and {other.key} were evaluated on different impressions"
-    return None
-
-
-COMPARABLE: Mapping[Problem, Callable[[Runs], str | None]] = {"retrieval": _retrieval, "ranking": _ranking}
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
