@@ -163,10 +163,10 @@ def not_comparable(results: Runs) -> str | None:
     agree in everything that changes a metric.
     """
     if results[0].spec.problem == "ranking":
-        for other in results[1:]:
+        for run in results[1:]:
             for name in ("fingerprint", "rows"):
-                if other.evaluation.protocol.get(name) != results[0].evaluation.protocol.get(name):
-                    return f"runs {results[0].key} and {other.key} were evaluated on different impressions"
+                if run.evaluation.protocol.get(name) != results[0].evaluation.protocol.get(name):
+                    return f"runs {results[0].key} and {run.key} were evaluated on different impressions"
         return None
     if len({run.accuracy for run in results}) > 1:
         metrics = ", ".join(sorted({run.accuracy for run in results}))
