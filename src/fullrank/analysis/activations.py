@@ -1,14 +1,14 @@
-"""Activations of a model in one pass over a sample: of a recommender over users, of a ranking model over impressions.
+"""Activations of a model in one pass over a sample of users (recommenders) or impressions (ranking models).
 
-A recommender's are its scorer, its states and the inputs of its layers. Forward hooks record what passes through; the
-model runs exactly as it does when it recommends. The layer outputs of a ranking model are the ranker's own
-(`models.ranking.RankerOutput`). Hooks add the inputs of its feed-forwards per token, which lie after a mixing's last
-norm and are no layer's output.
+Of a recommender: its scorer, its states and the inputs of its layers, which forward hooks record
+while the model runs exactly as it does when it recommends. Of a ranking model: the layer outputs
+that the ranker itself captures (`models.ranking.RankerOutput`), and by hooks the inputs of its
+feed-forwards per token, which lie behind a mixing's last norm and are no layer's output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -40,12 +40,12 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reading import AttentionInput, blocks_of, note_attentions, reader_of
 
 FAIRNESS = "fair0.8@1"
-"""The metric that diagnostics and pages call fairness: niche items among the first recommendations."""
+"""The metric called fairness: niche items among the first recommendations."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some users of a split, in an order drawn at random, so that the first n of them are a sample too."""
+    """Users of a split in random order, so that the first n are a sample too."""
 
     eval_set: EvalSet
     popularity: ItemCounts
@@ -55,7 +55,7 @@ class Sample:
         return len(self.eval_set)
 
     def first(self, count: int) -> Sample:
-        """The first users, which are a sample too."""
+        """The sample of the first `count` users."""
         return Sample(self.eval_set.take(slice(count)), self.popularity)
 
     @property
@@ -69,14 +69,15 @@ class Sample:
 
     @property
     def next_items(self) -> Int[np.ndarray, "U"]:
-        """What each user chose next: the first of their targets."""
+        """The item that each user chose next: the first of their targets."""
         return self.eval_set.next_items
 
 
 def sample_users(store: Store, split: str, users: int, *, seed: int = 0) -> Sample:
-    """`users` users of a split (all, where it has no more): a function of the seed and the split alone.
+    """Draw `users` users of a split (all, where it has no more), by the seed and the split alone.
 
-    Users without a history are never drawn. Raises `UserError` for another split and for one without users.
+    Users without a history are never drawn. Raises `UserError` for an unknown split, and for one
+    with fewer than two users.
     """
     check_split(split, "train")
     check_whole("users", users, 2)
@@ -91,22 +92,25 @@ def sample_users(store: Store, split: str, users: int, *, seed: int = 0) -> Samp
 
 
 def sample_protocol(spec: Evaluation) -> Evaluation:
-    """A run's own protocol over the full catalogue, with its selection metric, `FAIRNESS` and its decoding alone."""
-    names = (spec.selection, FAIRNESS)
+    """A run's protocol over the full catalogue, reduced to its selection metric and `FAIRNESS`."""
     return Evaluation(
-        metrics=names, selection=spec.selection, seen=spec.seen, popularity=spec.popularity, slices=False, bootstrap=0,
+        metrics=(spec.selection, FAIRNESS),
+        selection=spec.selection,
+        seen=spec.seen,
+        popularity=spec.popularity,
+        slices=False,
+        bootstrap=0,
         decoding=spec.decoding,
-    )  # fmt: skip
+    )
 
 
 class SampleStore:
-    """A store of which some users are evaluated alone (`evaluation.retrieval.EvalStore`)."""
+    """A store of which only `users` are evaluated (`evaluation.retrieval.EvalStore`)."""
 
     def __init__(self, store: Store, users: Int[np.ndarray, "U"]):
         self.store, self.users = store, users
-        self.items, self.bounds, self.catalog, self.fingerprint = (
-            store.items, store.bounds, store.catalog, store.fingerprint
-        )  # fmt: skip
+        self.items, self.bounds = store.items, store.bounds
+        self.catalog, self.fingerprint = store.catalog, store.fingerprint
 
     def eval_set(self, split: Split, *, without_history: bool = False) -> EvalSet:
         whole = self.store.eval_set(split, without_history=without_history)
@@ -115,7 +119,7 @@ class SampleStore:
 
 @dataclass(frozen=True)
 class RetrievalContext:
-    """What a diagnostic of a recommender is given: one model on a sample of a split of a store."""
+    """Context of a diagnostic of recommenders: one model, and a sample of a split of a store."""
 
     model: Any
     """A `models.Model` in evaluation mode, trained or a baseline."""
@@ -123,41 +127,41 @@ class RetrievalContext:
     split: str
     sample: Sample
     evaluation: Evaluation = field(default_factory=lambda: sample_protocol(Evaluation()))
-    """What `sample_protocol` makes of the run's protocol."""
+    """The run's protocol, reduced by `sample_protocol`."""
     vectors: Float[np.ndarray, "V D"] | None = None
-    """Of the items (of their texts, say): they help to tell relevant events from noise."""
+    """Item vectors (of their texts, say) that help to tell relevant events from noise."""
 
     @cached_property
     def relevance(self) -> Relevance:
-        """Which events of a history are relevant to what was chosen next; counted when it is first asked for."""
+        """Relevance of events to the item chosen next; counted at the first use."""
         return Relevance(self.store, self.vectors)
 
     @property
     def targets(self) -> Int[np.ndarray, "U"] | None:
-        """What each user of the sample chose next; None for training, where every position has a target."""
+        """The next item of each user of the sample; None for the training split."""
         return None if self.split == "train" else self.sample.next_items
 
     def first(self, users: int) -> SampleStore:
-        """The store with the first users of the sample alone, as `evaluate` takes it."""
+        """The store with only the first users of the sample, as `evaluate` takes it."""
         return SampleStore(self.store, self.sample.first(users).users)
 
 
 @dataclass(frozen=True)
 class Activations:
-    """What passed through a model for one batch of the sample."""
+    """Outputs of a recommender, and inputs of its layers, for one batch of the sample."""
 
     users: Int[np.ndarray, "B"]
-    """Place in the sample of each row's user."""
+    """Position in the sample of each row's user."""
     scorer: Scorer
-    """What the model returned: user vectors and the item table, or another way to score items."""
+    """Output of the model: user vectors and the item table, or another way to score items."""
     states: States | None = None
-    """What the encoder returned; None for a model without one."""
+    """Output of the encoder; None for a model without one."""
     inputs: Batch | None = None
-    """The batch that the encoder was given."""
-    attentions: tuple[AttentionInput, ...] = ()
-    """Of each block whose attention shows its weights, in order of depth."""
+    """The batch that the encoder read."""
+    attentions: Sequence[AttentionInput] = ()
+    """Input of each block's attention that shows its weights, in order of depth."""
     module_inputs: dict[nn.Module, Tensor] = field(default_factory=dict)
-    """The input of each norm and each feed-forward of what reads the history."""
+    """Input of each norm and each feed-forward of the part that reads the history."""
 
     @property
     def reasoning(self) -> ReasoningStates | None:
@@ -168,10 +172,12 @@ class Activations:
 def activations(
     model: Model, sample: Sample, progress: Progress = untold, *, batch_size: int | None = None
 ) -> Iterator[Activations]:
-    """The sample, batch by batch, longest histories first. Use one before asking for the next."""
+    """Run the model on the sample, batch by batch, longest histories first.
+
+    Use the activations of one batch before asking for the next.
+    """
     with _recording(model) as record:
-        how = Batching(batch_size, progress=progress)
-        for users, scorer in score_batches(model, sample.histories, how):
+        for users, scorer in score_batches(model, sample.histories, Batching(batch_size, progress=progress)):
             yield Activations(
                 users, scorer, record.states, record.inputs, tuple(record.attentions), dict(record.module_inputs)
             )
@@ -180,7 +186,7 @@ def activations(
 
 @dataclass
 class _Record:
-    """What the hooks have seen of the batch that is running."""
+    """Inputs and outputs that the hooks recorded of the running batch."""
 
     states: States | None = None
     inputs: Batch | None = None
@@ -195,22 +201,24 @@ class _Record:
 
 @contextmanager
 def _recording(model: Model) -> Iterator[_Record]:
-    """Hooks on the encoder, its attentions, its norms and its feed-forwards; removed at the end."""
+    """Put hooks on the encoder, its attentions, norms and feed-forwards; remove them at the end."""
     record, hooks = _Record(), []
 
-    def on_encoder(module: nn.Module, given: tuple[Any, ...], states: Any) -> None:
-        record.states, record.inputs = states, given[1]
+    def on_encoder(module: nn.Module, arguments: tuple[Any, ...], states: Any) -> None:
+        record.states, record.inputs = states, arguments[1]
 
-    def on_given(module: nn.Module, given: tuple[Any, ...]) -> None:
-        record.module_inputs.setdefault(module, given[0])  # a reasoner passes a block again: its first input counts
+    def on_input(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        # a reasoner passes a block several times: its first input counts
+        record.module_inputs.setdefault(module, arguments[0])
 
     if isinstance(model, RecommenderModel):
         hooks.append(model.encoder.register_forward_hook(on_encoder))
-        reader = reader_of(model) or model.encoder  # norms beside it, a decoder's, read other places than the history's
-        hooked: list[nn.Module] = [m for m in reader.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
-        feeds = (getattr(block, "feed_forward", None) for block in blocks_of(model))
-        hooked += [m for m in feeds if isinstance(m, nn.Module)]
-        hooks += [module.register_forward_pre_hook(on_given) for module in hooked]
+        # the norms of a decoder, outside of the reader, read other positions than those of the history
+        reader = reader_of(model) or model.encoder
+        norms = [m for m in reader.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
+        feeds = [getattr(block, "feed_forward", None) for block in blocks_of(model)]
+        modules = (m for m in (*norms, *feeds) if isinstance(m, nn.Module))
+        hooks += [module.register_forward_pre_hook(on_input) for module in modules]
         hooks += note_attentions(model, record.attentions)
     try:
         yield record
@@ -220,22 +228,23 @@ def _recording(model: Model) -> Iterator[_Record]:
 
 
 ROWS = 2048
-"""Impressions in a batch. Does not change results beyond rounding."""
+"""Impressions in a batch; changes results by rounding alone."""
 
 
 @dataclass(frozen=True)
 class RankingActivations:
-    """What passed through a ranking model for one batch of the sample."""
+    """Outputs of the layers of a ranking model for one batch of the sample."""
 
     layers: Mapping[str, Tensor]
-    """[B, T, D], each of its own T and D, in order of depth; none of width 0 (of a ranker that reads no vectors)."""
+    """Name -> output [B, T, D], each of its own T and D, in order of depth;
+    layers of width 0 are left out."""
     feed_forward_inputs: Mapping[str, Tensor]
-    """[B, T, D], the input of the feed-forward whose output has this name."""
+    """Name of a feed-forward's output -> its input [B, T, D]."""
 
 
 @dataclass(frozen=True)
 class RankingContext:
-    """What a diagnostic of a ranking model is given: one model on a sample of a split of a store."""
+    """Context of a diagnostic of ranking models: one model, and a sample of a split of a store."""
 
     model: RankingModule
     store: ImpressionStore
@@ -245,9 +254,10 @@ class RankingContext:
 
 
 def sample_impressions(store: ImpressionStore, split: str, impressions: int, *, seed: int = 0) -> Int[np.ndarray, "n"]:
-    """Row numbers of impressions of a split, ascending (all, where it has no more): a function of seed and split alone.
+    """Draw impressions of a split (all, where it has no more), by the seed and the split alone.
 
-    Raises `UserError` for another split, for one without impressions, and for a sample of none.
+    Gives ascending row numbers. Raises `UserError` for an unknown split, for one without
+    impressions, and for a sample of none.
     """
     check_split(split, "train")
     check_whole("impressions", impressions, 1)
@@ -268,7 +278,7 @@ def ranking_activations(
     *,
     batch_size: int | None = None,
 ) -> Iterator[RankingActivations]:
-    """The impressions, batch by batch, through the model as it predicts; it is left in the mode it was in."""
+    """Run the model on the impressions, batch by batch, as it predicts; its mode is restored."""
     training, device = model.training, device_of(model)
     model.eval()
     try:
@@ -284,19 +294,19 @@ def ranking_activations(
 
 
 def layers_of(model: RankingModule, name: str) -> list[nn.Module]:
-    """The ranker's `mixings` or `feed_forwards`; none for a ranker without such."""
-    found = getattr(model.ranker, name, None)
-    return list(found) if isinstance(found, nn.ModuleList) else []
+    """The ranker's `mixings` or `feed_forwards`; empty for a ranker without such."""
+    layers = getattr(model.ranker, name, None)
+    return list(layers) if isinstance(layers, nn.ModuleList) else []
 
 
 @contextmanager
 def _recording_ranker(model: RankingModule) -> Iterator[dict[str, Tensor]]:
     inputs: dict[str, Tensor] = {}
 
-    def record(name: str, _: nn.Module, given: tuple[Any, ...]) -> None:
-        inputs[name] = given[0]
+    def record(name: str, _: nn.Module, arguments: tuple[Any, ...]) -> None:
+        inputs[name] = arguments[0]
 
     with ExitStack() as stack:
-        for place, module in enumerate(layers_of(model, "feed_forwards")):
-            stack.enter_context(module.register_forward_pre_hook(partial(record, f"ffn_{place}")))
+        for layer, module in enumerate(layers_of(model, "feed_forwards")):
+            stack.enter_context(module.register_forward_pre_hook(partial(record, f"ffn_{layer}")))
         yield inputs

@@ -1,12 +1,13 @@
 """Diagnose a model: every diagnostic of its problem on a bounded sample of users, or of impressions.
 
-The size of a sample has the name of what is counted; the other problem's name is refused, because it would say nothing.
+The size of a sample has the name of what is counted; the other problem's name is refused, because
+it would say nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,12 +38,10 @@ from fullrank.models.ranking.model import require_layers
 from fullrank.models.sequential.blend import BlendModel
 from fullrank.run import Run, require_problem, weights_hash
 
-Result = TypeVar("Result")
-
 USERS = 4096
-"""Users of the sample; enough for a few digits, and some seconds on two cores."""
+"""Default size of the sample of users: a few digits, in some seconds on two cores."""
 IMPRESSIONS = 4096
-"""Impressions of the sample: means to about 0.01 and some seconds on two cores."""
+"""Default size of the sample of impressions: means to about 0.01, in some seconds on two cores."""
 ORDER: Mapping[Problem, Sequence[str]] = {
     "retrieval": (
         "spectrum", "layers", "attention_share", "alignment", "bound", "diversity", "streams", "ensemble", "focus",
@@ -53,15 +52,15 @@ ORDER: Mapping[Problem, Sequence[str]] = {
 }  # fmt: skip
 """Order of the rows: these first, then the diagnostics that are not named here, by name."""
 PASS = 0.4
-"""Share of the progress that the pass over the sample is."""
+"""Share of the progress that is reported for the pass over the sample."""
 
 
 def protocol_of(spec: Evaluation) -> dict[str, str]:
-    """What decides the accuracy and fairness of the rows, by name."""
-    found = {"accuracy": spec.selection, "seen": spec.seen, "popularity": spec.popularity}
+    """Settings that decide the accuracy and fairness of the rows, by name."""
+    protocol = {"accuracy": spec.selection, "seen": spec.seen, "popularity": spec.popularity}
     if spec.decoding != Decoding():
-        found["decoding"] = ", ".join(f"{name} {value}" for name, value in spec.decoding.described().items())
-    return found
+        protocol["decoding"] = ", ".join(f"{name} {value}" for name, value in spec.decoding.described().items())
+    return protocol
 
 
 def diagnose_retrieval(
@@ -76,11 +75,12 @@ def diagnose_retrieval(
     vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress = untold,
 ) -> Diagnosis:
-    """Every diagnostic that applies to this model, on `users` users of a split, by default `USERS`.
+    """Run every diagnostic that applies to a recommender, on `users` users of a split (`USERS`).
 
-    `evaluation` gives the protocol of the rows' accuracy, `weights` is the hash that the rows are kept under;
-    `vectors` (of the items' texts, say) join co-occurrence in saying which events are relevant (`relevance.py`).
-    Raises `UserError` where the split is unknown or has no users, or the store has other items than the model.
+    `evaluation` gives the protocol of the rows' accuracy, `weights` is the hash under which the
+    rows are stored; `vectors` of the items (of their texts, say) help to tell relevant events from
+    noise (`relevance.py`). Raises `UserError` where the split is unknown or has no users, or where
+    the store has other items than the model.
     """
     if store.num_items != model.num_items:
         raise UserError(
@@ -94,8 +94,8 @@ def diagnose_retrieval(
     protocol = [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
     if isinstance(model, BlendModel):  # it has lists and no inside
         why = "a blend joins lists; diagnose its members (RUN/members/NAME)"
-        apart = [not_measured(one.name, why) for one in find_diagnostics("retrieval", ORDER["retrieval"])]
-        return Diagnosis((*about, *apart, *protocol))
+        diagnostics = find_diagnostics("retrieval", ORDER["retrieval"])
+        return Diagnosis((*about, *(not_measured(each.name, why) for each in diagnostics), *protocol))
     batches = activations(model, sample, _part(progress, 0.0, PASS))
     return _diagnosis("retrieval", context, batches, about, protocol, progress)
 
@@ -110,10 +110,10 @@ def diagnose_ranking(
     weights: str | None = None,
     progress: Progress = untold,
 ) -> Diagnosis:
-    """Every diagnostic that applies to this model, on `impressions` impressions of a split, by default `IMPRESSIONS`.
+    """Run every diagnostic that applies to a ranking model, on `impressions` rows of a split (`IMPRESSIONS`).
 
-    `weights` is the hash that the rows are kept under. Raises `UserError` where the split is unknown or empty, or the
-    store's fields are not those that the model was trained on.
+    `weights` is the hash under which the rows are stored. Raises `UserError` where the split is
+    unknown or empty, or where the store's fields are not those that the model was trained on.
     """
     model = require_layers(model, "a diagnosis", code="model-without-layers")
     if tuple(store.fields) != tuple(model.embedding.fields):
@@ -136,21 +136,21 @@ def _diagnosis(
     protocol: list[Row],
     progress: Progress,
 ) -> Diagnosis:
-    """The rows of all diagnostics: of those that observe the batches, and of those that run the model again."""
+    """Rows of the diagnostics that observe the batches, then of those that run the model again."""
     classes = find_diagnostics(problem, ORDER[problem])
     observers = [_Measurement(diagnostic, context) for diagnostic in classes if not diagnostic.runs_model]
     for batch in batches:
         for observer in observers:
             observer.observe(batch)
-    found = [*about, *(one for observer in observers for one in observer.rows())]
-    if context.split != "train":  # there are no targets to run it on
-        found += protocol
+    rows = about + [row for observer in observers for row in observer.rows()]
+    if context.split != "train":  # training has no targets to run the model on
+        rows += protocol
         runners = [_Measurement(diagnostic, context) for diagnostic in classes if diagnostic.runs_model]
-        for place, runner in enumerate(runners):
-            low, high = (PASS + (1 - PASS) * (place + step) / len(runners) for step in (0, 1))
-            found += runner.rows(_part(progress, low, high))
+        for number, runner in enumerate(runners):
+            low, high = (PASS + (1 - PASS) * (number + step) / len(runners) for step in (0, 1))
+            rows += runner.rows(_part(progress, low, high))
     _part(progress, 0.0, 1.0)(1, 1)
-    return Diagnosis(tuple(cast(list[Row], jsonable(found))))
+    return Diagnosis(tuple(cast(list[Row], jsonable(rows))))
 
 
 def diagnose_run(
@@ -165,15 +165,36 @@ def diagnose_run(
     vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress = untold,
 ) -> Diagnosis:
-    """The rows of a run's weights, with their hash. `users`, `impressions`: None is the default of the problem."""
-    sample = sample_size(run, users=users, impressions=impressions)
-    model: Any = run.model().to(device)
-    about = {"split": split, "seed": seed, "weights": weights_hash(run.path), "progress": progress}
-    return DIAGNOSE[run.spec.problem](run, model, store, sample, vectors, **about)
+    """Diagnose the weights of a run on a split of its store; the rows have the hash of the weights.
+
+    `users` is the size of the sample for a recommender, `impressions` for a ranking model. Raises
+    `UserError` where the size or `vectors` are for the other problem.
+    """
+    sample_size(run, users=users, impressions=impressions)
+    if vectors is not None:
+        require_problem(run, "retrieval", "leave vectors out", code="vectors-without-history")
+    settings: dict[str, Any] = {"impressions": impressions}
+    if run.spec.problem == "retrieval":
+        settings = {"users": users, "evaluation": run.spec.lists, "vectors": vectors}
+    return DIAGNOSE[run.spec.problem](
+        run.model().to(device),
+        store,
+        split=split,
+        seed=seed,
+        weights=weights_hash(run.path),
+        progress=progress,
+        **settings,
+    )
+
+
+DIAGNOSE: Mapping[Problem, Callable[..., Diagnosis]] = {"retrieval": diagnose_retrieval, "ranking": diagnose_ranking}
 
 
 def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
-    """The one that is given. Raises `UserError` for the one that this problem does not have."""
+    """Size of the sample, whichever of the two is set.
+
+    Raises `UserError` for that of the other problem.
+    """
     if users is not None:
         require_problem(run, "retrieval", "give impressions, not users", code="sample-of-other-problem")
     if impressions is not None:
@@ -181,25 +202,11 @@ def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int 
     return users if impressions is None else impressions
 
 
-def _of_retrieval(run: Run, model: Model, store: Store, sample: int | None, vectors: Any, **about: Any) -> Diagnosis:
-    return diagnose_retrieval(model, store, users=sample, evaluation=run.spec.lists, vectors=vectors, **about)
-
-
-def _of_ranking(
-    run: Run, model: ClickModel, store: ImpressionStore, sample: int | None, vectors: Any, **about: Any
-) -> Diagnosis:
-    if vectors is not None:
-        require_problem(run, "retrieval", "leave vectors out", code="vectors-without-history")
-    return diagnose_ranking(model, store, impressions=sample, **about)
-
-
-DIAGNOSE: Mapping[Problem, Callable[..., Diagnosis]] = {"retrieval": _of_retrieval, "ranking": _of_ranking}
-"""The diagnosis of a run's weights, with their hash, on a sample of a split of its store."""
-
-
 class _Measurement:
-    """One diagnostic of one diagnosis. An error of ours is raised; one of another package's ends that diagnostic
-    alone, and a row that says so stands in place of its rows.
+    """One diagnostic of one diagnosis.
+
+    An error of a built-in diagnostic is raised. An error of another package's ends that diagnostic
+    alone: it has a single row, which says what failed.
     """
 
     def __init__(self, diagnostic: type[Diagnostic], context: Any):
@@ -211,18 +218,18 @@ class _Measurement:
         self._try(lambda: self.instance.observe(batch))
 
     def rows(self, progress: Progress = untold) -> list[Row]:
-        """The diagnostic's rows, told of to `progress`; or the one that says why there are none."""
+        """The rows of the diagnostic, or the single one that says why there are none."""
 
         def measure() -> list[Row]:
             self.instance.progress = progress
-            found: list[Row] = self.instance.rows()
-            return found if is_built_in(self.diagnostic) else _checked(found, self.diagnostic.name)
+            rows: list[Row] = self.instance.rows()
+            return rows if is_built_in(self.diagnostic) else _checked(rows, self.diagnostic.name)
 
-        found = self._try(measure)
-        return [self.failed] if self.failed is not None else cast(list[Row], found)
+        rows = self._try(measure)
+        return rows if self.failed is None else [self.failed]
 
-    def _try(self, step: Callable[[], Result]) -> Result | None:
-        """What a step gives; None where it or one before it failed."""
+    def _try(self, step: Callable[[], Any]) -> Any:
+        """Call `step`; None where it or an earlier step failed."""
         if self.failed is not None:
             return None
         try:
@@ -231,22 +238,23 @@ class _Measurement:
             if is_built_in(self.diagnostic):
                 raise
             self.failed = not_measured(self.diagnostic.name, failure(self.diagnostic, error))
-            return None
 
 
 def _checked(rows: Any, name: str) -> list[Row]:
-    """Rows of another package, as they are written. Raises for one that would make the file unreadable, or that is
-    under another diagnostic's name.
+    """Rows of another package's diagnostic, as they will be written.
+
+    Raises `TypeError` for a row that would make the file unreadable or has another diagnostic's
+    name.
     """
-    found = cast(list[Row], jsonable(list(rows)))
-    for one in found:
-        if not is_row(one) or one["diagnostic"] != name:
-            raise TypeError(f"{brief(one)} is no row of {name!r}: make it by diagnosis.row")
-    return found
+    entries: Any = jsonable(list(rows))
+    for entry in entries:
+        if not is_row(entry) or entry["diagnostic"] != name:
+            raise TypeError(f"{brief(entry)} is no row of {name!r}: make it by diagnosis.row")
+    return list(entries)
 
 
 def _part(progress: Progress, low: float, high: float) -> Progress:
-    """Progress of one part of the work, told as thousandths of the whole."""
+    """Progress of the part of the work from `low` to `high`, in thousandths of the whole."""
 
     def tick(done: int, total: int) -> None:
         progress(round(1000 * (low + (high - low) * done / max(1, total))), 1000)

@@ -1,8 +1,8 @@
-"""Rows of a diagnosis, and their file: one figure of one model a row, one JSON object a line.
+"""Rows of a diagnosis, and their file: a row is one number measured of one model, a JSON object a line.
 
-A row is a plain mapping with the keys of `row`: which diagnostic, the name of the figure, where it was taken (layer,
-head, index, label) and its value. Layers and heads count from 0. What a model does not have (a baseline has no layers)
-has a row named `left_out` that says why.
+A row is a plain mapping with the keys of `row`: the diagnostic, the name of the number, where it
+was measured (layer, head, index, label) and its value. Layers and heads count from 0. A part that a
+model does not have (a baseline has no layers) gets a row named `left_out` that says why.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from fullrank.core.files import JsonObject, jsonable, write_jsonl
 from fullrank.core.readers import read_jsonl
 
 Row = JsonObject
-"""One figure, as it stands in diagnosis.jsonl."""
+"""A line of diagnosis.jsonl."""
 
 NAME = "diagnosis.jsonl"
-"""File of a run folder."""
+"""Name of the file in a run folder."""
 LEFT_OUT = "left_out"
 """The name of a row that says why a diagnostic, or a part of one, is missing."""
 
@@ -29,38 +29,39 @@ LEFT_OUT = "left_out"
 def row(
     diagnostic: str,
     name: str,
-    value: float | int | None,
+    value: Any,
     *,
     layer: int | None = None,
     head: int | None = None,
     index: int | None = None,
     label: str | None = None,
 ) -> Row:
-    """One figure. `value` is None where the number does not exist."""
+    """A row.
+
+    `value` is a number, also one of torch or numpy; None where the number does not exist.
+    """
     where: Row = {"layer": layer, "head": head, "index": index, "label": label}
-    return {"diagnostic": diagnostic, "name": name, **where, "value": value}
+    number = value if isinstance(value, int | None) else float(value)
+    return {"diagnostic": diagnostic, "name": name, **where, "value": number}
 
 
 def rows_of(diagnostic: str, figures: Mapping[str, Any], **where: Any) -> list[Row]:
-    """A row of each figure (name -> number, also one of torch or numpy), all taken at one place."""
-    return [
-        row(diagnostic, name, value if isinstance(value, int | None) else float(value), **where)
-        for name, value in figures.items()
-    ]
+    """A row for each figure (name -> number), all measured at one place."""
+    return [row(diagnostic, name, value, **where) for name, value in figures.items()]
 
 
 def not_measured(diagnostic: str, why: str) -> Row:
-    """The row of a diagnostic, or of a part of one, that this model does not have."""
+    """The row that says why a diagnostic, or a part of one, is missing."""
     return row(diagnostic, LEFT_OUT, None, label=why)
 
 
 KEYS = frozenset(row("", "", None))
 
 
-def about_rows(what: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:
-    """What all figures of a diagnosis depend on; `what` was counted (users, impressions)."""
+def about_rows(unit: str, split: str, count: int, seed: int, fingerprint: str, weights: str | None) -> Iterator[Row]:
+    """First rows of a diagnosis: the sample of `count` units, the data and the weights."""
     yield row("about", "split", None, label=split)
-    yield row("about", what, count)
+    yield row("about", unit, count)
     yield row("about", "seed", seed)
     yield row("about", "fingerprint", None, label=fingerprint)
     if weights is not None:
@@ -69,67 +70,74 @@ def about_rows(what: str, split: str, count: int, seed: int, fingerprint: str, w
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The rows of one model. The first ones, of the diagnostic `about`, say what the others depend on."""
+    """The rows of one model; the first ones, of `about`, say what all others depend on."""
 
     rows: tuple[Row, ...]
 
     def __repr__(self) -> str:
-        names = dict.fromkeys(one["diagnostic"] for one in self.rows)
+        names = dict.fromkeys(row["diagnostic"] for row in self.rows)
         return f"Diagnosis({len(self.rows):,} rows: {', '.join(names)})"
 
     def about(self) -> JsonObject:
-        """Split, users (of a ranking model: impressions), seed, fingerprint, and where known the weights' hash."""
-        return {one["name"]: one["value"] if one["label"] is None else one["label"] for one in self.of("about")}
+        """Split, users or impressions, seed, fingerprint, and the weights' hash where known."""
+        return {row["name"]: row["value"] if row["label"] is None else row["label"] for row in self.of("about")}
 
     def of(self, diagnostic: str, name: str | None = None) -> list[Row]:
         """The rows of one diagnostic (and name), without those that say what was left out."""
         return [
-            one for one in self.rows
-            if one["diagnostic"] == diagnostic and one["name"] != LEFT_OUT and name in (None, one["name"])
-        ]  # fmt: skip
+            row
+            for row in self.rows
+            if row["diagnostic"] == diagnostic and row["name"] != LEFT_OUT and name in (None, row["name"])
+        ]
 
     def value(self, diagnostic: str, name: str) -> float | None:
-        """A figure that is there once; None where it is not."""
-        found = self.of(diagnostic, name)
-        return found[0]["value"] if found else None
+        """The number of a name with a single row; None where there is no such row."""
+        rows = self.of(diagnostic, name)
+        return rows[0]["value"] if rows else None
 
     def values(self, diagnostic: str, name: str | None, *keys: str, **where: Any) -> dict[Any, float]:
-        """Place -> value, where both are there. A place is what `keys` (layer, head, index, label, name) hold: one of
-        them alone, or a tuple. `where` are the keys that a row must hold as they are given."""
-        place = itemgetter(*keys)
+        """Place -> value of the rows of one diagnostic (and name) that have both.
+
+        The place is the value of `keys` (layer, head, index, label, name) in a row: of a single
+        key, or a tuple of several. `where` selects the rows with these values.
+        """
+        place_of = itemgetter(*keys)
         return {
-            place(one): one["value"] for one in self.of(diagnostic, name)
-            if None not in (place(one), one["value"]) and where.items() <= one.items()
-        }  # fmt: skip
+            place_of(row): row["value"]
+            for row in self.of(diagnostic, name)
+            if None not in (place_of(row), row["value"]) and where.items() <= row.items()
+        }
 
     def last_layer(self, diagnostic: str, name: str) -> float | None:
-        """A figure behind the last layer that has it; None where no layer has."""
+        """The number of the last layer that has it; None where no layer has it."""
         values = self.values(diagnostic, name, "layer")
         return values[max(values)] if values else None
 
     def left_out(self) -> dict[str, str]:
-        """Diagnostic -> why it, or a part of it, is not there."""
-        return {one["diagnostic"]: str(one["label"]) for one in self.rows if one["name"] == LEFT_OUT}
+        """Diagnostic -> why it, or a part of it, is missing."""
+        return {row["diagnostic"]: str(row["label"]) for row in self.rows if row["name"] == LEFT_OUT}
 
     def save(self, path: str | Path) -> None:
-        """One JSON object a line."""
-        write_jsonl(path, (jsonable(one) for one in self.rows))
+        """Write one JSON object a line."""
+        write_jsonl(path, (jsonable(row) for row in self.rows))
 
     @staticmethod
     def load(path: str | Path) -> Diagnosis:
-        """The inverse of `save`. Raises `UserError` for a file that is none."""
+        """Read a file of `save`. Raises `UserError` where it is damaged or holds something else."""
         with in_context(f"{path} is no readable diagnosis (", "); `fullrank diagnose` writes one", code="file-damaged"):
             rows = read_jsonl(path, torn=False)
-            wrong = [f"line {number} is {brief(one)}" for number, one in enumerate(rows, 1) if not is_row(one)]
+            wrong = [f"line {number} is {brief(entry)}" for number, entry in enumerate(rows, 1) if not is_row(entry)]
             if wrong or not rows:
                 raise UserError(wrong[0] if wrong else "it holds 0 rows", code="file-damaged")
         return Diagnosis(tuple(rows))
 
 
-def is_row(one: Any) -> bool:
+def is_row(entry: Any) -> bool:
     """Whether a value is a row: the keys of `row`, each of its type."""
-    if not isinstance(one, dict) or set(one) != KEYS:
+    if not isinstance(entry, dict) or set(entry) != KEYS:
         return False
-    numbers = all(one[key] is None or type(one[key]) is int for key in ("layer", "head", "index"))
-    texts = isinstance(one["diagnostic"], str) and isinstance(one["name"], str)
-    return numbers and texts and isinstance(one["label"], str | None) and isinstance(one["value"], int | float | None)
+    numbers = all(entry[key] is None or type(entry[key]) is int for key in ("layer", "head", "index"))
+    texts = isinstance(entry["diagnostic"], str) and isinstance(entry["name"], str)
+    return (
+        numbers and texts and isinstance(entry["label"], str | None) and isinstance(entry["value"], int | float | None)
+    )

@@ -1,17 +1,17 @@
-"""Watching a training: collapse of a recommender, effective rank of a ranking model, in each epoch's row.
+"""Callbacks that watch a training: collapse of a recommender, effective rank of a ranking model.
 
     fr.train("sasrec", data, "runs/a", callbacks=[Watch()])
     fr.train("rankelastor", data, "runs/b", callbacks=[WatchRanks(every=200)])
 
-Both implement `training.Callback`. They change nothing of the training: no random number is drawn, no weight is
-touched.
+Both implement `training.Callback` and add to the row of each epoch. They change nothing of the
+training: no random number is drawn, no weight is touched.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from torch import nn
 
@@ -45,12 +45,13 @@ LAST = "watch/last_layer_stable_rank"
 
 @dataclass(frozen=True)
 class Watch:
-    """Collapse share, ranks and likeness to popularity at each epoch's end, on a sample of users."""
+    """Collapse share, ranks and likeness to popularity, epoch by epoch, on a sample."""
 
     users: int = 512
-    """Users of the sample; validation histories, or training ones where the store has none."""
+    """Users of the sample: of the validation split,
+    or of the training one where the store has none."""
     alarm: float = 0.8
-    """Collapse share from which on the alarm is raised: a line on stderr and a row `alarm` in metrics.jsonl."""
+    """Collapse share that raises the alarm: a line on stderr and a row `alarm` in metrics.jsonl."""
 
     headline: ClassVar[tuple[str, ...]] = (SHARE, LAST)
 
@@ -72,17 +73,17 @@ class Watch:
         WatchRanks().check(model, store)
 
     def on_epoch(self, moment: TrainState) -> JsonObject:
-        """`watch/...` figures of the scores and of the last layer, and the seconds they took."""
+        """Figures `watch/...` of the scores and of the last layer, and the seconds they took."""
         if moment.store.problem == "ranking":
             return WatchRanks().on_epoch(moment)
         begun = time.perf_counter()
-        figures = {f"watch/{name}": value for name, value in self._figures(cast(Model, moment.model), moment.store)}
+        figures = self._figures(cast(Model, moment.model), moment.store)
         share = figures.get(SHARE)
         if share is not None and share >= self.alarm:
             self._raise(moment, share)
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
-    def _figures(self, model: Model, store: Store) -> list[tuple[str, float | None]]:
+    def _figures(self, model: Model, store: Store) -> dict[str, float | None]:
         split = "validation" if len(store.eval_set("validation")) > 1 else "train"
         sample = sample_users(store, split, self.users)
         context = RetrievalContext(model, store, split, sample)
@@ -90,17 +91,20 @@ class Watch:
         for batch in activations(model, sample):
             scores.observe(batch)
             layers.observe(batch)
-        of_scores = [
-            (one["name"], one["value"])
-            for one in scores.rows()
-            if one["name"] in ("collapse_share", "entropy_rank", "popularity_spearman")
-        ]
-        last = Diagnosis(tuple(layers.rows())).last_layer
-        tops = [(f"last_layer_{name}", last(Layers.name, name)) for name in ("collapse_share", "entropy_rank")]
-        return of_scores + [(name, value) for name, value in tops if value is not None]
+        figures = {
+            f"watch/{row['name']}": row["value"]
+            for row in scores.rows()
+            if row["name"] in ("collapse_share", "entropy_rank", "popularity_spearman")
+        }
+        by_layer = Diagnosis(tuple(layers.rows()))
+        for name in ("collapse_share", "entropy_rank"):
+            value = by_layer.last_layer(Layers.name, name)
+            if value is not None:
+                figures[f"watch/last_layer_{name}"] = value
+        return figures
 
     def _raise(self, moment: TrainState, share: float) -> None:
-        """The alarm, once per crossing: not where the epoch before was above the threshold already."""
+        """Raise the alarm, unless the epoch before was above the threshold already."""
         before = [row[SHARE] for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
         if before and isinstance(before[-1], int | float) and before[-1] >= self.alarm:
             return
@@ -113,12 +117,14 @@ class Watch:
 
 @dataclass(frozen=True)
 class WatchRanks:
-    """Mean stable and entropy rank after every layer (`diagnostics/token_ranks.py`), on a sample of impressions."""
+    """Mean stable and entropy rank behind every layer, on a sample of impressions."""
 
     impressions: int = 1024
-    """Impressions of the sample; of the validation split, or of the training one where the store has none."""
+    """Impressions of the sample: of the validation split,
+    or of the training one where the store has none."""
     every: int | None = None
-    """Optimizer steps between measurements inside an epoch, which get rows `watch` of their own; None is none."""
+    """Optimizer steps between measurements inside an epoch, which get rows `watch`; None measures
+    at its end alone."""
 
     headline: ClassVar[str] = LAST
 
@@ -140,21 +146,21 @@ class WatchRanks:
             )
 
     def on_epoch(self, moment: TrainState) -> JsonObject:
-        """`watch/stable_rank/LAYER` and `watch/entropy_rank/LAYER`, those of the last layer again, and the seconds."""
+        """Figures `watch/stable_rank/LAYER` and `watch/entropy_rank/LAYER`, and the seconds."""
         begun = time.perf_counter()
-        figures: dict[str, Any] = {}
-        found = _ranks(cast(RankingModule, moment.model), cast(ImpressionStore, moment.store), self.impressions)
-        for label, both in found.items():
+        figures: JsonObject = {}
+        ranks = _ranks(cast(RankingModule, moment.model), cast(ImpressionStore, moment.store), self.impressions)
+        for label, both in ranks.items():
             for name, value in zip(FIGURES, both, strict=True):
                 figures[f"watch/{name}/{label}"] = figures[f"watch/last_layer_{name}"] = value
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
 
 def _ranks(model: RankingModule, store: ImpressionStore, impressions: int) -> dict[str, list[float]]:
-    """Label of a layer -> means of stable and entropy rank."""
+    """Label of a layer -> means of its stable and entropy rank."""
     split = "validation" if len(store.split("validation")) else "train"
     context = RankingContext(model, store, split, sample_impressions(store, split, impressions))
     ranks = TokenRanks(context)
     for batch in ranking_activations(model, store, context.rows):
         ranks.observe(batch)
-    return {label: both.mean(1).tolist() for label, both in ranks.found().items()}
+    return {label: both.mean(1).tolist() for label, both in ranks.by_layer().items()}

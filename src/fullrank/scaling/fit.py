@@ -1,33 +1,38 @@
-"""A law of a ladder: least squares, intervals over resampled runs, and what they leave open; the paper's own constants.
+"""Fit a law to a ladder: least squares, intervals over resampled runs, undetermined parameters; the paper's constants.
 
-Runs are drawn anew with replacement, their envelope or their best points are made again and the form is fitted again;
-an interval holds the middle 95 % of what comes out. Resample r of seed s is drawn from (s, r) alone.
+Runs are drawn anew with replacement, their envelope or their best points are made again and the
+form is fitted again; an interval holds the middle 95 % of the fits. Resample r of seed s is drawn
+from (s, r) alone.
 
-Differs: the paper gives no intervals. An envelope of resampled runs lies at or below the envelope of all, so
-intervals of `sigmoid` and `linear` reach further down than up.
+Differs: the paper gives no intervals. An envelope of resampled runs lies at or below the envelope
+of all, so intervals of `sigmoid` and `linear` reach further down than up.
 
-`unidentified` says which parameters the runs do not determine, and on what ground:
+`unidentified` names the parameters that the runs do not determine, and the ground:
 
-- bound: the best value lies at a bound of the search, so it tells of the bound.
-- interval: over resampled runs the value changes too much: the ends of the interval of a scale or an exponent differ by
-  more than a factor of 3, that of another parameter is wider than the parameter is large (x0: than the FLOPs observed).
-- condition: parameters can move together with next to no change of the curve. The number is the ratio of the largest to
-  the smallest singular value of the curve's derivatives by the logarithms of the parameters.
+- bound: the best value lies at a bound of the search, and is that of the bound.
+- interval: over resampled runs the value changes too much: the ends of the interval of a scale or an
+  exponent differ by more than a factor of 3, that of another parameter is wider than the parameter is
+  large (x0: than the FLOPs observed).
+- condition: parameters can move together with next to no change of the curve. The number is the ratio
+  of the largest to the smallest singular value of the curve's derivatives by the logarithms of the
+  parameters.
 - levels: an axis takes fewer than six values, on which three parameters rest.
 
-The last two are about noise, so they are left out where the law leaves next to nothing of the points (`EXACT`) and
-there are more of them than it could always reach: what an interval around such a law holds is determined.
+The last two are about noise, so they are left out where the law fits the points next to exactly
+(`EXACT`) and there are more points than it could always fit: an interval around such a law is then
+determined.
 
-`end_range` says how far the upper end of a law (E of size and data, a sigmoid's asymptote) can be moved with next to no
-loss of fit: the end is held at a value and everything else is fitted again. Resampling does not show this, since at a
-bound of the search all resamples may agree.
+`end_range` says how far the upper end of a law (E of size and data, a sigmoid's asymptote) can be
+moved with next to no loss of fit: the end is fixed at a value and everything else is fitted again.
+Resampling does not show this, since at a bound of the search all resamples may agree.
 
-A law can predict well between its runs and have no determined parameter: curves are to be compared, not constants.
+A law can predict well between its runs and have no determined parameter: curves are to be compared,
+not constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,28 +51,31 @@ from fullrank.scaling.read import as_ladder
 Resamples = Annotated[int, Field(ge=20, le=MOST_BINS)]
 RESAMPLES = 200
 SHARE = 0.95
-"""Of the resamples that lie in an interval."""
+"""Share of the resamples that lie in an interval."""
 ENDS = ((1 - SHARE) / 2, (1 + SHARE) / 2)
 RATIO = 3.0
-"""Ends of an interval that still count as one value."""
+"""Largest ratio of the ends of an interval of a determined scale."""
 CONDITION = 1000.0
-"""From here on the direction is named."""
+"""Largest condition number of determined parameters."""
 TAKES_PART = 0.3
-"""A parameter takes part in a direction from this component on."""
+"""Least component of a parameter that takes part in a direction."""
 LEVELS = 6
-"""Values that an axis should take."""
+"""Number of values that an axis should take."""
 EXACT = 1e-9
-"""Of the range of the metric: a law with a smaller rmse has been recovered."""
+"""Largest rmse, over the range of the metric, of a law that has been recovered exactly."""
 RISE = 1.1
-"""Of the rmse, that counts as next to none."""
+"""Factor of the rmse that counts as next to no loss of fit."""
 HALVINGS = 14
+"""Steps of the bisection that finds an end of `end_range`."""
 
 Estimate = tuple[float, float, float]
-"""A value and its interval."""
+"""A value and the ends of its interval."""
 
 
 @dataclass(frozen=True)
 class Unidentified:
+    """Parameters that the runs do not determine, and why."""
+
     parameters: tuple[str, ...]
     ground: str
     """`bound`, `interval`, `condition` or `levels`."""
@@ -76,23 +84,23 @@ class Unidentified:
 
 @dataclass(frozen=True)
 class Law:
-    """A form with its parameters."""
+    """A form with its fitted parameters."""
 
     form: LawForm
     metric: str
     theta: Vector
     draws: Float[np.ndarray, "R Q"]
-    """The same of each resample."""
+    """Parameters of each resample."""
     residuals: Values
-    """What the law leaves of each point."""
+    """Metric of each point less the law."""
     rmse: float
     runs: int
     unidentified: tuple[Unidentified, ...]
     observed: Mapping[str, tuple[float, float]]
-    """Axis -> the smallest and the largest value fitted."""
+    """Axis -> the smallest and the largest value of the points."""
     at_bound: tuple[str, ...]
     end_range: tuple[float, float] | None = None
-    """Values of E, or of a sigmoid's asymptote, that fit about as well (`profile`)."""
+    """Range of E, or of a sigmoid's asymptote, that fits about as well."""
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -104,7 +112,7 @@ class Law:
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """Of the parameters and of what is derived from them."""
+        """Intervals of the parameters and of the quantities derived from them."""
         named = dict(zip(self.form.parameters, self.draws.T, strict=True)) | self.form.derived(self.draws)
         return {name: middle(values) for name, values in named.items()}
 
@@ -113,8 +121,10 @@ class Law:
         return self.form.value(self.theta, self._logs(at))
 
     def interval(self, *, one_run: bool = False, **at: Any) -> tuple[Values, Values]:
-        """Between which values the law lies at some place, over resampled runs; `one_run` adds what a single run is off
-        the law."""
+        """Lower and upper ends of the law at values of its axes, over resampled runs.
+
+        `one_run` adds the distance of a single run from the law, drawn from the residuals.
+        """
         values = self.form.value(self.draws, self._logs(at))
         if one_run:
             draw = np.random.default_rng([len(self.draws), values.shape[1]])
@@ -123,24 +133,30 @@ class Law:
         return low, high
 
     def estimate(self, **at: Any) -> Estimate:
-        """`predict` and `interval` at one place."""
+        """`predict` and `interval` at a single point."""
         low, high = self.interval(**at)
         return float(self.predict(**at)[0]), float(low[0]), float(high[0])
 
     def dump(self) -> dict[str, Any]:
-        """As plain data."""
+        """The law as JSON holds it."""
         return {
-            "form": self.form.name, "metric": self.metric, "parameters": self.parameters, "derived": self.derived,
+            "form": self.form.name,
+            "metric": self.metric,
+            "parameters": self.parameters,
+            "derived": self.derived,
             "intervals": {name: list(pair) for name, pair in self.intervals.items()},
-            "rmse": self.rmse, "runs": self.runs, "points": len(self.residuals), "resamples": len(self.draws),
+            "rmse": self.rmse,
+            "runs": self.runs,
+            "points": len(self.residuals),
+            "resamples": len(self.draws),
             "observed": {axis: list(pair) for axis, pair in self.observed.items()},
             "end_fits_between": self.end_range,
-            "not_determined": sorted({name for one in self.unidentified for name in one.parameters}),
+            "not_determined": sorted({name for doubt in self.unidentified for name in doubt.parameters}),
             "warnings": [
-                {"parameters": list(one.parameters), "ground": one.ground, "text": one.text}
-                for one in self.unidentified
+                {"parameters": list(doubt.parameters), "ground": doubt.ground, "text": doubt.text}
+                for doubt in self.unidentified
             ],
-        }  # fmt: skip
+        }
 
     def _logs(self, at: Mapping[str, Any]) -> Points:
         if set(at) != set(self.form.axes):
@@ -163,86 +179,89 @@ def fit_law(
     seed: SeedNumber = 0,
     tell: Any = None,
 ) -> Law:
-    """The law of some runs: `sigmoid`, `linear`, `power` or `loss`.
+    """Fit a law to runs: `sigmoid`, `linear`, `power` or `loss`.
 
-    Raises `UserError` where the runs cannot be fitted. `tell` is called with (resamples done, in all).
+    Raises `UserError` where the runs cannot be fitted. `tell` is called with (resamples done, in
+    all).
     """
     check_choice("form", form, tuple(FORMS))
     ladder, shape = as_ladder(runs), FORMS[form]
     points = require_points(shape, ladder)
     centre = centre_of(points.x)
     best = solve(shape, points.x, points.y, centre)
-    drawn = []
+    draws = []
     for r in range(resamples):
-        places = np.random.default_rng([seed, r]).integers(len(ladder), size=len(ladder))
-        some = form_points(shape, ladder.subset(places.tolist()))
-        levels = min(len(np.unique(column)) for column in some.x.T)
-        if len(some.y) >= len(shape.parameters) and levels >= 2 and np.ptp(some.y) > 0:  # else they are too alike
-            drawn.append(solve(shape, some.x, some.y, centre, known=best.u).theta)
+        numbers = np.random.default_rng([seed, r]).integers(len(ladder), size=len(ladder))
+        sample = form_points(shape, ladder.subset(numbers.tolist()))
+        levels = min(len(np.unique(column)) for column in sample.x.T)
+        if len(sample.y) >= len(shape.parameters) and levels >= 2 and np.ptp(sample.y) > 0:  # else they are too alike
+            draws.append(solve(shape, sample.x, sample.y, centre, known=best.u).theta)
         if tell is not None:
             tell(r + 1, resamples)
-    if len(drawn) < resamples / 2:
+    if len(draws) < resamples / 2:
         raise UserError(
-            f"{ladder.source}: of {resamples} resamples of the runs only {len(drawn)} could be fitted, so no interval "
+            f"{ladder.source}: of {resamples} resamples of the runs only {len(draws)} could be fitted, so no interval "
             "can be given: add runs that differ",
             code="resamples-too-alike",
         )
-    draws = np.stack(drawn)
-    ends = [(float(np.exp(c.min())), float(np.exp(c.max()))) for c in points.x.T]
-    left = points.y - shape.value(best.theta, points.x)
-    bare = Law(
-        shape, ladder.metric, best.theta, draws, left, best.rmse, len(ladder), (),
-        dict(zip(shape.axes, ends, strict=True)), best.at_bound,
-    )  # fmt: skip
-    found = unidentified(shape, best, bare.intervals, points)
-    return replace(bare, unidentified=found, end_range=end_range(shape, points, best))
+    residuals = points.y - shape.value(best.theta, points.x)
+    observed = {
+        axis: (float(np.exp(x.min())), float(np.exp(x.max()))) for axis, x in zip(shape.axes, points.x.T, strict=True)
+    }
+    size = len(ladder)
+    law = Law(
+        shape, ladder.metric, best.theta, np.stack(draws), residuals, best.rmse, size, (), observed, best.at_bound
+    )
+    doubts = unidentified(shape, best, law.intervals, points)
+    return replace(law, unidentified=tuple(doubts), end_range=end_range(shape, points, best))
 
 
 def middle(values: Float[np.ndarray, "R"]) -> tuple[float, float]:
-    """The interval of some draws."""
+    """The interval of draws: the middle `SHARE` of them."""
     low, high = np.quantile(values, ENDS)
     return float(low), float(high)
 
 
 def unidentified(
-    form: LawForm, found: Solution, intervals: Mapping[str, tuple[float, float]], points: FitPoints
-) -> tuple[Unidentified, ...]:
-    """Parameters that the runs do not determine."""
+    form: LawForm, solution: Solution, intervals: Mapping[str, tuple[float, float]], points: FitPoints
+) -> Iterator[Unidentified]:
+    """The parameters that the runs do not determine, ground by ground."""
     x = points.x
-    exact = found.rmse < EXACT * np.ptp(points.y) and len(points.y) > len(form.parameters)
-    made = [
-        Unidentified(
-            (name,), "bound", f"{name} ended at a bound of the search: its value is the bound's, not the data's"
-        )
-        for name in found.at_bound
-    ]
-    for name, value in zip(form.parameters, found.theta, strict=True):
+    exact = solution.rmse < EXACT * np.ptp(points.y) and len(points.y) > len(form.parameters)
+    for name in solution.at_bound:
+        text = f"{name} ended at a bound of the search: its value is the bound's, not the data's"
+        yield Unidentified((name,), "bound", text)
+    for name, value in zip(form.parameters, solution.theta, strict=True):
         low, high = intervals[name]
-        if name in form.positive and (low <= 0 or high / low > RATIO):
-            by = "infinity" if low <= 0 else f"{high / low:.3g}"
-            made.append(_wide(name, low, high, f"its ends differ by a factor of {by}"))
-        elif name == "x0" and high - low > np.ptp(x):
-            made.append(_wide(name, low, high, f"wider than the {np.ptp(x):.3g} of ln FLOPs that were observed"))
-        elif name not in form.positive and name != "x0" and high - low > abs(value):
-            made.append(_wide(name, low, high, f"wider than the value {value:.3g} is large"))
-    number, together = condition(form, found.theta, x)
+        width, why = high - low, ""
+        if name in form.positive:
+            if low <= 0 or high / low > RATIO:
+                why = f"its ends differ by a factor of {'infinity' if low <= 0 else f'{high / low:.3g}'}"
+        elif name == "x0":
+            if width > np.ptp(x):
+                why = f"wider than the {np.ptp(x):.3g} of ln FLOPs that were observed"
+        elif width > abs(value):
+            why = f"wider than the value {value:.3g} is large"
+        if why:
+            text = f"{name} is between {low:.3g} and {high:.3g} over resampled runs, {why}"
+            yield Unidentified((name,), "interval", text)
+    number, together = condition(form, solution.theta, x)
     if number > CONDITION and not exact:
         text = (
             f"{', '.join(together)} can move together with next to no change of the curve (condition {number:.2g}): "
             "compare curves, not these constants"
         )
-        made.append(Unidentified(together, "condition", text))
+        yield Unidentified(together, "condition", text)
     if len(form.axes) > 1:
-        for place, axis in enumerate(form.axes):
-            levels, on = len(np.unique(x[:, place])), ("E", *(("A", "alpha"), ("B", "beta"))[place])
-            if levels < (4 if exact else LEVELS):  # three can always be reached by three parameters
-                text = f"{axis} takes {levels} values, on which {', '.join(on)} rest"
-                made.append(Unidentified(on, "levels", text))
-    return tuple(made)
+        for axis, column, names in zip(form.axes, x.T, (("E", "A", "alpha"), ("E", "B", "beta")), strict=True):
+            levels = len(np.unique(column))
+            if levels < (4 if exact else LEVELS):  # three values can always be reached by three parameters
+                text = f"{axis} takes {levels} values, on which {', '.join(names)} rest"
+                yield Unidentified(names, "levels", text)
 
 
 def condition(form: LawForm, theta: Vector, x: Points) -> tuple[float, tuple[str, ...]]:
-    """How much less the curve tells of the least determined direction than of the best, and who takes part in it."""
+    """Condition number of the curve, and the parameters of its least determined direction."""
     step = 1e-6
     columns = []
     for moving in np.eye(len(theta), dtype=bool):
@@ -253,27 +272,23 @@ def condition(form: LawForm, theta: Vector, x: Points) -> tuple[float, tuple[str
     return float(s[0] / s[-1]) if s[-1] > 0 else float("inf"), names
 
 
-def _wide(name: str, low: float, high: float, why: str) -> Unidentified:
-    return Unidentified((name,), "interval", f"{name} is between {low:.3g} and {high:.3g} over resampled runs, {why}")
-
-
-def end_range(form: LawForm, points: FitPoints, found: Solution) -> tuple[float, float] | None:
-    """Between which values the end may lie; None for a form without one. `found` is the law's own solution."""
+def end_range(form: LawForm, points: FitPoints, solution: Solution) -> tuple[float, float] | None:
+    """Range of the law's end with next to no loss of fit; None for a form without an end."""
     if form.name == "linear":
         return None
-    centre, best = centre_of(points.x), float(found.u[0])
+    centre, best = centre_of(points.x), float(solution.u[0])
     low, high = form.bounds(points.x - centre, points.y)
 
     def fits(end: float) -> bool:
-        return solve(form, points.x, points.y, centre, known=found.u, end=end).rmse <= RISE * found.rmse
+        return solve(form, points.x, points.y, centre, known=solution.u, end=end).rmse <= RISE * solution.rmse
 
     def edge(outside: float) -> float:
         if fits(outside):
             return outside
         inside = best
         for _ in range(HALVINGS):
-            middle = (inside + outside) / 2
-            inside, outside = (middle, outside) if fits(middle) else (inside, middle)
+            half = (inside + outside) / 2
+            inside, outside = (half, outside) if fits(half) else (inside, half)
         return inside
 
     return edge(float(low[0])), edge(float(high[0]))
@@ -287,7 +302,7 @@ SRT: dict[str, dict[str, float]] = {
 
 
 def srt_value(form: str, **at: Any) -> np.ndarray:
-    """The paper's law at some place, as `Law.predict`."""
+    """The paper's law at values of its axes, as `Law.predict`."""
     if form not in SRT:
         raise unknown("form", form, SRT)
     shape = FORMS[form]
@@ -301,7 +316,7 @@ def _log_points(form: LawForm, at: Mapping[str, Any]) -> Points:
 
 
 def srt_distance(law: Law, points: int = 400) -> float:
-    """The largest distance of a law from the paper's on the range that the law was fitted on."""
+    """The largest distance of a law from the paper's, on the range that the law was fitted to."""
     axes = [np.geomspace(*law.observed[axis], points if len(law.form.axes) == 1 else 40) for axis in law.form.axes]
     at = dict(zip(law.form.axes, (grid.ravel() for grid in np.meshgrid(*axes)), strict=True))
     return float(abs(law.predict(**at) - srt_value(law.form.name, **at)).max())

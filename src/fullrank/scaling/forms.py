@@ -5,15 +5,17 @@
     power     E - A / N^alpha - B / T^beta        E between 0 and 1, A and B not below 0
     loss      E + A / N^alpha + B / T^beta        (Hoffmann et al., arXiv:2203.15556)
 
-Each is solved around the middle of the points (F, N and T over their geometric means), where its parameters are of the
-size of the metric, and then written as above. ln is natural: the paper's "30.7" is the ln of its 2.15e13 FLOPs.
+Each is solved around the middle of the points (F, N and T over their geometric means), where its
+parameters are of the size of the metric, and then written as above. ln is natural: the paper's
+"30.7" is the ln of its 2.15e13 FLOPs.
 
-`solve` is bounded least squares from many starts: the grid of a form's starts is ranked by what is left of the metric,
-the best few are polished (trust region, scipy), and the best of those counts. Nothing is drawn, so the same points give
-the same law.
+`solve` is bounded least squares from many starts: the grid of a form's starts is ranked by squared
+residuals, the best few are polished (trust region, scipy), and the best of those counts. Nothing is
+drawn at random, so the same points give the same law.
 
-Differs: a sigmoid's asymptote a + c is at most 1 and its a at most 2, since the metrics lie between 0 and 1; the paper
-names no bounds for Eq. 3 and E >= 0 for Eq. 4. Exponents stay between 0.001 and 3.
+Differs: a sigmoid's asymptote a + c is at most 1 and its a at most 2, since the metrics lie between
+0 and 1; the paper names no bounds for Eq. 3 and E >= 0 for Eq. 4. Exponents stay between 0.001 and
+3.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ import numpy as np
 from jaxtyping import Float
 
 Vector = Float[np.ndarray, "Q"]
-"""Parameters."""
+"""The Q parameters of a law."""
 Several = Float[np.ndarray, "*r _"]
-"""A row for each of several draws of the parameters, or one alone."""
+"""Parameters, or values: a row for each of several draws, or a single row."""
 Points = Float[np.ndarray, "P X"]
+"""Logarithms of the coordinates of P points."""
 Centre = Float[np.ndarray, "X"]
 Values = Float[np.ndarray, "P"]
 Slopes = Float[np.ndarray, "P Q"]
@@ -38,24 +41,24 @@ Slopes = Float[np.ndarray, "P Q"]
 
 @dataclass(frozen=True)
 class LawForm(ABC):
-    """A family of curves. `u` are parameters around a centre, `theta` those that are reported."""
+    """A family of curves: `theta` are its parameters, `u` those around a centre."""
 
     name: str
     parameters: tuple[str, ...]
     """Names, in the order of `theta`."""
     axes: tuple[str, ...]
-    """What it is a function of."""
+    """Quantities that the law is a function of."""
     lower: bool = False
-    """Smaller values are better."""
+    """Whether smaller values are better."""
     positive: frozenset[str] = frozenset()
-    """Parameters that are scales: an interval of theirs is evaluated by the ratio of its ends."""
+    """Parameters that are scales: their intervals are judged by the ratio of the ends."""
 
     @abstractmethod
     def value(self, theta: Several, x: Points) -> Several:
-        """The law at points whose coordinates are logarithms: [*r Q] parameters to [*r P] values."""
+        """The law at points: parameters [*r Q] -> values [*r P]."""
 
     def local(self, u: Vector, x: Points) -> Values:
-        """The same from parameters around a centre, at points less that centre."""
+        """The law from parameters around a centre, at points less that centre."""
         return self.value(u, x)
 
     @abstractmethod
@@ -64,18 +67,18 @@ class LawForm(ABC):
 
     @abstractmethod
     def reported(self, u: Vector, centre: Centre) -> Vector:
-        """`u` as `theta`."""
+        """Convert `u` to `theta`."""
 
     @abstractmethod
     def bounds(self, x: Points, y: Values) -> tuple[Vector, Vector]:
-        """Of `u`."""
+        """Lower and upper bounds of `u`."""
 
     @abstractmethod
     def starts(self, x: Points, y: Values) -> Iterator[Vector]:
-        """A grid of what is not linear, with the best of what is."""
+        """Starts of `u`: a grid of nonlinear parameters, the least squares of linear ones."""
 
     def derived(self, theta: Several) -> dict[str, Any]:
-        """What follows from the parameters and is better determined than they are."""
+        """Quantities computed from the parameters that are better determined than these."""
         return {}
 
 
@@ -175,24 +178,24 @@ def _logistic(x: np.ndarray) -> np.ndarray:
 
 
 STARTS = 12
-"""Polished in a fit."""
+"""Starts that are polished in a fit."""
 AGAIN = 3
-"""Polished in each resample, beside the fit's own solution."""
+"""Starts that are polished in a resample, beside the solution of the fit."""
 
 
 @dataclass(frozen=True)
 class Solution:
     u: Vector
-    """Around the centre."""
+    """Parameters around the centre."""
     theta: Vector
-    """As reported."""
+    """Parameters as reported."""
     rmse: float
     at_bound: tuple[str, ...]
-    """Which of `u` ended at a bound: a name of the form's, `asymptote` of a sigmoid."""
+    """Names of the parameters that ended at a bound of `u`; `asymptote` for that of a sigmoid."""
 
 
 def centre_of(x: Points) -> Centre:
-    """The middle of the points; those of a fit serve its resamples, so that their parameters compare."""
+    """The middle of the points; that of a fit serves its resamples."""
     return x.mean(0)
 
 
@@ -205,29 +208,39 @@ def solve(
     known: Vector | None = None,
     end: float | None = None,
 ) -> Solution:
-    """The least squares law of points; `known` is a solution nearby, which saves starts. `end` holds the first of `u`
-    (E, or a sigmoid's asymptote) at a value."""
+    """Fit a form to points by least squares.
+
+    `known` is a solution nearby, which saves starts. `end` fixes the first of `u` (E, or a
+    sigmoid's asymptote) at a value.
+    """
     from scipy.optimize import least_squares
 
     at = x - centre
     low, high = form.bounds(at, y)
     if end is not None:
         low[0], high[0] = end - 1e-9, end + 1e-9
-    inside = [np.clip(u, low, high) for u in form.starts(at, y)]
-    left = [float(np.square(form.local(u, at) - y).sum()) for u in inside]
-    chosen = [inside[i] for i in np.argsort(left, kind="stable")[: STARTS if known is None else AGAIN]]
+    starts = [np.clip(u, low, high) for u in form.starts(at, y)]
+    squares = [float(np.square(form.local(u, at) - y).sum()) for u in starts]
+    chosen = [starts[i] for i in np.argsort(squares, kind="stable")[: STARTS if known is None else AGAIN]]
     if known is not None:
         chosen.append(np.clip(known, low, high))
     scale = max(float(np.ptp(y)), 1e-12)  # the tolerances of scipy know nothing of a metric's size
-    found = [
+    fits = [
         least_squares(
-            lambda u: (form.local(u, at) - y) / scale, u, jac=lambda u: form.jacobian(u, at) / scale,
+            lambda u: (form.local(u, at) - y) / scale,
+            u,
+            jac=lambda u: form.jacobian(u, at) / scale,
             bounds=(low, high),
-            method="trf", x_scale="jac", ftol=1e-9, xtol=1e-9, gtol=1e-9, max_nfev=400,
+            method="trf",
+            x_scale="jac",
+            ftol=1e-9,
+            xtol=1e-9,
+            gtol=1e-9,
+            max_nfev=400,
         )
         for u in chosen
-    ]  # fmt: skip
-    best = min(found, key=lambda one: one.cost)
+    ]
+    best = min(fits, key=lambda fit: fit.cost)
     rmse = scale * float(np.sqrt(2 * best.cost / len(y)))
     near = 1e-6 * np.maximum(1e-3, np.abs(best.x))
     names = ("asymptote", "a", "k", "x0") if form.name == "sigmoid" else form.parameters

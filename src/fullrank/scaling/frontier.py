@@ -1,25 +1,28 @@
-"""How large the model and how much data at a number of FLOPs: of the best runs (SRT, Figure 5), and under a law.
+"""Split of a budget of FLOPs between model and data: by the best runs (SRT, Figure 5), and under a law.
 
-Of the best runs: straight lines in logarithms through the records of the envelope, for parameters N, for interactions T
-of the data set and for interactions seen (T times epochs). Under a law of N and T: the best metric among all N and T
-that cost the budget, for FLOPs given as a function of both (`C = k N T`, or `EpochCost`, which is read from the runs).
+Best runs: straight lines in logarithms through the records of the envelope, for parameters N, for
+interactions T of the data set and for interactions seen (T times epochs). Under a law of N and T:
+the best metric among all N and T that cost the budget, for FLOPs given as a function of both (`C =
+k N T`, or `EpochCost`, which is fitted to the runs).
 
-`advise` says what to train with a number of FLOPs: size N, data T, epochs, and the metric to expect, each with an
-interval. N and T are those of the best runs at such a budget (`compute_frontier`), epochs are what is then left of it,
-F / cost(N, T). The metric is the sigmoid's at F; of a loss, and where there is less data than the best runs had, the
-law's at N and T. Beside it stands what the law of size and data would choose, which may differ: it need not be
-determined (`Law.unidentified`). Intervals are over resampled runs.
+`advise` recommends for a number of FLOPs F: size N, data T, epochs, and the metric to expect, each
+with an interval. N and T are those of the best runs at such a budget (`compute_frontier`), the
+epochs are F / cost(N, T). The metric is the sigmoid's at F; of a loss, and where there is less data
+than the best runs had, the law's at N and T. The choice of the law of size and data is given too,
+and may differ: the law need not be determined (`Law.unidentified`). Intervals are over resampled
+runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from jaxtyping import Float
 from pydantic import Field
 
 from fullrank.core.checks import check_choice, public
@@ -32,10 +35,8 @@ from fullrank.scaling.read import as_ladder
 
 Spent = Callable[[Values, Values], Values]
 """Parameters and interactions -> FLOPs, growing in both."""
-
-
 BETWEEN = (1e2, 1e13)
-"""Sizes that are looked at."""
+"""Smallest and largest size that is considered."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Line:
 
     slope: float
     level: float
-    """Its logarithm."""
+    """Logarithm of the level."""
 
     def __call__(self, flops: float | Values) -> Values:
         return np.exp(self.level + self.slope * np.log(np.atleast_1d(np.asarray(flops, float))))
@@ -57,21 +58,22 @@ class EpochCost:
     factor: float
     power: float
     scatter: float
-    """By which factor a run is off, typically (one standard deviation): runs of one size differ in shape."""
+    """Typical factor (one standard deviation) between a run and the fit:
+    runs of one size differ in shape."""
 
     def __call__(self, parameters: Values, data: Values) -> Values:
         return self.factor * parameters**self.power * data
 
 
 def compute_frontier(ladder: Ladder, *, lower: bool = False) -> tuple[dict[str, Line], dict[str, Values]]:
-    """The lines through the best runs, and their points: `flops`, `metric`, `parameters`, `data`, `seen`."""
+    """The lines through the best runs, and their points, by the names of quantities."""
     ladder.require("flops", "epochs", "parameters", "data")
     best = envelope(ladder, lower=lower)
     assert best.epochs is not None
-    own = {
-        name: np.array([getattr(ladder.traces[i], name) for i in best.run], float) for name in ("parameters", "data")
-    }
-    points = {"flops": best.flops, "metric": best.metric, **own, "seen": own["data"] * best.epochs}
+    points = {"flops": best.flops, "metric": best.metric}
+    for name in ("parameters", "data"):
+        points[name] = np.array([getattr(ladder.traces[i], name) for i in best.run], float)
+    points["seen"] = points["data"] * best.epochs
     if len(np.unique(best.flops)) < 2:
         raise UserError(
             f"{ladder.source}: one number of FLOPs alone, through which no line goes; add runs of other cost",
@@ -82,22 +84,28 @@ def compute_frontier(ladder: Ladder, *, lower: bool = False) -> tuple[dict[str, 
 
 
 def epoch_cost(ladder: Ladder) -> EpochCost:
-    """What an epoch costs, from the runs."""
+    """Fit the cost of an epoch to the runs."""
     ladder.require("flops", "epochs", "parameters", "data")
     n, t = (np.array([getattr(trace, name) for trace in ladder.traces], float) for name in ("parameters", "data"))
     c = np.array([x.flops[-1] / x.epochs[-1] for x in ladder.traces if x.flops is not None and x.epochs is not None])
     line = _line(n, c / t)
-    off = np.log(c / t) - np.log(line(n))
-    return EpochCost(float(np.exp(line.level)), line.slope, float(np.exp(off.std())))
+    residuals = np.log(c / t) - np.log(line(n))
+    return EpochCost(float(np.exp(line.level)), line.slope, float(np.exp(residuals.std())))
 
 
 def optimum(
-    form: LawForm, theta: Vector, flops: float, spent: Spent, *,
-    data: float | None = None, between: tuple[float, float] = BETWEEN,
-) -> tuple[float, float, float]:  # fmt: skip
-    """Parameters, interactions and metric of the best split of a budget under a law; `data` is all there is.
+    form: LawForm,
+    theta: Vector,
+    flops: float,
+    spent: Spent,
+    *,
+    data: float | None = None,
+    between: tuple[float, float] = BETWEEN,
+) -> tuple[float, float, float]:
+    """Parameters, interactions and metric of the best split of a budget under a law; `data` limits the interactions.
 
-    The law is evaluated on a grid of sizes `between`, then on a finer one around the best.
+    The law is evaluated on a grid of sizes `between`, then five times on a finer one around the
+    best.
     """
     low, high = map(float, np.log(between))
     for _ in range(6):
@@ -113,12 +121,12 @@ def optimum(
 
 
 def _data_for(n: Values, flops: float, spent: Spent, most: float | None) -> Values:
-    """How many interactions the budget pays for at each size, by halving an interval of their logarithm."""
+    """Interactions that the budget pays for at each size, by bisection of their logarithm."""
     low, high = np.zeros(len(n)), np.full(len(n), np.log(1e18 if most is None else most))
     for _ in range(60):
-        middle = (low + high) / 2
-        dear = spent(n, np.exp(middle)) > flops
-        low, high = np.where(dear, low, middle), np.where(dear, middle, high)
+        half = (low + high) / 2
+        dear = spent(n, np.exp(half)) > flops
+        low, high = np.where(dear, low, half), np.where(dear, half, high)
     # a size that costs more than the budget with a single interaction is no choice
     return np.where(spent(n, np.ones(len(n))) > flops, np.nan, np.exp(low))
 
@@ -130,25 +138,29 @@ def _line(x: Values, y: Values) -> Line:
 
 @dataclass(frozen=True)
 class Advice:
+    """A recommended training for a budget."""
+
     flops: float
     parameters: Estimate
     data: Estimate
     epochs: Estimate
     metric: Estimate
-    """To expect, of the best run at these FLOPs."""
+    """Metric to expect of the best run at these FLOPs."""
     by_law: dict[str, Estimate]
-    """The same, as the law of size and data chooses at these epochs."""
+    """Parameters, data and metric by the law of size and data, at these epochs."""
     law: Law
     notes: tuple[str, ...]
-    """What to know before relying on it."""
+    """Warnings about the advice."""
 
     def dump(self) -> dict[str, Any]:
-        told = ("parameters", "data", "epochs", "metric")
+        names = ("parameters", "data", "epochs", "metric")
         return {
-            "flops": self.flops, "metric_name": self.law.metric, **{name: _dump(getattr(self, name)) for name in told},
+            "flops": self.flops,
+            "metric_name": self.law.metric,
+            **{name: _dump(getattr(self, name)) for name in names},
             "by_law": {"form": self.law.form.name, **{name: _dump(r) for name, r in self.by_law.items()}},
             "notes": list(self.notes),
-        }  # fmt: skip
+        }
 
 
 @public
@@ -162,8 +174,9 @@ def advise(
     seed: SeedNumber = 0,
     tell: Any = None,
 ) -> Advice:
-    """What to train with `flops`. `data` is how many interactions there are; `form` is `loss` where smaller is better.
+    """Recommend size, data and epochs for a budget of `flops`.
 
+    `data` is the number of interactions at hand; `form` is `loss` where a smaller metric is better.
     Raises `UserError` where the runs lack FLOPs, epochs, parameters or data, or cannot be fitted.
     """
     check_choice("form", form, ("power", "loss"))
@@ -171,15 +184,14 @@ def advise(
     law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tell)
     lower = law.form.lower
     lines, _ = compute_frontier(ladder, lower=lower)
-    drawn = []
+    choices = []
     for r in range(resamples):
-        places = np.random.default_rng([seed, r]).integers(len(ladder), size=len(ladder)).tolist()
+        numbers = np.random.default_rng([seed, r]).integers(len(ladder), size=len(ladder)).tolist()
         try:
-            drawn.append(_choice(ladder.subset(places), flops, data, lower))
+            choices.append(_choice(ladder.subset(numbers), flops, data, lower))
         except UserError:
             continue  # the same run over and over
-    chosen = _choice(ladder, flops, data, lower)
-    n, t, epochs = (_reading(v, np.array(d)) for v, d in zip(chosen, zip(*drawn, strict=True), strict=True))
+    n, t, epochs = _estimates(_choice(ladder, flops, data, lower), np.array(choices))
     cost = epoch_cost(ladder)
 
     def spent(size: Values, seen: Values) -> Values:
@@ -187,35 +199,56 @@ def advise(
 
     best = optimum(law.form, law.theta, flops, spent, data=data)
     draws = np.array([optimum(law.form, theta, flops, spent, data=data) for theta in law.draws])
-    names = ("parameters", "data", "metric")
-    by_law = {name: _reading(v, d) for name, v, d in zip(names, best, draws.T, strict=True)}
+    by_law = dict(zip(("parameters", "data", "metric"), _estimates(best, draws), strict=True))
     wanted = float(lines["data"](flops)[0])
     short = data is not None and wanted > data
     if lower or short:
         metric = law.estimate(parameters=n[0], data=t[0])
-        reach = np.concatenate([trace.flops for trace in ladder.traces if trace.flops is not None])
-        seen = float(reach.min()), float(reach.max())
+        budgets = np.concatenate([trace.flops for trace in ladder.traces if trace.flops is not None])
+        observed = float(budgets.min()), float(budgets.max())
     else:
         curve = fit_law(ladder, "sigmoid", resamples=resamples, seed=seed, tell=tell)
-        metric, seen = curve.estimate(flops=flops), curve.observed["flops"]
-    notes = _notes(ladder, law, flops, epochs[0], seen, wanted if short else None)
-    if not BETWEEN[0] * 1.01 < by_law["parameters"][0] < BETWEEN[1] / 1.01:
-        notes.append(
-            "the law asks for the smallest or the largest size that was looked at: it says nothing of size here"
-        )
-    return Advice(flops, n, t, epochs, metric, by_law, law, tuple(notes))
+        metric, observed = curve.estimate(flops=flops), curve.observed["flops"]
+    advice = Advice(flops, n, t, epochs, metric, by_law, law, ())
+    return replace(advice, notes=tuple(_notes(advice, ladder, observed, cost.scatter, wanted if short else None)))
 
 
 def _choice(ladder: Ladder, flops: float, data: float | None, lower: bool) -> Estimate:
     """N, T and epochs of the best runs at a budget."""
     lines, _ = compute_frontier(ladder, lower=lower)
     n, t = float(lines["parameters"](flops)[0]), float(lines["data"](flops)[0])
-    cost = epoch_cost(ladder)
-    seen = flops / float(cost(np.array([n]), np.ones(1))[0])
+    seen = flops / float(epoch_cost(ladder)(np.array([n]), np.ones(1))[0])
     if seen < 1:
         raise _too_small(flops)
     t = min(t, seen, np.inf if data is None else data)  # less than one epoch: less data
     return n, t, seen / t
+
+
+def _notes(
+    advice: Advice, ladder: Ladder, observed: tuple[float, float], scatter: float, wanted: float | None
+) -> Iterator[str]:
+    """Warnings: of extrapolation, of too little data (`wanted`), of an unsure law."""
+    law, flops, epochs = advice.law, advice.flops, advice.epochs[0]
+    if not observed[0] <= flops <= observed[1]:
+        yield (
+            f"{flops:.3g} FLOPs are outside of the {observed[0]:.3g} to {observed[1]:.3g} that the runs spent: this "
+            "is an extrapolation, and its interval knows nothing of what changes out there"
+        )
+    most = max(trace.epochs[-1] for trace in ladder.traces if trace.epochs is not None)
+    if epochs > 1.001 * most:
+        yield f"{epochs:.3g} epochs are more than any run had ({most:g}): get more data, or expect less"
+    if wanted is not None:
+        yield (
+            f"the best runs had more data at such a budget ({wanted:.3g} interactions), so the metric is what the law "
+            "of size and data expects of these"
+        )
+    if scatter > 1.5:
+        yield f"runs of one size differ in cost by a factor of {scatter:.2g}: epochs are as uncertain as that"
+    if law.unidentified:
+        names = ", ".join(sorted({name for doubt in law.unidentified for name in doubt.parameters}))
+        yield f"the law of size and data is not determined in {names}, so its choice is a hint"
+    if not BETWEEN[0] * 1.01 < advice.by_law["parameters"][0] < BETWEEN[1] / 1.01:
+        yield "the law asks for the smallest or the largest size that was looked at: it says nothing of size here"
 
 
 def _too_small(flops: float) -> UserError:
@@ -225,35 +258,10 @@ def _too_small(flops: float) -> UserError:
     )
 
 
-def _notes(
-    ladder: Ladder, law: Law, flops: float, epochs: float, seen: tuple[float, float], wanted: float | None
-) -> list[str]:
-    found = []
-    if not seen[0] <= flops <= seen[1]:
-        found.append(
-            f"{flops:.3g} FLOPs are outside of the {seen[0]:.3g} to {seen[1]:.3g} that the runs spent: this is an "
-            "extrapolation, and its interval knows nothing of what changes out there"
-        )
-    most = max(trace.epochs[-1] for trace in ladder.traces if trace.epochs is not None)
-    if epochs > 1.001 * most:
-        found.append(f"{epochs:.3g} epochs are more than any run had ({most:g}): get more data, or expect less")
-    if wanted is not None:
-        found.append(
-            f"the best runs had more data at such a budget ({wanted:.3g} interactions), so the metric is what the law "
-            "of size and data expects of these"
-        )
-    scatter = epoch_cost(ladder).scatter
-    if scatter > 1.5:
-        found.append(f"runs of one size differ in cost by a factor of {scatter:.2g}: epochs are as uncertain as that")
-    if law.unidentified:
-        names = ", ".join(sorted({name for one in law.unidentified for name in one.parameters}))
-        found.append(f"the law of size and data is not determined in {names}, so its choice is a hint")
-    return found
+def _estimates(values: tuple[float, ...], draws: Float[np.ndarray, "R n"]) -> Iterator[Estimate]:
+    """Each of n values with the interval of its draws."""
+    return ((float(value), *middle(column)) for value, column in zip(values, draws.T, strict=True))
 
 
-def _reading(value: float, draws: np.ndarray) -> Estimate:
-    return float(value), *middle(draws)
-
-
-def _dump(reading: Estimate) -> dict[str, Any]:
-    return {"value": reading[0], "interval": [reading[1], reading[2]]}
+def _dump(estimate: Estimate) -> dict[str, Any]:
+    return {"value": estimate[0], "interval": [estimate[1], estimate[2]]}

@@ -1,8 +1,9 @@
-"""How the catalogue grows with users and interactions, what that does to a table of item vectors, and the long tail.
+"""Growth of the catalogue with users and interactions, the parameters of its table of item vectors, the long tail.
 
-SRT ("Scaling Sequential Recommendation Models with Transformers", SIGIR 2024), Sec. 2 with Figure 1 and Sec. 4.1 with
-Figure 3, for any store of histories. Users are added at random, each with all events, in the order in which
-`fullrank.subset` takes them: the numbers at n of U users are those of the subset of share n / U.
+SRT ("Scaling Sequential Recommendation Models with Transformers", SIGIR 2024), Sec. 2 with Figure 1
+and Sec. 4.1 with Figure 3, for any store of histories. Users are added at random, each with all
+events, in the order in which `fullrank.subset` takes them: the numbers at n of U users are those of
+the subset of share n / U.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from fullrank.data.events.subset import draw_order, popularity_gini
 from fullrank.data.manifest import is_store
 
 Counts = Int[np.ndarray, "P"]
-"""One for each number of users that is looked at."""
+"""A count at each of the P numbers of users."""
 LEAST = 3
-"""Points that a law is fitted to; two always lie on one."""
+"""Fewest points that a law is fitted to; two always lie on one."""
 
 
 @dataclass(frozen=True)
@@ -37,50 +38,51 @@ class HeapsLaw:
     coefficient: float
     exponent: float
     r_squared: float
-    """Of the logarithms; NaN where the number of items is the same at all points."""
+    """R2 of the logarithms; NaN where the number of items is the same at all points."""
     points: int
 
     def predict(self, interactions: Int[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
-        """Items at numbers of interactions. It describes the points; beyond them nothing supports it."""
+        """Items at numbers of interactions; beyond the fitted points nothing supports it."""
         return self.coefficient * interactions.astype(float) ** self.exponent
 
 
 def fit_heaps(interactions: Counts, items: Counts) -> HeapsLaw | None:
-    """The line through the logarithms; None for fewer than `LEAST` different numbers of interactions."""
+    """Fit a line to the logarithms; None for fewer than `LEAST` distinct interactions."""
     if len(np.unique(interactions)) < LEAST:
         return None
     x, y = np.log(interactions), np.log(items)
-    away = x - x.mean()
-    exponent = float(away @ y / (away @ away))
+    centred = x - x.mean()
+    exponent = float(centred @ y / (centred @ centred))
     constant = float(y.mean() - exponent * x.mean())
-    spread = float(((y - y.mean()) ** 2).sum())
-    left = float(((y - constant - exponent * x) ** 2).sum())
-    return HeapsLaw(math.exp(constant), exponent, 1 - left / spread if np.ptp(items) else math.nan, len(x))
+    total = float(((y - y.mean()) ** 2).sum())
+    unexplained = float(((y - constant - exponent * x) ** 2).sum())
+    r_squared = 1 - unexplained / total if np.ptp(items) else math.nan
+    return HeapsLaw(math.exp(constant), exponent, r_squared, len(x))
 
 
 POINTS = 20
-"""Numbers of users that are looked at, at even distances in logarithms."""
+"""Numbers of users that are counted, at even distances in logarithms."""
 OTHERS = (33_000, 4_000_000, 1_000_000_000)
 """Parameters beside the table: the sizes of SRT's Figure 1."""
 RARE = 5
-"""Events that an item needs to be in a 5-core."""
+"""An item with fewer events is rare, and not in a 5-core."""
 TOP = 0.01
 """Share of the items that are called the most popular."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What `catalogue_growth` found: P numbers of users, and the V items that have events at the last of them."""
+    """Counts at P numbers of users, and events of the V items that have some."""
 
     source: str
     fingerprint: str
     seed: int
     dim: int
-    """Numbers in the vector of an item."""
+    """Width of an item's vector."""
     others: tuple[int, ...]
-    """Parameters beside the table, of each model."""
+    """Parameters beside the table, of each of O models."""
     catalogue: int
-    """Items of the store, with events or without."""
+    """Number of items of the store, with events or without."""
     users: Counts
     interactions: Counts
     items: Counts
@@ -88,20 +90,21 @@ class Growth:
     per_item: Int[np.ndarray, "V"]
     """Events of every item that has some, ascending."""
     law: HeapsLaw | None
-    """Over all points; None where they are too few."""
+    """Law of all points; None where they are too few."""
     late: HeapsLaw | None
-    """Over the last tenfold of interactions: where the exponent is smaller, growth is slowing down."""
+    """Law of the last tenfold of interactions: where its exponent is smaller,
+    growth is slowing down."""
 
     @property
     def parameters(self) -> Int[np.ndarray, "P O"]:
-        """Of a model with a table of vectors, at each point and for each number of other parameters."""
+        """Parameters of each model with a table of vectors, at each point."""
         return np.array(self.others, dtype=np.int64) + self.dim * self.items[:, None].astype(np.int64)
 
     @property
     def histogram(self) -> list[tuple[int, int, int]]:
-        """(from, to, items): bins of events of an item, both ends included, each twice as wide as the one before."""
-        places = np.log2(self.per_item).astype(int)  # exact at powers of two up to 2^48
-        return [(2**k, 2 ** (k + 1) - 1, int(n)) for k, n in enumerate(np.bincount(places))]
+        """(from, to, items) of bins of events, ends included, each twice as wide as the last."""
+        bins = np.log2(self.per_item).astype(int)  # exact at powers of two up to 2^48
+        return [(2**k, 2 ** (k + 1) - 1, int(n)) for k, n in enumerate(np.bincount(bins))]
 
     @property
     def gini(self) -> float:
@@ -110,40 +113,54 @@ class Growth:
 
     @property
     def rare(self) -> tuple[float, float]:
-        """Share of the items that have fewer than `RARE` events, and share of the events that are theirs."""
+        """Share of the items with fewer than `RARE` events, and their share of events."""
         few = self.per_item < RARE
         return float(few.mean()), float(self.per_item[few].sum() / self.per_item.sum())
 
     @property
     def top(self) -> tuple[int, float]:
-        """The most popular share `TOP` of the items, rounded up, and the share of the events that are theirs."""
+        """Number of the most popular items (share `TOP`, rounded up), their share of events."""
         count = math.ceil(len(self.per_item) * TOP)
         return count, float(self.per_item[-count:].sum() / self.per_item.sum())
 
     def dump(self) -> dict[str, Any]:
-        """As JSON holds it. `of_text`: a model whose items are text has its other parameters and no table."""
-        rare, theirs = self.rare
-        top, most = self.top
+        """The growth as JSON holds it; `of_text`: a model whose items are text has no table."""
+        rare, rare_events = self.rare
+        top, top_events = self.top
         keys = ("users", "interactions", "items")
         rows = np.stack([self.users, self.interactions, self.items], 1).tolist()
         return {
-            "source": self.source, "fingerprint": self.fingerprint, "seed": self.seed, "catalogue": self.catalogue,
+            "source": self.source,
+            "fingerprint": self.fingerprint,
+            "seed": self.seed,
+            "catalogue": self.catalogue,
             **dict(zip(keys, rows[-1], strict=True)),
             "points": [dict(zip(keys, row, strict=True)) for row in rows],
-            "law": self.law and asdict(self.law), "law_of_the_last_tenfold": self.late and asdict(self.late),
+            "law": self.law and asdict(self.law),
+            "law_of_the_last_tenfold": self.late and asdict(self.late),
             "dim": self.dim,
             "parameters": [
-                {"other": other, "with_table": self.parameters[:, place].tolist(), "of_text": other,
-                 "items_where_the_table_is_half": other / self.dim}
-                for place, other in enumerate(self.others)
+                {
+                    "other": other,
+                    "with_table": self.parameters[:, number].tolist(),
+                    "of_text": other,
+                    "items_where_the_table_is_half": other / self.dim,
+                }
+                for number, other in enumerate(self.others)
             ],
             "events_per_item": {
                 "histogram": [{"from": low, "to": high, "items": count} for low, high, count in self.histogram],
-                "least": int(self.per_item[0]), "median": float(np.median(self.per_item)),
-                "most": int(self.per_item[-1]), "gini": self.gini, "rare_below": RARE, "share_of_items_rare": rare,
-                "share_of_events_of_rare": theirs, "top_items": top, "share_of_events_of_top": most,
+                "least": int(self.per_item[0]),
+                "median": float(np.median(self.per_item)),
+                "most": int(self.per_item[-1]),
+                "gini": self.gini,
+                "rare_below": RARE,
+                "share_of_items_rare": rare,
+                "share_of_events_of_rare": rare_events,
+                "top_items": top,
+                "share_of_events_of_top": top_events,
             },
-        }  # fmt: skip
+        }
 
 
 @public
@@ -154,12 +171,13 @@ def catalogue_growth(
     dim: Annotated[int, Field(ge=1)] = 64,
     others: Sequence[int] = OTHERS,
 ) -> Growth:
-    """How many different items users bring along as they join at random, and what models then weigh.
+    """Count the different items of users who join at random, and the parameters of models of such catalogues.
 
-    All events count, those of validation and test too, as in the catalogue of a subset. `dim` is the width of a table
-    of item vectors, `others` are the parameters beside it. Loads no torch.
+    All events count, those of validation and test too, as in the catalogue of a subset. `dim` is
+    the width of a table of item vectors, `others` are the parameters beside it. Loads no torch.
 
-    Raises `UserError` for a folder that is no store of histories, a store without events, and numbers that are none.
+    Raises `UserError` for a folder that is no store of histories, a store without events, and for
+    `others` that are no whole numbers.
     """
     check_type("others", others, (list, tuple), "a list of numbers of parameters")
     for other in others:
@@ -179,33 +197,43 @@ def catalogue_growth(
     order = order[np.diff(source.offsets)[order] > 0]
     at = np.unique(np.geomspace(1, len(order), POINTS).round().astype(np.int64))
     items = np.asarray(source.items)
-    interactions, found = distinct_items(items, np.asarray(source.offsets), order, at)
+    interactions, distinct = distinct_items(items, np.asarray(source.offsets), order, at)
     per_item = np.bincount(items)
     late = interactions >= interactions[-1] / 10
     return Growth(
-        str(source.path), source.fingerprint, seed, dim, tuple(others), source.num_items, at, interactions, found,
-        np.sort(per_item[per_item > 0]), fit_heaps(interactions, found), fit_heaps(interactions[late], found[late]),
-    )  # fmt: skip
+        str(source.path),
+        source.fingerprint,
+        seed,
+        dim,
+        tuple(others),
+        source.num_items,
+        at,
+        interactions,
+        distinct,
+        np.sort(per_item[per_item > 0]),
+        fit_heaps(interactions, distinct),
+        fit_heaps(interactions[late], distinct[late]),
+    )
 
 
 def distinct_items(
     items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Counts
 ) -> tuple[Counts, Counts]:
-    """(interactions, different items) of the first at[p] users of an order, at least one each.
+    """Number of interactions and of different items of the first at[p] users of an order, at least one each.
 
     An item counts from the first user in the order who has it; every event is read once.
     """
     lengths = np.diff(offsets)
-    place = np.full(len(lengths), len(order), dtype=np.int64)  # users beyond the order come last and do not count
-    place[order] = np.arange(len(order))
-    first = np.full(items.max(initial=-1) + 1, len(order), dtype=np.int64)
-    np.minimum.at(first, items, np.repeat(place, lengths))
-    new = np.bincount(first, minlength=len(order) + 1)[:-1]
+    rank = np.full(len(lengths), len(order), dtype=np.int64)  # users beyond the order come last and do not count
+    rank[order] = np.arange(len(order))
+    first = np.full(items.max(initial=-1) + 1, len(order), dtype=np.int64)  # [V] rank of the first user of an item
+    np.minimum.at(first, items, np.repeat(rank, lengths))
+    new = np.bincount(first, minlength=len(order) + 1)[:-1]  # items that each user in the order brings
     return np.cumsum(lengths[order])[at - 1], np.cumsum(new)[at - 1]
 
 
 def growth_sentences(grown: Growth) -> Iterator[str]:
-    """What was found, in sentences, with what it does not say."""
+    """The growth in sentences, with its limits."""
     if grown.law is None:
         yield f"No power law was fitted: {len(grown.users)} points are too few."
     else:
@@ -236,6 +264,6 @@ def growth_sentences(grown: Growth) -> Iterator[str]:
 
 
 def short_number(number: int) -> str:
-    """33K, 4M, 1B."""
+    """A number in thousands, millions or billions: 33K, 4M, 1B."""
     power, letter = next((p, s) for p, s in ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1, "")) if number >= p or p == 1)
     return f"{number / power:g}{letter}"

@@ -1,8 +1,9 @@
-"""How well a law says what larger runs give: it is fitted without the largest, and its prediction compared with them.
+"""Test of a law: fit it without the largest runs, and compare its prediction with them.
 
-The largest are the runs of the largest data set, or of the largest size. A form of FLOPs is asked for the records that
-the held-out runs hold in the envelope of all runs, a form of size and data for the best metric of each. Beside the
-error stands that of no law at all: the metric of the nearest point that was fitted.
+The largest are the runs of the largest data set, or of the largest size. A form of FLOPs predicts
+the records that the held-out runs hold in the envelope of all runs, a form of size and data the
+best metric of each. The error is compared with that of no law at all: the metric of the nearest
+point that was fitted.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ By = Literal["data", "size"]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Runs that a law did not see, and what it said of them."""
+    """Runs that a law was fitted without, and its predictions."""
 
     by: By
     level: float
-    """The size or the data of the runs that were held out."""
+    """Size or data of the runs that were held out."""
     runs: int
     law: Law
-    """Of the others."""
+    """The law of the other runs."""
     x: Points
     measured: Values
     predicted: Values
     low: Values
     high: Values
-    """The interval of one run."""
+    """Ends of the interval of a single run."""
     nearest: Values
-    """What the nearest fitted point has."""
+    """Metric of the nearest fitted point."""
 
     @property
     def error(self) -> Values:
@@ -47,17 +48,23 @@ class HeldOut:
 
     @property
     def inside(self) -> float:
-        """The share of the points within the interval stated."""
+        """Share of the points within their intervals."""
         return float(((self.measured >= self.low) & (self.measured <= self.high)).mean())
 
     def dump(self) -> dict[str, Any]:
         return {
-            "without_the_largest": self.by, "level": self.level, "runs": self.runs, "points": len(self.measured),
-            "rmse": _rms(self.error), "bias": float(self.error.mean()), "largest_error": float(abs(self.error).max()),
+            "without_the_largest": self.by,
+            "level": self.level,
+            "runs": self.runs,
+            "points": len(self.measured),
+            "rmse": _rms(self.error),
+            "bias": float(self.error.mean()),
+            "largest_error": float(abs(self.error).max()),
             "relative_error": float((abs(self.error) / np.maximum(abs(self.measured), 1e-12)).mean()),
-            "inside_interval": self.inside, "rmse_of_nearest": _rms(self.nearest - self.measured),
+            "inside_interval": self.inside,
+            "rmse_of_nearest": _rms(self.nearest - self.measured),
             "parameters": self.law.parameters,
-        }  # fmt: skip
+        }
 
 
 def hold_out(
@@ -69,19 +76,22 @@ def hold_out(
     seed: int = 0,
     tell: Any = None,
 ) -> HeldOut:
-    """Fit without the largest runs and predict them. Raises `UserError` where nothing is left to fit or to predict."""
+    """Fit a law without the largest runs and predict them.
+
+    Raises `UserError` where nothing is left to fit or to predict.
+    """
     ladder = as_ladder(runs)
     ladder.require(by)
     levels = np.array([float(getattr(trace, by)) for trace in ladder.traces])
     largest = float(levels.max())
-    kept = np.flatnonzero(levels < largest).tolist()
-    if not kept:
+    smaller = np.flatnonzero(levels < largest).tolist()
+    if not smaller:
         raise UserError(
             f"{ladder.source}: all runs have {by} {largest:g}, so there is none to hold out", code="nothing-held-out"
         )
-    rest = ladder.subset(kept)
+    rest = ladder.subset(smaller)
     law = fit_law(rest, form, resamples=resamples, seed=seed, tell=tell)
-    points, seen = form_points(FORMS[form], ladder), form_points(FORMS[form], rest)
+    points, fitted = form_points(FORMS[form], ladder), form_points(FORMS[form], rest)
     held = np.isin(points.run, np.flatnonzero(levels == largest))
     if not held.any():
         raise UserError(
@@ -91,9 +101,8 @@ def hold_out(
     x, measured = points.x[held], points.y[held]
     at = dict(zip(law.form.axes, np.exp(x).T, strict=True))
     low, high = law.interval(one_run=True, **at)
-    nearest = seen.y[np.square(x[:, None] - seen.x[None]).sum(2).argmin(1)]
-    out = len(ladder) - len(rest)
-    return HeldOut(by, largest, out, law, x, measured, law.predict(**at), low, high, nearest)
+    nearest = fitted.y[np.square(x[:, None] - fitted.x[None]).sum(2).argmin(1)]
+    return HeldOut(by, largest, len(ladder) - len(rest), law, x, measured, law.predict(**at), low, high, nearest)
 
 
 def _rms(values: Values) -> float:

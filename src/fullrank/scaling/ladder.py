@@ -1,19 +1,22 @@
-"""The runs of a ladder (what each measured on its way, how large its model and its data were), and the points of a law.
+"""A ladder of runs (the metric of each over its training, the size of its model and data), and the points of a law.
 
-What cannot be fitted (a metric that is not a number, FLOPs below zero) is refused here, whatever it was read from.
+Values that cannot be fitted (a metric that is not a number, FLOPs below zero) are refused here,
+whatever they were read from.
 
-A law is fitted to records of the envelope, or to the best metric of each run. The envelope is the best metric that any
-run had reached at a number of FLOPs (SRT, Section 4.3, the blue line of Figure 4). Each run's metric is interpolated
-linearly over its FLOPs onto the union of all runs' moments (never outside of its own first and last), the best run is
-taken at each, and what is no strict new record is dropped.
+A law is fitted to records of the envelope, or to the best metric of each run. The envelope is the
+best metric that any run had reached at a number of FLOPs (SRT, Section 4.3, the blue line of Figure
+4). Each run's metric is interpolated linearly over its FLOPs onto the union of all runs' moments
+(never outside of its first and last), the best run is taken at each, and every point that is no
+strict new record is dropped.
 
-Differs: the paper does not say how it made its envelope; of the ways tried, this one gives its constants of Eq. 3.
+Differs: the paper does not say how it made its envelope; of the ways tried, this one gives its
+constants of Eq. 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,25 +28,25 @@ from fullrank.scaling.forms import LawForm, Points, Values
 
 @dataclass(frozen=True)
 class Trace:
-    """One run: its metric at one or more moments of training."""
+    """One run, with its metric at P moments of training."""
 
     run: str
     metric: Float[np.ndarray, "P"]
     flops: Float[np.ndarray, "_"] | None = None
-    """Spent from the start to each moment, ascending."""
+    """FLOPs spent from the start to each moment, ascending."""
     epochs: Float[np.ndarray, "_"] | None = None
     """Passes over the data at each moment."""
     parameters: float | None = None
     """N of Eq. 4."""
     data: float | None = None
-    """T of Eq. 4: interactions that one epoch trains on."""
+    """T of Eq. 4: interactions of an epoch."""
     size: float | None = None
-    """What models of one size have in common: parameters without tables where they are known, else all."""
+    """Equal for models of one size: parameters without tables where they are known, else all."""
     group: str = ""
-    """The data set's name."""
+    """Name of the data set."""
 
     def check(self, where: str, metric: str) -> None:
-        """Raise `UserError` for what cannot be fitted; `where` begins the sentence."""
+        """Raise `UserError` for values that cannot be fitted; `where` begins the sentence."""
         if not len(self.metric):
             raise UserError(f"{where}: no value of {metric}; leave the run out, or evaluate it", code="no-values")
         wrong = self.metric[~np.isfinite(self.metric)]
@@ -70,7 +73,7 @@ class Trace:
                 )
 
     def best(self, *, lower: bool = False) -> int:
-        """The moment of the best metric, the first where several are equal."""
+        """Index of the moment of the best metric, the first of equal ones."""
         return int(self.metric.argmin() if lower else self.metric.argmax())
 
 
@@ -81,9 +84,9 @@ class Ladder:
     traces: tuple[Trace, ...]
     metric: str
     source: str = "these runs"
-    """Where they come from, for messages."""
+    """Name of the source, for messages."""
     missing: str = ""
-    """What the source lacks and how to get it, for messages."""
+    """How to get values that the source lacks, for messages."""
 
     def __len__(self) -> int:
         return len(self.traces)
@@ -93,7 +96,7 @@ class Ladder:
             trace.check(f"{self.source}, run {trace.run!r}", self.metric)
 
     def require(self, *names: str) -> None:
-        """Raises `UserError` where a run does not have one of these."""
+        """Raise `UserError` where a run lacks one of these values."""
         for name in names:
             without = [trace.run for trace in self.traces if getattr(trace, name) is None]
             if without:
@@ -103,13 +106,13 @@ class Ladder:
                     code="missing-sizes",
                 )
 
-    def subset(self, places: Sequence[int]) -> Ladder:
-        """The runs at these places; a place may stand several times."""
-        return Ladder(tuple(self.traces[i] for i in places), self.metric, self.source, self.missing)
+    def subset(self, numbers: Sequence[int]) -> Ladder:
+        """The runs of these numbers, which may repeat."""
+        return replace(self, traces=tuple(self.traces[i] for i in numbers))
 
 
 def require_positive(name: str, values: Any, remedy: str) -> None:
-    """Raise `UserError` for a number that is not above 0, or not finite."""
+    """Raise `UserError` for numbers that are not above 0, or not finite."""
     numbers = np.atleast_1d(np.asarray(values, float))
     wrong = numbers[~(np.isfinite(numbers) & (numbers > 0))]
     if len(wrong):
@@ -118,14 +121,14 @@ def require_positive(name: str, values: Any, remedy: str) -> None:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Records, by rising FLOPs."""
+    """Records of the metric, by rising FLOPs."""
 
     flops: Float[np.ndarray, "R"]
     metric: Float[np.ndarray, "R"]
     run: Int[np.ndarray, "R"]
-    """Place of the run that holds the record."""
+    """Number of the run that holds the record."""
     epochs: Float[np.ndarray, "R"] | None
-    """Its epochs at that moment; None where a run does not know them."""
+    """Epochs of that run at that moment; None where a run does not know them."""
 
     def __len__(self) -> int:
         return len(self.flops)
@@ -138,33 +141,31 @@ def envelope(ladder: Ladder, *, lower: bool = False) -> Envelope:
     traces = ladder.traces
     grid = np.unique(np.concatenate([trace.flops for trace in traces if trace.flops is not None]))
     best, holder = np.full(len(grid), -np.inf), np.zeros(len(grid), np.int64)
-    for place, trace in enumerate(traces):
+    for number, trace in enumerate(traces):
         assert trace.flops is not None
         low, high = np.searchsorted(grid, trace.flops[[0, -1]])
         span = slice(low, high + 1)
         values = np.interp(grid[span], trace.flops, sign * trace.metric)
         better = values > best[span]
-        best[span] = np.where(better, values, best[span])
-        holder[span] = np.where(better, place, holder[span])
+        best[span][better], holder[span][better] = values[better], number
     before = np.concatenate([[-np.inf], np.maximum.accumulate(best)[:-1]])
-    kept = best > before
-    flops, run = grid[kept], holder[kept]
+    record = best > before
+    flops, run = grid[record], holder[record]
     epochs = None
     if all(trace.epochs is not None for trace in traces):
-        epochs = np.array([
-            np.interp(at, traces[i].flops, traces[i].epochs)
-            for at, i in zip(flops, run, strict=True)
-        ])  # fmt: skip
-    return Envelope(flops, sign * best[kept], run, epochs)
+        epochs = np.array([np.interp(at, traces[i].flops, traces[i].epochs) for at, i in zip(flops, run, strict=True)])
+    return Envelope(flops, sign * best[record], run, epochs)
 
 
 @dataclass(frozen=True)
 class FitPoints:
+    """The points that a law is fitted to."""
+
     x: Points
     """Logarithms of FLOPs, or of parameters and data."""
     y: Values
     run: Int[np.ndarray, "P"]
-    """Place of the run that each point is of."""
+    """Number of each point's run."""
 
 
 def form_points(form: LawForm, ladder: Ladder) -> FitPoints:
@@ -180,7 +181,7 @@ def form_points(form: LawForm, ladder: Ladder) -> FitPoints:
 
 
 def require_points(form: LawForm, ladder: Ladder) -> FitPoints:
-    """The points of a ladder that can be fitted. Raises `UserError` where it cannot."""
+    """The points of a ladder that can be fitted. Raises `UserError` for one that cannot."""
     least = len(form.parameters)
     if len(ladder) < least:
         raise UserError(
@@ -207,8 +208,8 @@ def require_points(form: LawForm, ladder: Ladder) -> FitPoints:
             "parameters: give more runs, or more evaluations of each",
             code="too-few-points",
         )
-    for place, axis in enumerate(form.axes):
-        levels = len(np.unique(points.x[:, place]))
+    for number, axis in enumerate(form.axes):
+        levels = len(np.unique(points.x[:, number]))
         if levels < 3 and least > 2:
             raise UserError(
                 f"{ladder.source}: {axis} takes {levels} different value{'s' if levels > 1 else ''}, and at least 3 "

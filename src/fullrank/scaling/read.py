@@ -1,11 +1,13 @@
-"""A ladder from a file: a table with a row for each run, a table with a row for each moment, or the rows of a sweep.
+"""Read a ladder: a table with a row for each run, a table with a row for each moment, or the rows of a sweep.
 
-- A CSV with columns such as `valid_ndcg5_ep5`, `valid_ndcg5_ep10`: one row per run, the metric after so many epochs,
-  and the FLOPs of one epoch. An empty cell is an epoch that was not measured.
-- Any other CSV: a row per moment of a run, with the FLOPs spent until then. Without a column of runs each row is one.
-- `.json` and `.jsonl`: what `fullrank sweep` writes, rows.jsonl in its folder or the file of `--results`. A row with
-  its validation curve gives a moment for each validation, another one moment: the best epoch, with the metric of the
-  validation split. FLOPs are those of an epoch (`size.flops_per_epoch`) times the epochs.
+- A CSV with columns such as `valid_ndcg5_ep5`, `valid_ndcg5_ep10`: one row per run, the metric after so
+  many epochs, and the FLOPs of one epoch. An empty cell is an epoch that was not measured.
+- Any other CSV: a row per moment of a run, with the FLOPs spent until then. Without a column of runs
+  each row is a run.
+- `.json` and `.jsonl`: files of `fullrank sweep`, rows.jsonl in its folder or the file of `--results`. A
+  row with its validation curve gives a moment for each validation, any other a single moment: the best
+  epoch, with the metric of the validation split. FLOPs are those of an epoch (`size.flops_per_epoch`)
+  times the epochs.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ EPOCH = re.compile(r"(.+)_ep(\d+)")
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """Names of a table's columns; None takes the usual one where it is there."""
+    """Names of a table's columns; None takes the usual one where the table has it."""
 
     run: str | None = None
     flops: str | None = None
@@ -43,10 +45,9 @@ class ColumnNames:
     data: str | None = None
 
     @property
-    def given(self) -> list[str]:
-        return [
-            f"--{key.replace('parameters', 'params')}-col" for key, value in vars(self).items() if value is not None
-        ]
+    def options(self) -> list[str]:
+        """The options of the command line that set the names."""
+        return [f"--{key.replace('parameters', 'params')}-col" for key, name in vars(self).items() if name is not None]
 
 
 WIDE = ColumnNames("run", "epoch_flops", None, "n_total_params", "interactions")
@@ -57,13 +58,16 @@ GROUP = "dataset"
 
 
 def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnNames | None = None) -> Ladder:
-    """The runs of a file. `metric` is a name of it: `valid_ndcg5` of the columns `valid_ndcg5_epN`, or `ndcg@10` of a
-    sweep; `columns` are those of a CSV."""
+    """Read the runs of a file.
+
+    `metric` is a name in it: `valid_ndcg5` of the columns `valid_ndcg5_epN`, or `ndcg@10` of a
+    sweep. `columns` are the names of a CSV's columns.
+    """
     file, named = Path(path), columns or ColumnNames()
     if file.suffix in (".json", ".jsonl"):
-        if named.given:
+        if named.options:
             raise UserError(
-                f"{file} holds rows of a sweep, so {' and '.join(named.given)} have no effect; leave them out",
+                f"{file} holds rows of a sweep, so {' and '.join(named.options)} have no effect; leave them out",
                 code="option-without-effect",
             )
         return read_rows(file, metric)
@@ -72,52 +76,55 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
     source = InputTable(file, "the table of runs")
     frame = source.infer(source.read(source.columns))
     source.require_rows(len(frame))
-    series = Counter(found[1] for name in frame.columns if (found := EPOCH.fullmatch(name)))
+    series = Counter(match[1] for name in frame.columns if (match := EPOCH.fullmatch(name)))
     if series and named.metric is None:
-        return _wide(_Columns(frame, source, named, WIDE), metric, list(series))
+        return _by_run(_Columns(frame, source, named, WIDE), metric, list(series))
     check_one_way({"--metric": metric, "--metric-col, which names the column,": named.metric})
     if metric is not None:
         named = replace(named, metric=metric)
-    return _tidy(_Columns(frame, source, named, TIDY))
+    return _by_moment(_Columns(frame, source, named, TIDY))
 
 
 def as_ladder(source: Ladder | str | Path) -> Ladder:
-    """A ladder, or the file that holds one."""
+    """A ladder as it is, or read from its file."""
     return source if isinstance(source, Ladder) else read_ladder(source)
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """A table of runs, read by the names of its columns."""
+    """Columns of a table of runs, by their names."""
 
     frame: pl.DataFrame
     source: InputTable
     named: ColumnNames
     usual: ColumnNames
 
-    def present(self, what: str) -> str | None:
-        """The column's name, where it is there. Raises `UserError` where it was asked for and is not."""
-        asked, other = getattr(self.named, what), getattr(self.usual, what)
-        if asked is not None:
-            self.source.require(asked, f"usual is {other}")
-        return asked or (other if other in self.source.columns else None)
+    def present(self, field: str) -> str | None:
+        """Name of the column of a field of `ColumnNames`; None where it is absent.
 
-    def optional(self, what: str) -> np.ndarray | None:
-        name = self.present(what)
+        Raises `UserError` for a column that the caller named and that is absent.
+        """
+        wanted, usual = getattr(self.named, field), getattr(self.usual, field)
+        if wanted is not None:
+            self.source.require(wanted, f"usual is {usual}")
+        return wanted or (usual if usual in self.source.columns else None)
+
+    def optional(self, field: str) -> np.ndarray | None:
+        name = self.present(field)
         return None if name is None else self.numbers(name)
 
     def numbers(self, name: str, *, empty: bool = False) -> np.ndarray:
-        """The numbers of a column; NaN where there is none and it may be `empty`."""
+        """The numbers of a column, which may be `empty`: NaN there."""
         column = self.frame[name]
-        found = column.cast(float, strict=False)
-        bad = found.is_null() & ~(column.is_null() & empty)
+        numbers = column.cast(float, strict=False)
+        bad = numbers.is_null() & ~(column.is_null() & empty)
         self.refuse(bad, name, "missing or unreadable numbers", "unreadable-numbers")
-        return found.to_numpy().astype(float)
+        return numbers.to_numpy().astype(float)
 
-    def refuse(self, bad: pl.Series, name: str, what: str, code: str) -> None:
+    def refuse(self, bad: pl.Series, name: str, problem: str, code: str) -> None:
         from fullrank.data.values import refuse
 
-        refuse(bad, self.frame[name], self.source.name, what, code=code)
+        refuse(bad, self.frame[name], self.source.name, problem, code=code)
 
     def common(self) -> dict[str, Sequence[Any]]:
         """Values of each row in both layouts: run, parameters, data, size, group."""
@@ -130,40 +137,42 @@ class _Columns:
             "group": [str(v) for v in frame[GROUP]] if GROUP in frame.columns else [""] * len(frame),
         }
 
-    def ladder(self, traces: Sequence[Trace], metric: str, which: str) -> Ladder:
+    def ladder(self, traces: Sequence[Trace], metric: str, span: str) -> Ladder:
+        """The ladder of the traces, whose FLOPs are those of a `span` of training, in words."""
         usual = self.usual
         how = (
             f"name the columns with --params-col (usual: {usual.parameters}), --data-col ({usual.data}) and "
-            f"--flops-col ({usual.flops}: FLOPs {which})"
+            f"--flops-col ({usual.flops}: FLOPs {span})"
         )
         return Ladder(tuple(traces), metric, str(self.source.table), how)
 
 
-def _wide(table: _Columns, metric: str | None, series: list[str]) -> Ladder:
+def _by_run(table: _Columns, metric: str | None, series: list[str]) -> Ladder:
+    """The ladder of a table with a row for each run, and a column for each epoch."""
     frame, source = table.frame, table.source
     if metric is None and len(series) > 1:
         raise _several(source.name, series)
     if metric is not None and metric not in series:
         raise unknown("metric", metric, series)
     base = metric or series[0]
-    found = sorted((int(m[2]), name) for name in frame.columns if (m := EPOCH.fullmatch(name)) and m[1] == base)
-    epochs, columns = zip(*found, strict=True)
-    what = f"{source.name}: of {', '.join(columns)} the epoch"
-    check_once(map(str, epochs), what, "keep one column for each", code="repeated-column")
+    named = sorted((int(m[2]), name) for name in frame.columns if (m := EPOCH.fullmatch(name)) and m[1] == base)
+    epochs, columns = zip(*named, strict=True)
+    subject = f"{source.name}: of {', '.join(columns)} the epoch"
+    check_once(map(str, epochs), subject, "keep one column for each", code="repeated-column")
     values = np.stack([table.numbers(name, empty=True) for name in columns], 1)
-    there = np.stack([frame[name].is_not_null().to_numpy() for name in columns], 1)
+    present = np.stack([frame[name].is_not_null().to_numpy() for name in columns], 1)
     flops, rest = table.optional("flops"), table.common()
     traces = []
-    for row in range(len(frame)):
-        at = np.array(epochs, float)[there[row]]
+    for row, measured in enumerate(present):
+        at = np.array(epochs, float)[measured]
         spent = None if flops is None else at * flops[row]
-        traces.append(
-            Trace(metric=values[row][there[row]], flops=spent, epochs=at, **{k: v[row] for k, v in rest.items()})
-        )
+        fields = {key: column[row] for key, column in rest.items()}
+        traces.append(Trace(metric=values[row][measured], flops=spent, epochs=at, **fields))
     return table.ladder(traces, base, "of one epoch")
 
 
-def _tidy(table: _Columns) -> Ladder:
+def _by_moment(table: _Columns) -> Ladder:
+    """The ladder of a table with a row for each moment of a run."""
     frame, source = table.frame, table.source
     name = table.named.metric or str(TIDY.metric)
     source.require(name, "name that of the metric by --metric-col, or those of its epochs NAME_ep5, NAME_ep10, ...")
@@ -172,23 +181,27 @@ def _tidy(table: _Columns) -> Ladder:
     if (column := table.present("run")) is not None:  # rows without a name would become one run
         empty = frame[column].cast(str).str.strip_chars().fill_null("") == ""
         table.refuse(empty, column, "runs without a name (--run-col names another column)", "missing-ids")
-    places: dict[str, list[int]] = {}
+    rows_of: dict[str, list[int]] = {}
     for row, run in enumerate(rest["run"]):
-        places.setdefault(run, []).append(row)
+        rows_of.setdefault(run, []).append(row)
     traces = []
-    for rows in places.values():
+    for rows in rows_of.values():
         order = sorted(rows, key=lambda row: 0.0 if flops is None else flops[row])
-        own = {key: values[rows[0]] for key, values in rest.items()}
+        shared = {key: values[rows[0]] for key, values in rest.items()}
         for key in ("parameters", "data"):
             if len({rest[key][row] for row in rows}) > 1:
                 raise UserError(
-                    f"{source.name}, run {own['run']!r}: {key} changes within the run; name the runs with --run-col",
+                    f"{source.name}, run {shared['run']!r}: {key} changes within the run; name the runs with --run-col",
                     code="size-changes-within-run",
                 )
-        traces.append(Trace(
-            metric=metric[order], flops=None if flops is None else flops[order],
-            epochs=None if epochs is None else epochs[order], **own,
-        ))  # fmt: skip
+        traces.append(
+            Trace(
+                metric=metric[order],
+                flops=None if flops is None else flops[order],
+                epochs=None if epochs is None else epochs[order],
+                **shared,
+            )
+        )
     return table.ladder(traces, name, "spent until each row's moment")
 
 
@@ -200,7 +213,7 @@ LACKS = (
 
 
 def read_rows(file: Path, metric: str | None) -> Ladder:
-    """The runs of a sweep that ended well, without baselines, which have no epochs; the last row of a run counts."""
+    """Read the runs of a sweep that ended well and have epochs; a run's last row counts."""
     rows = {(str(row["cell"]), str(row["seed"]), str(row.get("data_fingerprint"))): row for row in _rows(file)}
     ended = [row for row in rows.values() if not row.get("error") and row.get("epochs")]
     if not ended:
@@ -231,13 +244,13 @@ def _several(where: str, metrics: Sequence[str]) -> UserError:
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     with in_context("no readable result of a sweep: "):
-        found: Any = read_jsonl(file, torn=False) if file.suffix == ".jsonl" else read_json(file).get("rows")
-    if not isinstance(found, list) or not all(isinstance(r, dict) and {"cell", "seed"} <= r.keys() for r in found):
+        rows: Any = read_jsonl(file, torn=False) if file.suffix == ".jsonl" else read_json(file).get("rows")
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and {"cell", "seed"} <= r.keys() for r in rows):
         raise UserError(
             f"{file} holds something else than rows of a sweep; give rows.jsonl or the file of --results",
             code="not-sweep-rows",
         )
-    return found
+    return rows
 
 
 def _trace(row: dict[str, Any], metric: str, file: Path) -> Trace:
@@ -251,10 +264,16 @@ def _trace(row: dict[str, Any], metric: str, file: Path) -> Trace:
             raise unknown(f"metric of the validation split of {run} in {file}", metric, known)
         epochs = np.array([best.get("epoch") or row.get("epochs") or np.nan], float)
         values = np.array([known[metric]], float)
-    per_epoch, tables = size.get("flops_per_epoch"), row.get("parameters")
-    own = size.get("non_embedding_parameters", size.get("dense_parameters"))
+    per_epoch, parameters = size.get("flops_per_epoch"), row.get("parameters")
+    without_tables = size.get("non_embedding_parameters", size.get("dense_parameters"))
     timed = bool(np.isfinite(epochs).all())
     return Trace(
-        run, values, None if per_epoch is None or not timed else epochs * per_epoch, epochs if timed else None,
-        tables, size.get("interactions"), own or tables, str(row.get("data", "")),
-    )  # fmt: skip
+        run,
+        values,
+        None if per_epoch is None or not timed else epochs * per_epoch,
+        epochs if timed else None,
+        parameters,
+        size.get("interactions"),
+        without_tables or parameters,
+        str(row.get("data", "")),
+    )

@@ -1,14 +1,15 @@
-"""How large a recommender is and what training it for an epoch costs, counted from its first batches.
+"""Size of a recommender and cost of training it for an epoch, counted from its first batches.
 
-FLOPs are two for each multiplication with its addition in a matrix product, forward, attention over the padded square
-that is computed; the backward pass counts as twice the forward pass. Parts: item vectors, encoder, scores of the loss.
-Norms, softmax, activations, look-ups and sums of what was looked up (token vectors of text, codes) are not counted.
-Items whose vectors are computed count each one that a step reads once, negatives as they are drawn. A part that does
-not say (`uncounted`) makes the whole unknown. `published_flops` and `published_epoch` count as SRT's runs were counted:
-another unit, not for one ladder with ours.
+FLOPs are two for each multiplication with its addition in a matrix product, forward, attention over
+the padded square that is computed; the backward pass counts as twice the forward pass. Parts: item
+vectors, encoder, scores of the loss. Norms, softmax, activations, look-ups and sums of looked-up
+vectors (tokens of text, codes) are not counted. Items whose vectors are computed count each one
+that a step reads once, negatives as they are drawn. A part that cannot be counted (`uncounted`)
+makes the whole unknown. `published_flops` and `published_epoch` count as SRT's runs were counted:
+another unit, which does not belong into one ladder with ours.
 
-Differs: a recomputation in the backward pass (scores in chunks, attention in blocks) is not counted, nor the target's
-own score beside sampled negatives, which is no matrix product.
+Differs: a recomputation in the backward pass (scores in chunks, attention in blocks) is not
+counted, nor the target's own score beside sampled negatives, which is no matrix product.
 """
 
 from __future__ import annotations
@@ -38,24 +39,25 @@ from fullrank.models.sequential.objectives.negatives import Negatives, draw
 from fullrank.models.sequential.objectives.tasks.next_item import NextItemTask
 
 BATCHES = 64
-"""Of the first epoch, whose shapes stand for all."""
+"""Batches of the first epoch whose shapes stand for all."""
 BACKWARD = 2
-"""Times the forward pass."""
+"""Cost of the backward pass, as a multiple of the forward pass."""
 Parts = dict[str, int | None]
+"""Part of a model -> its FLOPs; None where they cannot be counted."""
 
 
 @dataclass(frozen=True)
 class SequenceSize:
-    """As it stands in the rows of a sweep."""
+    """Size and cost of a model, as the rows of a sweep have them."""
 
     non_embedding: int
     """Parameters without the tables of the items; position vectors are among them."""
     flops: Parts
-    """Of an epoch, forward and backward, by part."""
+    """FLOPs of an epoch, forward and backward, by part."""
     interactions: int
     """Training events of the store."""
     published: int | None = None
-    """Of an epoch as SRT's runs were counted (`published_epoch`)."""
+    """FLOPs of an epoch as SRT's runs were counted (`published_epoch`)."""
 
     @property
     def flops_per_epoch(self) -> int | None:
@@ -64,23 +66,25 @@ class SequenceSize:
 
     def dump(self) -> dict[str, Any]:
         return {
-            "non_embedding_parameters": self.non_embedding, "flops_per_epoch": self.flops_per_epoch,
-            "flops_by_part": dict(self.flops), "flops_per_epoch_thop": self.published,
+            "non_embedding_parameters": self.non_embedding,
+            "flops_per_epoch": self.flops_per_epoch,
+            "flops_by_part": dict(self.flops),
+            "flops_per_epoch_thop": self.published,
             "interactions": self.interactions,
-        }  # fmt: skip
+        }
 
 
 def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> SequenceSize:
-    """The size of a model and the cost of an epoch of these batches."""
+    """Count the parameters of a model and the cost of an epoch of these batches."""
     steps = loader.steps_per_epoch
-    places = np.unique(np.linspace(0, steps - 1, min(steps, BATCHES)).astype(int))
-    count = cache(model.encoder.flops)  # of a row by its length and its answer's
-    found = [batch_flops(model, loader.batch(int(k)), count) for k in places]
-    share = (1 + BACKWARD) * steps / len(found)
+    numbers = np.unique(np.linspace(0, steps - 1, min(steps, BATCHES)).astype(int))
+    row_flops = cache(model.encoder.flops)
+    passes = [batch_flops(model, loader.batch(int(k)), row_flops) for k in numbers]
+    scale = (1 + BACKWARD) * steps / len(passes)
     total: Parts = {}
-    for part in found[0]:
-        some = [one[part] for one in found]
-        total[part] = None if None in some else round(share * sum(v or 0 for v in some))
+    for part in passes[0]:
+        counts = [forward[part] for forward in passes]
+        total[part] = None if None in counts else round(scale * sum(v or 0 for v in counts))
     events = int((store.bounds[:, 0] - store.offsets[:-1]).sum())
     return SequenceSize(non_embedding(model), total, events, published_epoch(model, events))
 
@@ -88,7 +92,7 @@ def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> Seq
 def non_embedding(model: RecommenderModel) -> int:
     """Parameters of a model without the tables of its items (ids, features, tokens of text, codes) and of features.
 
-    What SPRINT's Figure 1 has across; position vectors and linear maps of items are counted.
+    SPRINT's Figure 1 has them across; position vectors and linear maps of items are counted.
     """
     tables = sum(
         w.numel()
@@ -99,100 +103,98 @@ def non_embedding(model: RecommenderModel) -> int:
     return sum(p.numel() for p in model.parameters()) - tables
 
 
-def batch_flops(model: RecommenderModel, batch: Any, count: Callable[[int, int], Parts] | None = None) -> Parts:
-    """The forward pass of one training batch, by part; None for one that does not say.
+def batch_flops(model: RecommenderModel, batch: Any, row_flops: Callable[[int, int], Parts] | None = None) -> Parts:
+    """FLOPs of the forward pass of one training batch, by part.
 
-    `count` gives the encoder's of a row by its length and its answer's; by default the encoder is asked.
+    `row_flops` gives those of the encoder for a row, by its length and its answer's (by default
+    `model.encoder.flops`).
     """
-    noted = _Noted(model.items)
-    x, inputs = model.task.training_inputs(noted, batch)
+    counted = _CountedItems(model.items)
+    x, inputs = model.task.training_inputs(counted, batch)
     rows, length, dim = x.shape
-    parts: Parts = {"items": _items(model, noted, x, inputs, batch)}
-    row = (count or model.encoder.flops)(length, inputs.answer)
-    parts |= {part: None if one is None else rows * one for part, one in row.items()}
+    parts: Parts = {"items": _item_flops(model, counted, x, inputs, batch)}
+    encoder = (row_flops or model.encoder.flops)(length, inputs.answer)
+    parts |= {part: None if flops is None else rows * flops for part, flops in encoder.items()}
     if model.features is not None:
         parts["features"] = model.features.flops(batch.items[:, 1:].numel())
-    asked = model.task.counts(batch)
-    sampled = _sampled(model)
+    queries, sampled = model.task.counts(batch), _sampled(model)
     scored: int | None = None
     if sampled is not None:
-        scored = sum(asked.values()) * sampled.count
+        scored = sum(queries.values()) * sampled.count
     elif isinstance(model.loss, CrossEntropyLoss):
-        scored = sum(count * size for count, size in zip(asked.values(), _searched(model, len(asked)), strict=True))
-    parts["scores"] = None if scored is None or _more(model) else 2 * scored * dim
+        sizes = (model.num_items,) * len(queries)  # vectors that each group of queries is compared with
+        if model.task.generates and isinstance(model.items, SemanticItems):
+            sizes = model.items.sizes  # the codes of its level
+        scored = sum(count * size for count, size in zip(queries.values(), sizes, strict=True))
+    parts["scores"] = None if scored is None or _computes_more(model) else 2 * scored * dim
     return parts
 
 
-def _searched(model: RecommenderModel, groups: int) -> tuple[int, ...]:
-    """How many vectors each group of queries searches: all items, or the codes of its level."""
-    if model.task.generates and isinstance(model.items, SemanticItems):
-        return model.items.sizes
-    return (model.num_items,) * groups
-
-
-class _Noted(Items):
-    """Items that note which vectors a step computes, and give zeros instead."""
+class _CountedItems(Items):
+    """Items that count the vectors that a step computes, and give zeros instead."""
 
     def __init__(self, items: Items):
         super().__init__()
         self.size, self.popularity = items.size, items.popularity
         with torch.no_grad():
-            self.none = torch.zeros_like(items.embed(torch.zeros(1, dtype=torch.long))[0])
+            self.zeros = torch.zeros_like(items.embed(torch.zeros(1, dtype=torch.long))[0])
         self.seen = torch.zeros(items.size, dtype=torch.bool)
         self.computed_whole = 0
         self.levels = len(items.sizes) if isinstance(items, SemanticItems) else 0
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         self.seen[ids] = True
-        return self.none.expand(*ids.shape, -1)
+        return self.zeros.expand(*ids.shape, -1)
 
     def code_vectors(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n K D"]:
         return self.embed(ids)[..., None, :].expand(*ids.shape, self.levels, -1)
 
     def all(self) -> Float[Tensor, "V D"]:
         self.computed_whole += self.size
-        return self.none.expand(self.size, -1)
+        return self.zeros.expand(self.size, -1)
 
     @property
     def count(self) -> int:
         return int(self.seen.sum()) + self.computed_whole
 
 
-def _items(model: RecommenderModel, noted: _Noted, x: Tensor, inputs: Batch, batch: Batch) -> int | None:
-    """The item vectors of a step; histories are noted already."""
+def _item_flops(model: RecommenderModel, counted: _CountedItems, x: Tensor, inputs: Batch, batch: Batch) -> int | None:
+    """FLOPs of the item vectors of a step; the items of histories are counted already."""
     cost, sampled = getattr(model.items, "flops", None), _sampled(model)
     if cost is None or not cost(1):
         return None if cost is None else 0
-    if not model.items.computed or _more(model):
+    if not model.items.computed or _computes_more(model):
         return None
     if sampled is not None:
-        for q in model.task.queries(States(x), inputs, batch, ItemIndex(noted, normalise=False)):
-            noted.embed(q.targets)
-            noted.embed(draw(sampled, q, batch))
+        for q in model.task.queries(States(x), inputs, batch, ItemIndex(counted, normalise=False)):
+            counted.embed(q.targets)
+            counted.embed(draw(sampled, q, batch))
     elif isinstance(model.loss, CrossEntropyLoss):
-        noted.all()
+        counted.all()
     else:
         return None
-    return int(cost(noted.count))
+    return int(cost(counted.count))
 
 
 def _sampled(model: RecommenderModel) -> Negatives | None:
+    """The sampled negatives of a model's loss; None without such."""
     return getattr(getattr(model.loss, "spec", None), "negatives", None)
 
 
-def _more(model: RecommenderModel) -> bool:
+def _computes_more(model: RecommenderModel) -> bool:
     """Whether a step computes more from its states than the scores of its queries."""
-    beside = None if model.features is None else model.features.map  # of what is read
-    layers = any(isinstance(m, nn.Linear) and m is not beside for m in model.task.modules())
+    inputs_map = None if model.features is None else model.features.map  # reads inputs, not states
+    layers = any(isinstance(m, nn.Linear) and m is not inputs_map for m in model.task.modules())
     return layers or len(model.penalties) > 0
 
 
 def published_flops(layers: int, heads: int, dim: int, negatives: int, *, batch: int = 128, length: int = 50) -> int:
     """FLOPs of a batch of SRT's model as the profiler of its runs (thop) gives them, exactly.
 
-    Multiply-adds of linear layers (in blocks whose feed-forward is as wide as the model, and in the adapter of every
-    item of the histories and every candidate), four for each number that a LayerNorm reads, 3 length - 1 for each row
-    of a softmax. Neither products of the attention nor look-ups; forward alone.
+    Multiply-adds of linear layers (in blocks whose feed-forward is as wide as the model, and in the
+    adapter of every item of the histories and every candidate), four for each number that a
+    LayerNorm reads, 3 length - 1 for each row of a softmax. Neither products of the attention nor
+    look-ups; forward alone.
     """
     tokens = batch * length
     linear = tokens * layers * 6 * dim**2 + (tokens + batch * (1 + negatives)) * 2 * dim**2
@@ -203,15 +205,16 @@ def published_flops(layers: int, heads: int, dim: int, negatives: int, *, batch:
 def published_epoch(model: RecommenderModel, interactions: int) -> int | None:
     """FLOPs of an epoch as `published_flops` counts them: a row of `max_length` and its candidates for each event.
 
-    None for models of another shape than SRT's: computed items that say what they cost, blocks of softmax attention
-    with LayerNorm, the next item as the task, and sampled negatives of each query's own.
+    None for models of another shape than SRT's: computed items whose cost is known, blocks of
+    softmax attention with LayerNorm, the next item as the task, and negatives that are sampled for
+    each query.
     """
     sampled, encoder, cost = _sampled(model), model.encoder, getattr(model.items, "flops", None)
-    if sampled is None or cost is None or _more(model) or model.features is not None:
+    if sampled is None or cost is None or _computes_more(model) or model.features is not None:
         return None
-    if not isinstance(encoder, TransformerEncoder):
+    if not isinstance(encoder, TransformerEncoder) or not isinstance(model.task, NextItemTask):
         return None
-    if not model.items.computed or sampled.share != "query" or not isinstance(model.task, NextItemTask):
+    if not model.items.computed or sampled.share != "query":
         return None
     norms = [m for m in encoder.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
     mixers: list[Any] = [block.attention for block in encoder.blocks]

@@ -1,9 +1,10 @@
-"""What each block does to collapse, accuracy and fairness: it is made the identity, and everything is measured again.
+"""Ablation: each block is made the identity, and collapse, accuracy and fairness are measured again.
 
-Claim (SPRINT, KDD 2026, Figure 6): without attention blocks, or without feed-forward blocks, the score matrix collapses
-less. A sublayer's output becomes zero, so that its residual passes the input on. Rows without a layer leave out all
-attentions, or all feed-forwards, at once; the row `whole` is the model as it is. In the row `mixing` (ours) every event
-attends to itself alone, A = I, and projections go on: what is lost is what events learn from each other.
+Claim (SPRINT, KDD 2026, Figure 6): without attention blocks, or without feed-forward blocks, the
+score matrix collapses less. A sublayer's output becomes zero, so that its residual passes the input
+on. Rows without a layer leave out all attentions, or all feed-forwards, at once; the row `whole` is
+the model as it is. In the row `mixing` (ours) every event attends to itself alone, A = I, and the
+projections go on: what is lost is what events learn from each other.
 
 Differs: in post-norm blocks the norm behind the residual stays. Nothing is trained again.
 """
@@ -43,11 +44,11 @@ from fullrank.models.sequential.reading import attention_of, blocks_of, decoder_
 from fullrank.ops.singular_values import collapse_share
 
 USERS = 2048
-"""Most users measured for each part: the first of the sample, whose order is random."""
+"""Most users that are measured for each part: the first of the sample, whose order is random."""
 
 
 class Ablation(Diagnostic):
-    """Collapse share, likeness to popularity, accuracy and fairness of the sample, whole and without each part."""
+    """Collapse share, likeness to popularity, accuracy and fairness without each part."""
 
     name = "ablation"
     runs_model = True
@@ -63,15 +64,15 @@ class Ablation(Diagnostic):
         parts = parts_of(self.context.model)
         if not parts:
             return self.left_out("it has no blocks to leave out")
-        found: list[Row] = []
-        for place, part in enumerate([Part("whole", None, ()), *parts]):
+        rows: list[Row] = []
+        for number, part in enumerate([Part("whole", None, ()), *parts]):
             with self_attending(part.modules) if part.label == "mixing" else silenced(part.modules):
                 figures = self._figures(self.context.sample.first(USERS))
-            found += self.rows_of(figures, layer=part.layer, label=part.label)
-            self.progress(place + 1, len(parts) + 1)
-        return found
+            rows += self.rows_of(figures, layer=part.layer, label=part.label)
+            self.progress(number + 1, len(parts) + 1)
+        return rows
 
-    def _figures(self, sample: Sample) -> dict[str, float | None]:
+    def _figures(self, sample: Sample) -> dict[str, Any]:
         model, split, spec = self.context.model, self.context.split, self.context.evaluation
         scores = ScoreMatrix(sample)
         for batch in activations(model, sample):
@@ -80,29 +81,28 @@ class Ablation(Diagnostic):
         store = SampleStore(self.context.store, sample.users)
         if spectrum is None:
             return dict(evaluate(model, store, split, spec).metrics)
-        # The spectrum has every user's vector: ranking these runs no layer a second time.
+        # `scores` has every user's vector: ranking these runs no layer a second time
         exact = spec.model_copy(update={"decoding": Decoding()})
         measured = evaluate(RecordedScores(model, scores, sample.users), store, split, exact)
         figures = {
-            "collapse_share": float(collapse_share(spectrum.sigma)),
+            "collapse_share": collapse_share(spectrum.sigma),
             "popularity_spearman": popularity_likeness(spectrum, sample.popularity).spearman,
         }
         return figures | measured.metrics
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
-        """Every figure of the whole model and without each part; collapse, fairness and accuracy are drawn."""
+        """A table of every figure; charts of collapse, fairness and accuracy."""
         values = result.diagnosis.values(cls.name, None, "label", "layer", "name")
-        names = list(dict.fromkeys(name for *_, name in values))
-        parts = list(dict.fromkeys((label, layer) for label, layer, _ in values))
-        words = [name.replace("_", " ") for name in names]
-        rows = tuple((_word(*part), *(values.get((*part, name)) for name in names)) for part in parts)
+        words = {name: name.replace("_", " ") for *_, name in values}
+        parts = dict.fromkeys((label, layer) for label, layer, _ in values)
+        rows = [(_word(*part), *(values.get((*part, name)) for name in words)) for part in parts]
         charts = [
-            bars("part", name.replace("_", " "), by="", across=True, level={"": values["whole", None, name]})
+            bars("part", words[name], by="", across=True, level={"": values["whole", None, name]})
             for name in ("collapse_share", FAIRNESS, result.accuracy)
             if ("whole", None, name) in values
         ]
-        return claim.figure(("part", *words), rows, *charts)
+        return claim.figure(("part", *words.values()), rows, *charts)
 
 
 @dataclass(frozen=True)
@@ -115,63 +115,64 @@ class Part:
 
 
 def parts_of(model: Model) -> list[Part]:
-    """Each attention, each feed-forward, then all of each kind where there are several; of a decoder all at once."""
-    found: list[Part] = []
-    for label in ("attention", "feed_forward"):
-        of_kind = []
-        for layer, block in enumerate(blocks_of(model)):
-            module = attention_of(block) if label == "attention" else getattr(block, label, None)
-            if isinstance(module, nn.Module):
-                of_kind.append(Part(label, layer, (module,)))
-        found += of_kind
-        if len(of_kind) > 1:
-            found.append(Part(label, None, tuple(module for part in of_kind for module in part.modules)))
-    answering = decoder_blocks_of(model)
-    for label, name in (
-        ("decoder_attention", "attention"),
-        ("cross_attention", "cross"),
-        ("decoder_feed_forward", "feed_forward"),
-    ):
-        parts = [getattr(block, name, None) for block in answering]
-        modules = tuple(module for module in parts if isinstance(module, nn.Module))
-        if modules:
-            found.append(Part(label, None, modules))
-    mixers = [m for block in blocks_of(model) if isinstance(m := attention_of(block), Attention)]
-    if mixers and all(m.rows_sum_to_one for m in mixers):  # else the identity is no weights of theirs
-        found.append(Part("mixing", None, tuple(mixers)))
-    return found
+    """The parts of a model: single sublayers, all of a kind, and those of a decoder."""
+    blocks, parts = blocks_of(model), []
+    attentions = [attention_of(block) for block in blocks]
+    feeds = [getattr(block, "feed_forward", None) for block in blocks]
+    for label, modules in (("attention", attentions), ("feed_forward", feeds)):
+        present = {layer: module for layer, module in enumerate(modules) if isinstance(module, nn.Module)}
+        parts += [Part(label, layer, (module,)) for layer, module in present.items()]
+        if len(present) > 1:
+            parts.append(Part(label, None, tuple(present.values())))
+    for label, name in DECODER_PARTS.items():
+        of_blocks = (getattr(block, name, None) for block in decoder_blocks_of(model))
+        together = tuple(module for module in of_blocks if isinstance(module, nn.Module))
+        if together:
+            parts.append(Part(label, None, together))
+    mixers = tuple(module for module in attentions if isinstance(module, Attention))
+    if mixers and all(mixer.rows_sum_to_one for mixer in mixers):  # else the identity is no weights of theirs
+        parts.append(Part("mixing", None, mixers))
+    return parts
+
+
+DECODER_PARTS = {
+    "decoder_attention": "attention",
+    "cross_attention": "cross",
+    "decoder_feed_forward": "feed_forward",
+}
+"""Label of a part of the decoder -> attribute of its blocks."""
 
 
 @contextmanager
 def silenced(modules: tuple[nn.Module, ...]) -> Iterator[None]:
-    """While this lasts, the outputs of these modules are zero."""
+    """Make the outputs of these modules zero while the context lasts."""
 
-    def zero(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
+    def zero(module: nn.Module, arguments: tuple[Any, ...], out: Tensor) -> Tensor:
         return torch.zeros_like(out)
 
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(zero).remove)
-            if isinstance(module, Attention):  # a reasoner's tokens, and a decoder's look, do not pass through forward
+            if isinstance(module, Attention):  # reasoning tokens and a decoder's queries do not pass forward()
                 for name in ("attend_latent", "across"):
-                    vars(module)[name] = _zeros_of(getattr(module, name))
+                    vars(module)[name] = _zeros_like(getattr(module, name))
                     stack.callback(delattr, module, name)
         yield
 
 
 @contextmanager
 def self_attending(modules: tuple[nn.Module, ...]) -> Iterator[None]:
-    """While this lasts, every event, and every latent token of a reasoner, attends to itself alone."""
+    """Make every event (and latent token) attend to itself alone, in this context."""
     with ExitStack() as stack:
         for module in modules:
             assert isinstance(module, Attention)
-            for name, function in (("forward", _own_value), ("attend_latent", _own_latent_value)):
+            for name, function in (("forward", _attend_to_self), ("attend_latent", _latent_to_self)):
                 vars(module)[name] = partial(function, module)
                 stack.callback(delattr, module, name)
         yield
 
 
-def _own_value(module: Attention, x: Tensor, batch: Batch) -> Tensor:
+def _attend_to_self(module: Attention, x: Tensor, batch: Batch) -> Tensor:
     rows, length = x.shape[:2]
     identity = torch.eye(length, dtype=x.dtype, device=x.device).expand(rows, module.heads, -1, -1)
     if batch.captures is not None and batch.captures.memory is not None:
@@ -179,16 +180,16 @@ def _own_value(module: Attention, x: Tensor, batch: Batch) -> Tensor:
     return module.apply_weights(identity, x)
 
 
-def _own_latent_value(module: Attention, q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
-    return module.close(own[1][:, :, :, -1], q)
+def _latent_to_self(module: Attention, q: Tensor, prefix: Any, latent: Any, batch: Batch) -> Tensor:
+    return module.close(latent[1][:, :, :, -1], q)
 
 
-def _zeros_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda *given: torch.zeros_like(function(*given))
+def _zeros_like(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *arguments: torch.zeros_like(function(*arguments))
 
 
 class RecordedScores(Model):
-    """A model that gives the user vectors recorded before."""
+    """A model that answers with user vectors that were recorded before."""
 
     def __init__(self, model: Model, scores: ScoreMatrix, users: Int[np.ndarray, "U"]):
         assert scores.vectors is not None and scores.table is not None

@@ -1,16 +1,18 @@
-"""Who is attended to: attention mass by the popularity of the key, and how alike the layers' patterns are.
+"""Attention share: how much attention goes to popular items.
 
-Claim (SPRINT, KDD 2026, Figure 3): popular items receive more attention than their share of the keys. `ratio` is the
-mass over that share, 1 where attention is proportional; `uniform` is the mass that attending evenly to everything
-visible would give (early keys are seen by more queries). Weights that do not sum to 1 or fall below 0 (HSTU) enter by
-their absolute value. Places that a task covers are no keys of an item and are left out.
+Claim (SPRINT, KDD 2026, Figure 3): popular items receive more attention than their share of the
+keys. `ratio` is the mass over that share, 1 where attention is proportional; `uniform` is the mass
+that attending evenly to everything visible would give (early keys are seen by more queries).
+Weights that do not sum to 1 or fall below 0 (HSTU) enter by their absolute value. Positions that a
+task covers are no keys of an item and are left out.
 
-Differs: the bands divide the catalogue by rank of training popularity at 1, 5, 20 and 50 percent; "20 %" is the
-complement of the items that `fair0.8` calls niche.
+Differs: the bands divide the catalogue by rank of training popularity at 1, 5, 20 and 50 percent;
+"20 %" is the complement of the items that `fair0.8` calls niche.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -20,15 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.diagnostics import (
-    Activations,
-    Claim,
-    Diagnostic,
-    Figure,
-    Row,
-    RunResult,
-    lines,
-)
+from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Figure, Row, RunResult, lines
 from fullrank.metrics import ItemCounts
 from fullrank.models.sequential.attention import mask
 from fullrank.models.sequential.reading import event_places, weights_of
@@ -37,11 +31,14 @@ EDGES = ("0.01", "0.05", "0.2", "0.5", "1")
 """Upper ends of the bands, as shares of the catalogue by falling popularity."""
 LABELS = ("top 1 %", "1-5 %", "5-20 %", "20-50 %", "50-100 %")
 HEAD = 3
-"""The first bands, which together are the most popular 20 percent."""
+"""Number of bands that together are the most popular 20 percent."""
 
 
 def item_bands(popularity: ItemCounts) -> Int[np.ndarray, "V"]:
-    """Each item's place in `LABELS`. Of equal counts the higher id is the more popular (as in `metrics.exposure`)."""
+    """Band of each item, as an index of `LABELS`.
+
+    Of equal counts the higher id is the more popular (as in `metrics.exposure`).
+    """
     order = np.argsort(popularity, kind="stable")[::-1]
     ends = [ceil(Fraction(edge) * len(popularity)) for edge in EDGES]
     band = np.empty(len(popularity), dtype=np.int64)
@@ -63,22 +60,24 @@ class AttentionShare(Diagnostic):
 
     def begin(self) -> None:
         self.band = torch.from_numpy(item_bands(self.context.sample.popularity))
-        self.mass: dict[int, Tensor] = {}
-        """Layer -> [H, bands]."""
+        self.mass: defaultdict[int, Any] = defaultdict(float)
+        """Layer -> attention to each band, [H, bands]."""
         self.keys = torch.zeros(len(LABELS), dtype=torch.float64)
-        self.uniform = torch.zeros(len(LABELS), dtype=torch.float64)
+        """Number of keys in each band."""
+        self.uniform = torch.zeros_like(self.keys)
+        """Attention to each band if every query attended evenly."""
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
-        for given in batch.attentions:
-            first = given.layer == batch.attentions[0].layer  # what can be seen is the same in every layer
-            for _, some, weights in weights_of(given):
-                real = event_places(self.context.model, some)
-                bins = self.band.to(some.items.device)[some.items[real]]
-                sums = _by_band(weights.abs().sum(2).permute(1, 0, 2)[:, real], bins)
-                self.mass[given.layer] = self.mass.get(given.layer, torch.zeros_like(sums)) + sums
+        for attention in batch.attentions:
+            first = attention.layer == batch.attentions[0].layer  # what can be seen is the same in every layer
+            for _, part, weights in weights_of(attention):
+                real = event_places(self.context.model, part)
+                bins = self.band.to(part.items.device)[part.items[real]]
+                of_heads = weights.abs().sum(2).permute(1, 0, 2)  # over queries: [H, B, keys]
+                self.mass[attention.layer] += _by_band(of_heads[:, real], bins)
                 if first:
-                    seen = mask(some, causal=given.module.causal)[:, 0] & some.valid[:, :, None]
+                    seen = mask(part, causal=attention.module.causal)[:, 0] & part.valid[:, :, None]
                     even = (seen / seen.sum(2, keepdim=True).clamp_min(1)).sum(1)
                     self.keys += _by_band(torch.ones_like(even)[None, real], bins)[0]
                     self.uniform += _by_band(even[None, real], bins)[0]
@@ -86,39 +85,43 @@ class AttentionShare(Diagnostic):
     def rows(self) -> list[Row]:
         if not self.mass:
             return self.left_out("it has no attention that shows its weights")
-        found: list[Row] = []
+        rows: list[Row] = []
         keys, uniform = _shares(self.keys), _shares(self.uniform)
-        for band, label in enumerate(LABELS):
-            if keys[band] > 0:
-                found += self.rows_of({"keys": keys[band], "uniform": uniform[band]}, label=label)
+        bands = {label: band for band, label in enumerate(LABELS) if keys[band] > 0}
+        for label, band in bands.items():
+            rows += self.rows_of({"keys": keys[band], "uniform": uniform[band]}, label=label)
+        share = keys[:HEAD].sum()
         for layer, sums in sorted(self.mass.items()):
             for head, mass in enumerate(_shares(sums)):
-                for band, label in enumerate(LABELS):
-                    if keys[band] > 0:
-                        figures = {"mass": mass[band], "ratio": mass[band] / keys[band]}
-                        found += self.rows_of(figures, layer=layer, head=head, label=label)
-                top, share = float(mass[:HEAD].sum()), float(keys[:HEAD].sum())
+                for label, band in bands.items():
+                    figures = {"mass": mass[band], "ratio": mass[band] / keys[band]}
+                    rows += self.rows_of(figures, layer=layer, head=head, label=label)
+                top = mass[:HEAD].sum()
                 of_top = {"mass": top, "ratio": top / share if share > 0 else None}
-                found += self.rows_of(of_top, layer=layer, head=head, label="top 20 %")
-        return found
+                rows += self.rows_of(of_top, layer=layer, head=head, label="top 20 %")
+        return rows
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
-        """Attention to each band of popularity over its share of the events that are read."""
-        keys, uniform = (result.diagnosis.values(cls.name, of, "label") for of in ("keys", "uniform"))
+        """Attention to each band of popularity, over its share of the events that are read."""
+        keys, uniform = (result.diagnosis.values(cls.name, name, "label") for name in ("keys", "uniform"))
         ratio = result.diagnosis.values(cls.name, "ratio", "layer", "head", "label")
         heads = list(dict.fromkeys((layer, head) for layer, head, _ in ratio))
         drawn: list[tuple[Any, ...]] = [("even attention", label, uniform[label] / keys[label]) for label in keys]
         for layer in dict(heads):
             for label in keys:
                 of_heads = [ratio[layer, head, label] for other, head in heads if other == layer]
-                mean = float(np.mean(of_heads))
-                drawn.append((f"layer {layer + 1}", label, mean, min(of_heads), max(of_heads)))
-        popularity, word = "items by popularity", "attention over share of events"
+                drawn.append((f"layer {layer + 1}", label, float(np.mean(of_heads)), min(of_heads), max(of_heads)))
         chart = lines(
-            popularity, word, by="layer", beside="even attention", interval="y", zero=True, level={"": 1},
+            "items by popularity",
+            "attention over share of events",
+            by="layer",
+            beside="even attention",
+            interval="y",
+            zero=True,
+            level={"": 1},
             rows=drawn,
-        )  # fmt: skip
+        )
         rows = [
             (f"layer {layer + 1}, head {head + 1}", *(ratio[layer, head, label] for label in keys))
             for layer, head in heads
@@ -127,6 +130,7 @@ class AttentionShare(Diagnostic):
 
 
 def _by_band(values: Float[Tensor, "H N"], bins: Int[Tensor, "N"]) -> Float[Tensor, "H bands"]:
+    """Sum the values of each band, float64 on the CPU."""
     sums = torch.zeros(len(values), len(LABELS), dtype=torch.float64, device=values.device)
     return sums.index_add_(1, bins, values.double()).cpu()
 

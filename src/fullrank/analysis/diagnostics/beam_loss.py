@@ -1,16 +1,17 @@
-"""At which level a beam search loses what people chose next (models that generate semantic ids code by code).
+"""Beam loss: the level at which a beam search loses the item chosen next (models that generate semantic ids).
 
-The search goes down the trie of existing tuples and keeps the best beginnings (`inference/trie_beam.py`). Rows, over at
-most `USERS` users of the sample whose target may be shown, of level `index` (from 1), by `label`:
+The search goes down the trie of existing tuples and keeps the best beginnings
+(`inference/trie_beam.py`). Rows, over at most `USERS` users of the sample whose target may be
+shown, of level `index` (from 1), by `label`:
 
-    kept    share of users the beginning of whose target is still kept after the level: by a beam of so many
+    kept    share of users whose target's beginning is still kept after the level: by a beam of so many
             beginnings, and (`exhaustive`) among as many best ones of a search that loses none before
     beams   the width that the run is evaluated with
-    users   who were asked
+    users   number of users
 
-A quarter of the width and four times the width stand beside it, which say what another would give. What an exhaustive
-search keeps and the beam does not is the beam's loss; what both lose, the model's. It is left out where a catalogue is
-large, since it scores every tuple for every user.
+A quarter of the width and four times the width are measured too. The beginnings that an exhaustive
+search keeps and the beam does not are lost by the beam; those that both lose, by the model. The
+exhaustive search scores every tuple for every user, so it is left out for a large catalogue.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.tasks.generate import STREAMS, GeneratedScorer
 
 USERS = 256
-"""Most users measured: the first of the sample. Shares to about three percent."""
+"""Most users that are measured, the first of the sample: shares to about three percent."""
 EXHAUSTIVE = 1 << 18
-"""Most pairs of a user and a tuple for which the exhaustive search is done too: a few seconds."""
+"""Most pairs of a user and a tuple for which the exhaustive search is made: a few seconds."""
 WIDER = (0.25, 1, 4)
-"""Widths that are measured, over the run's own."""
+"""Widths that are measured, as multiples of the run's."""
 
 
 class BeamLoss(Diagnostic):
-    """Targets that are still reachable after each level of the search. Without a search it has nothing to say."""
+    """Share of targets that are still reachable after each level of the search."""
 
     name = "beam_loss"
     internal = True
@@ -61,57 +62,54 @@ class BeamLoss(Diagnostic):
     def rows(self) -> list[Row]:
         if not self.searches:
             return []
-        context = self.context
-        spec = context.evaluation
-        asked = context.sample.first(USERS)
-        hidden = match(asked.next_items[:, None], asked.histories.items)[:, 0] if spec.seen == "exclude" else None
-        if hidden is not None:
-            asked = Sample(asked.eval_set.take(~hidden), asked.popularity)
-        if not len(asked):
+        spec, model, sample = self.context.evaluation, self.context.model, self.context.sample.first(USERS)
+        if spec.seen == "exclude":
+            hidden = match(sample.next_items[:, None], sample.histories.items)[:, 0]
+            sample = Sample(sample.eval_set.take(~hidden), sample.popularity)
+        if not len(sample):
             return self.left_out("the targets of all users are in their histories, which are not shown")
         decoding = spec.decoding if spec.decoding.kind == "beam" else Decoding(kind="beam")
-        own = max(decoding.settings()["beams"], longest_list(spec, context.model.num_items))
-        search = TrieBeam(context.model.items, beams=own)
+        beams = max(decoding.settings()["beams"], longest_list(spec, model.num_items))
+        search = TrieBeam(model.items, beams=beams)
         tuples = len(search.trie)
-        found = self.rows_of({"beams": own, "users": len(asked)})
-        for width in dict.fromkeys(min(max(int(own * factor), 1), tuples) for factor in WIDER):
-            places = self._places(search, width, asked)
-            found += self._shares(places > 0, f"{width} beams")
-        if len(asked) * tuples <= EXHAUSTIVE:
-            places = self._places(search, tuples, asked)
-            found += self._shares((places > 0) & (places <= own), "exhaustive")
-        return found
+        rows = self.rows_of({"beams": beams, "users": len(sample)})
+        for width in dict.fromkeys(min(max(int(beams * factor), 1), tuples) for factor in WIDER):
+            rows += self._shares(self._ranks(search, width, sample) > 0, f"{width} beams")
+        if len(sample) * tuples <= EXHAUSTIVE:
+            ranks = self._ranks(search, tuples, sample)
+            rows += self._shares((ranks > 0) & (ranks <= beams), "exhaustive")
+        return rows
 
-    def _shares(self, kept: np.ndarray, label: str) -> list[Row]:
-        return [self.row("kept", float(v), index=n, label=label) for n, v in enumerate(kept.mean(0), 1)]
+    def _shares(self, reached: np.ndarray, label: str) -> list[Row]:
+        return [self.row("kept", share, index=level, label=label) for level, share in enumerate(reached.mean(0), 1)]
 
     @torch.inference_mode()
-    def _places(self, search: TrieBeam, width: int, asked: Sample) -> Int[np.ndarray, "U K"]:
-        """The place of each target's beginning among those kept after each level, from 1; 0 where it is not kept."""
+    def _ranks(self, search: TrieBeam, width: int, sample: Sample) -> Int[np.ndarray, "U K"]:
+        """Rank, from 1, of each target's beginning after each level; 0 where it was dropped."""
         model, device = self.context.model, device_of(self.context.model)
-        targets, trie = torch.from_numpy(asked.next_items).long(), search.trie
+        targets, trie = torch.from_numpy(sample.next_items).long(), search.trie
         levels = range(len(trie.levels))
         wanted = torch.stack([trie.nodes_of(trie.place[targets], level) for level in levels], 1).to(device)
-        found = np.zeros((len(asked), len(levels)), np.int64)
-        seen = asked.histories.items if self.context.evaluation.seen == "exclude" else None
-        for at, scorer in score_batches(model, asked.histories, Batching(max(STREAMS // width, 1))):
+        ranks = np.zeros((len(sample), len(levels)), np.int64)
+        seen = sample.histories.items if self.context.evaluation.seen == "exclude" else None
+        for at, scorer in score_batches(model, sample.histories, Batching(max(STREAMS // width, 1))):
             assert isinstance(scorer, GeneratedScorer)
             filters = None if seen is None else Filters().of_batch(seen.take(at), device)
             for level, (nodes, _) in enumerate(search.walk(scorer, width, filters)):
-                found[at, level] = _place(nodes, wanted[torch.from_numpy(at).to(device), level]).cpu().numpy()
-        return found
+                ranks[at, level] = _position(nodes, wanted[torch.from_numpy(at).to(device), level]).cpu().numpy()
+        return ranks
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
         rows = tuple(
-            (one.label, search, level, share)
-            for one in there
-            for (search, level), share in one.diagnosis.values(cls.name, "kept", "label", "index").items()
+            (run.label, search, level, share)
+            for run in there
+            for (search, level), share in run.diagnosis.values(cls.name, "kept", "label", "index").items()
         )
         return claim.figure(("run", "search", "level", "share kept"), rows)
 
 
-def _place(nodes: Int[Tensor, "B P"], wanted: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
-    """From 1; 0 where it is not among them."""
+def _position(nodes: Int[Tensor, "B P"], wanted: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
+    """Position, from 1, of a node in its row; 0 where it is not in the row."""
     same = nodes == wanted[:, None]
     return (same.long().argmax(1) + 1) * same.any(1)

@@ -1,4 +1,5 @@
-"""What each member of a blend brings, and whom it helps, as its manifest has it (`training/blending.py`)."""
+"""Members of a blend: what each adds to the lists, and whom it helps, by the manifest
+(`training/blending.py`)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from fullrank.analysis.diagnostics import Claim, Figure, RunResult, Runs, Sectio
 
 
 class BlendMembers(Section):
-    """Of each member: its weight, its own lists, and what the joined lists lose without it, on validation."""
+    """Weight and accuracy of each member, and loss of the joined lists without it."""
 
     name: ClassVar[str] = "blend_members"
     claim = Claim(
@@ -21,15 +22,15 @@ class BlendMembers(Section):
 
     @classmethod
     def lacks(cls, result: RunResult) -> str | None:
-        return None if "blend" in result.run.manifest else ""
+        return None if "blend" in result.manifest else ""
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
         headers = ["run", "member", "brings", "brings from", "brings to", "alone", "weight", "helped", "hurt"]
         rows = []
-        for one in there:
-            for member in one.run.manifest["blend"]["members"]:
+        for run in there:
+            for member in run.manifest["blend"]["members"]:
                 brings, half = member["brings"], 1.96 * member["brings_se"]
                 shown = (member[name] for name in ("alone", "weight", "helped", "hurt"))
-                rows.append((one.label, member["name"], brings, brings - half, brings + half, *shown))
+                rows.append((run.label, member["name"], brings, brings - half, brings + half, *shown))
         return claim.figure(headers, rows)

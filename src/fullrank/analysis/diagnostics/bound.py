@@ -1,21 +1,27 @@
-"""The bound of Theorem 4.1 (SPRINT, KDD 2026, Eqs. A.43 to A.57) written out beside the norm that is measured.
+"""The bound of Theorem 4.1 (SPRINT, KDD 2026, Eqs. A.43 to A.57), beside the norms that it bounds.
 
 Claim: ||Y||_2 <= ||X^(0)||_2 prod (1 + C) ||E||_2, where a sublayer behind its norm has
-C = (xi_gamma / xi_r) sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)     (attention, Eq. A.56)
-C = (xi_gamma / xi_r) L_act sqrt(d) sigma(W_1) sigma(W_2)           (MLP, Eq. A.49)
-and X holds all positions of all users of the sample, so that every constant is the sample's own and the bound is
-rigorous for it. It is loose: it says what cannot happen, and which factor would have to shrink.
 
-Differs. (1) Eq. A.56 is printed without the square of sigma(W_V,h), and then it is no bound. (2) xi_r is the least
-root mean square of a row, not its 2-norm, which lacks a factor sqrt(d). (3) ||X^(0)||_2 is measured: ||E||_2 does not
-bound it where an item occurs twice. (4) n_h is the largest column sum times the largest row sum of |S|, which is the
-column sum where rows sum to 1. (5) LayerNorm and biases add an offset: a sublayer takes a norm x to at most a x + c.
-(6) SwiGLU, which Eq. A.48 does not cover, has max |silu(gate)|, measured, in the place of L_act.
+    C = (xi_gamma / xi_r) sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)     (attention, Eq. A.56)
+    C = (xi_gamma / xi_r) L_act sqrt(d) sigma(W_1) sigma(W_2)           (MLP, Eq. A.49)
+
+and X holds all positions of all users of the sample, so that every constant is the sample's and the
+bound is rigorous for it. It is loose: it says what cannot happen, and which factor would have to
+shrink.
+
+Differs. (1) Eq. A.56 is printed without the square of sigma(W_V,h), and then it is no bound. (2)
+xi_r is the least root mean square of a row, not its 2-norm, which lacks a factor sqrt(d). (3)
+||X^(0)||_2 is measured: ||E||_2 does not bound it where an item occurs twice. (4) n_h is the
+largest column sum times the largest row sum of |S|, which is the column sum where rows sum to 1.
+(5) LayerNorm and biases add an offset: a sublayer takes a norm x to at most a x + c. (6) SwiGLU,
+which Eq. A.48 does not cover, has max |silu(gate)|, measured, in the place of L_act.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from math import inf, log10
 from typing import Any
 
@@ -23,15 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fullrank.analysis.diagnostics import (
-    Activations,
-    Claim,
-    Diagnostic,
-    Figure,
-    Row,
-    Runs,
-    lines,
-)
+from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Figure, Row, Runs, lines
 from fullrank.analysis.diagnostics.norms import feed_forward_norm, spectral_norm
 from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, stacked
 from fullrank.models import DenseScorer, last
@@ -45,7 +43,7 @@ LIPSCHITZ = {F.relu: 1.0, F.gelu: 1.12891, F.silu: 1.09984}
 
 @dataclass(frozen=True)
 class Affine:
-    """At most how much a map makes of a norm x: factor x + offset."""
+    """Upper bound of the norm of a map's output, for an input of norm x: factor x + offset."""
 
     factor: float
     offset: float = 0.0
@@ -74,20 +72,22 @@ class Bound(Diagnostic):
         self.scores = ScoreMatrix(self.context.sample)
         self.rows_seen = 0
         self.triangles: list[Tensor] = []
-        self.scale: dict[nn.Module, float] = {}
+        self.scale: defaultdict[nn.Module, float] = defaultdict(float)
         """1 / xi_r of each norm."""
-        self.peak: dict[nn.Module, float] = {}
+        self.peak: defaultdict[nn.Module, float] = defaultdict(float)
         """Largest |silu(gate)| of each SwiGLU."""
         self.columns: dict[nn.Module, Tensor] = {}
         """Largest column sum of |S| by head, and below it the largest row sum: [2, H]."""
-        self.drift: dict[nn.Module, float] = {}
-        """Squared Frobenius norm of what each attention makes of a zero input (its biases)."""
+        self.drift: defaultdict[nn.Module, float] = defaultdict(float)
+        """Squared Frobenius norm of each attention's output for a zero input (its biases)."""
         self.shrunk = 0.0
-        """1 / the shortest answer, where answers are scaled to length one."""
+        """1 / the shortest answer, where answers are scaled to length one;
+        inf where they are not the states."""
         self.blocks: tuple[Block, ...] = ()
         self.closing: nn.Module | None = None
         """The norm behind the last block, where there is one."""
         self.why: str | None = "it has no transformer blocks"
+        """Why there is no bound; None where there is one."""
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
@@ -115,49 +115,48 @@ class Bound(Diagnostic):
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             spread = x.var(-1, unbiased=False) if isinstance(module, nn.LayerNorm) else x.square().mean(-1)
             eps = module.eps if module.eps is not None else torch.finfo(torch.float32).eps
-            self.scale[module] = max(self.scale.get(module, 0.0), float((spread.min() + eps).rsqrt()))
+            self.scale[module] = max(self.scale[module], float((spread.min() + eps).rsqrt()))
         elif isinstance(module, SwiGLU):
             gate = F.silu(module.gate(x.to(module.gate.weight.dtype)))
-            self.peak[module] = max(self.peak.get(module, 0.0), float(gate.abs().max()))
+            self.peak[module] = max(self.peak[module], float(gate.abs().max()))
 
-    def _attention(self, given: AttentionInput) -> None:
-        module = given.module
-        for rows, batch, weights in weights_of(given):
+    def _attention(self, attention: AttentionInput) -> None:
+        module = attention.module
+        for rows, batch, weights in weights_of(attention):
             size = weights.abs().double()
             sums = torch.stack([size.sum(2).amax((0, 2)), size.sum(3).amax((0, 2))]).cpu()
             self.columns[module] = torch.maximum(self.columns.get(module, sums), sums)
-            at_zero = module.apply_weights(weights, torch.zeros_like(given.x[rows, : batch.items.shape[1]]))
-            self.drift[module] = self.drift.get(module, 0.0) + float(at_zero[batch.valid].double().square().sum())
+            at_zero = module.apply_weights(weights, torch.zeros_like(attention.x[rows, : batch.items.shape[1]]))
+            self.drift[module] += float(at_zero[batch.valid].double().square().sum())
 
     def _scorer(self, batch: Activations) -> None:
         assert batch.states is not None and batch.inputs is not None
-        top = last(batch.states.tokens, batch.inputs)
-        if not isinstance(batch.scorer, DenseScorer):
-            self.shrunk = inf
-        elif torch.allclose(batch.scorer.vectors, top, rtol=1e-4, atol=1e-6):
-            self.shrunk = max(self.shrunk, 1.0)
-        elif torch.allclose(batch.scorer.vectors, unit(top), rtol=1e-4, atol=1e-6):
-            self.shrunk = max(self.shrunk, 1 / max(1e-12, float(top.double().norm(dim=-1).min())))
-        else:
-            self.shrunk = inf
+        top, shrunk = last(batch.states.tokens, batch.inputs), inf
+        if isinstance(batch.scorer, DenseScorer):
+            is_answer = partial(torch.allclose, batch.scorer.vectors, rtol=1e-4, atol=1e-6)
+            if is_answer(top):
+                shrunk = 1.0
+            elif is_answer(unit(top)):
+                shrunk = 1 / max(1e-12, float(top.double().norm(dim=-1).min()))
+        self.shrunk = max(self.shrunk, shrunk)
 
     @torch.no_grad()
     def rows(self) -> list[Row]:
         if self.why is not None or not self.rows_seen:
             return self.left_out(self.why or "the sample has no events")
-        found: list[Row] = []
+        rows: list[Row] = []
         measured = [spectral_norm(factor) for factor in self.triangles]
         limit = measured[0]
         for layer, block in enumerate(self.blocks):
-            found += self._norms(measured[layer], limit, layer=layer)
+            rows += self._norms(measured[layer], limit, layer=layer)
             attention, feed = self._sublayers(block)
             for name, affine in (("attention", attention), ("feed_forward", feed)):
                 if affine is not None:
-                    found.append(self.row("factor", affine.factor, layer=layer, label=name))
+                    rows.append(self.row("factor", affine.factor, layer=layer, label=name))
             for head, column in enumerate(self.columns[block.attention][0]):
-                found.append(self.row("column_sum", float(column), layer=layer, head=head))
+                rows.append(self.row("column_sum", column, layer=layer, head=head))
             limit = self._through(block, attention, feed, limit)
-        return found + self._norms(measured[-1], limit, layer=len(self.blocks)) + self._scores(limit)
+        return rows + self._norms(measured[-1], limit, layer=len(self.blocks)) + self._scores(limit)
 
     def _norms(self, measured: float, limit: float, **where: Any) -> list[Row]:
         return self.rows_of({"log10_norm": _log10(measured), "log10_bound": _log10(limit)}, **where)
@@ -172,14 +171,16 @@ class Bound(Diagnostic):
         return self._norms(float(spectrum.sigma[0]), limit, label="scores")
 
     def _through(self, block: Block, attention: Affine, feed: Affine | None, x: float) -> float:
-        """The bound behind a block, from that before it (Eq. A.45)."""
-        for sublayer, norm in ((attention, "attention_norm"), (feed, "feed_forward_norm")):
-            if sublayer is not None:
-                x = x + sublayer(x) if block.pre else self._norm(getattr(block, norm))(x + sublayer(x))
+        """The bound behind a block, from the bound x before it (Eq. A.45)."""
+        x += attention(x)
+        x = x if block.pre else self._norm(block.attention_norm)(x)
+        if feed is not None:
+            x += feed(x)
+            x = x if block.pre else self._norm(block.feed_forward_norm)(x)
         return x
 
     def _sublayers(self, block: Block) -> tuple[Affine, Affine | None]:
-        """Attention and feed-forward, each behind its norm where the norm comes first."""
+        """Bounds of attention and feed-forward, each behind its norm where the norm comes first."""
         value, output = block.attention.matrices()
         columns, rows = self.columns[block.attention]
         sizes = torch.tensor([spectral_norm(head) for head in value], dtype=torch.float64)
@@ -213,15 +214,14 @@ class Bound(Diagnostic):
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
-        """The norm behind each layer and the one that the theorem allows; the table has those of the scores too."""
+        """The norm behind each layer, and its bound; the table has those of the scores too."""
         headers, layers = claim.read(there, cls.name)
-        scores = [one.diagnosis.values(cls.name, None, "name", label="scores") for one in there]
-        rows = [
-            (one.label, "scores", *(of.get(name) for name in ("log10_norm", "log10_bound")))
-            for one, of in zip(there, scores, strict=True)
-        ]
+        rows = [*layers]
+        for run in there:
+            scores = run.diagnosis.values(cls.name, None, "name", label="scores")
+            rows.append((run.label, "scores", *map(scores.get, ("log10_norm", "log10_bound"))))
         drawn = lines(claim.at, tuple(claim.columns), axis="norm (power of ten)", rows=layers)
-        return claim.figure(headers, (*layers, *rows), drawn)
+        return claim.figure(headers, rows, drawn)
 
 
 def _chained(first: Affine, second: Affine) -> Affine:
@@ -229,7 +229,7 @@ def _chained(first: Affine, second: Affine) -> Affine:
 
 
 def _why_not(blocks: tuple[Block, ...], batch: Activations) -> str | None:
-    """Why the bound does not hold for these blocks; None where it does."""
+    """Why the bound does not hold for these blocks; None where it holds."""
     if not blocks:
         return "it has no transformer blocks"
     if batch.states is not None and batch.states.reasoning is not None:
@@ -239,22 +239,22 @@ def _why_not(blocks: tuple[Block, ...], batch: Activations) -> str | None:
         known = isinstance(feed, SwiGLU | None) or (isinstance(feed, MLP) and feed.activation in LIPSCHITZ)
         if not known:
             return "its feed-forward has an activation without a known slope"
-    for given in batch.attentions:
-        if not _is_weighted_sum(given):
+    for attention in batch.attentions:
+        if not _is_weighted_sum(attention):
             return "its attention is more than a weighted sum of values and an output projection"
     return None if len(batch.attentions) == len(blocks) else "its blocks have no attention that shows its weights"
 
 
-def _is_weighted_sum(given: AttentionInput) -> bool:
-    """Whether the attention is sum_h S_h x W_V,h W_O,h up to its biases, tried on some rows."""
-    module = given.module
-    rows, batch, weights = next(weights_of(given))
-    x = given.x[rows, : batch.items.shape[1]]
+def _is_weighted_sum(attention: AttentionInput) -> bool:
+    """Whether the attention is sum_h S_h x W_V,h W_O,h up to its biases, on some rows."""
+    module = attention.module
+    rows, batch, weights = next(weights_of(attention))
+    x = attention.x[rows, : batch.items.shape[1]]
     value, output = module.matrices()
     expected = (weights @ torch.einsum("btd,hed->bhte", x, value)).transpose(1, 2).flatten(2) @ output.mT
-    found = module.apply_weights(weights, x) - module.apply_weights(weights, torch.zeros_like(x))
-    size = float(found[batch.valid].abs().max())
-    return expected.shape == found.shape and float((expected - found)[batch.valid].abs().max()) <= 1e-3 * size + 1e-6
+    actual = module.apply_weights(weights, x) - module.apply_weights(weights, torch.zeros_like(x))
+    size = float(actual[batch.valid].abs().max())
+    return expected.shape == actual.shape and float((expected - actual)[batch.valid].abs().max()) <= 1e-3 * size + 1e-6
 
 
 def _log10(value: float) -> float | None:

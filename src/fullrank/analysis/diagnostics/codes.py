@@ -1,36 +1,38 @@
-"""Codes that a model predicts of semantic ids: how well it knows each of what people chose next, and whether predicted
-ones are the popular ones.
+"""Codes of semantic ids: how well a model predicts those of the item chosen next, and whether it prefers popular ones.
 
-How well it knows them (TIGER, RPG). By teacher forcing: behind the history and the true codes before it, log p of every
-code of a level. Of models that predict all codes at once, behind the history alone. Rows, of level `index` (from 1),
-over the users of the sample:
+Accuracy (TIGER, RPG), by teacher forcing: log p of every code of a level, behind the history and
+the true codes of the levels before; of models that predict all codes at once, behind the history
+alone. Rows, of level `index` (from 1), over the users of the sample:
 
-    codes, open         codes of the level; mean number of those that some item has behind the true codes before
-    top_1, top_10       share of users whose true code is the most likely one, or among the ten most likely
-    top_1_open          share of users whose true code is the most likely of the open ones, which a search looks at
-    open_mass           mean probability of the open codes together; the rest goes to items that do not exist
-    log_p               mean of log p of the true code
-    log_p_counts        the same of n(code) / n: training events of the items that begin so (one more for each code),
-                        over those of the codes before; a model that knows nothing of the user has this
-    median_rank         of the true code among all of the level, 1 for the most likely
+    codes, open     codes of the level; mean number of those that some item has behind the codes before
+    top_1, top_10   share of users whose true code is the most likely one, or among the ten most likely
+    top_1_open      share of users whose true code is the most likely of the open ones
+    open_mass       mean probability of all open codes; the rest goes to items that do not exist
+    log_p           mean of log p of the true code
+    log_p_counts    mean of log n(code) / n: training events of the items that begin so (one more for
+                    each code), over those of the codes before; without any knowledge of the user
+    median_rank     median rank of the true code among all of the level, 1 for the most likely
 
 Log p of an item is the sum over levels, so a level with a low `log_p` is where items are lost.
 
-Spectral collapse, and popularity of the softmax over codes. Claim (SPRINT, KDD 2026, Lemma 3.1, of items): the first
-singular vector of the score matrix is nearly popularity. Here the columns are the codes of a level, and n(c) the
-training events of the items with code c. Rows, of level `index` (from 1), behind the history and the true codes before:
+Spectral collapse, and popularity of the softmax over codes. Claim (SPRINT, KDD 2026, Lemma 3.1, of
+items): the first singular vector of the score matrix is nearly popularity. Here the columns are the
+codes of a level, and n(c) the training events of the items with code c. Rows, of level `index`
+(from 1), behind the history and the true codes before:
 
-    spearman                         rank correlation of n(c) and the mean probability of c over users
-    head_mass                        mean probability of the most popular 20 % of the codes together
-    head_predicted, head_targets     share of users whose most likely code is one of these; whose true code is
-    effective, effective_targets     exp of the entropy of the mean prediction, and of the true codes: codes in use
-    collapse_share, stable_rank,     of the level's table of code vectors (`label` table), and of the scores users x
-    entropy_rank                     codes of the first level (`label` scores), where a code is predicted from a state
-    popularity_spearman              of the scores' first singular vector and n(c) (`label` scores)
+    spearman                       rank correlation of n(c) and the mean probability of c over users
+    head_mass                      mean probability of the most popular 20 % of the codes together
+    head_predicted, head_targets   share of users whose most likely code is one of these; whose true one
+    effective, effective_targets   exp of the entropy of the mean prediction, and of the true codes
+    collapse_share, stable_rank,   of the level's table of code vectors (`label` table), and of the
+    entropy_rank                   scores users x codes of level 1 (`label` scores), if made of a state
+    popularity_spearman            of the scores' first singular vector and n(c) (`label` scores)
 
-`head_predicted` above `head_targets`: a model that plays safe; `effective` below that of the targets: collapse.
+`head_predicted` above `head_targets`: a model that plays safe; `effective` below that of the
+targets: collapse.
 
-Differs: a softmax is measured where SPRINT has scores, so constants that are added to all scores do not count.
+Differs: a softmax is measured where SPRINT has scores, so constants that are added to all scores do
+not count.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from fullrank.analysis.diagnostics.spectrum import (
     score_spectrum,
     spearman,
     triangle,
-)  # fmt: skip
+)
 from fullrank.inference.trie_beam import trie_of
 from fullrank.models import Model, Scorer
 from fullrank.models.sequential.items import ItemIndex, unit
@@ -64,7 +66,7 @@ NO_TARGETS = "the training split has no targets"
 
 
 class CodeDiagnostic(Diagnostic, ABC):
-    """A diagnostic of the codes of what was chosen next, level by level. Without codes it has nothing to say."""
+    """A diagnostic of the codes of the next item, level by level; no rows without codes."""
 
     internal = True
     silent = True
@@ -114,22 +116,23 @@ class CodeLevels(CodeDiagnostic):
     def begin(self) -> None:
         super().begin()
         self.parts: list[list[Float[Tensor, "5 B"]]] = []
-        """Of each level and batch: log p, rank, rank among the open codes, their mass, their number."""
-        self.places: list[Tensor] = []
-        """Numbers of the targets."""
+        """For each level and batch: log p, rank, rank among the open codes, their mass,
+        their number."""
+        self.targets: list[Tensor] = []
+        """Item ids of the targets of each batch."""
         if self.items is not None:
             self.trie = trie_of(self.items)
 
     def add(self, level: int, log_p: Float[Tensor, "B C"], codes: Int[Tensor, "B"], targets: Int[Tensor, "B"]) -> None:
         if not level:
-            self.places.append(targets)
+            self.targets.append(targets)
         if level == len(self.parts):
             self.parts.append([])
-        own = log_p.gather(1, codes[:, None])
+        true = log_p.gather(1, codes[:, None])
         opened = open_codes(self.trie, targets, level, log_p.shape[1]).to(log_p.device)
-        ahead = log_p > own
+        ahead = log_p > true
         ranks = [1 + ahead.sum(1), 1 + (ahead & opened).sum(1)]
-        measured = torch.stack([own[:, 0], *ranks, (log_p.exp() * opened).sum(1), opened.sum(1)])
+        measured = torch.stack([true[:, 0], *ranks, (log_p.exp() * opened).sum(1), opened.sum(1)])
         self.parts[level].append(measured.double().cpu())
 
     def rows(self) -> list[Row]:
@@ -137,18 +140,24 @@ class CodeLevels(CodeDiagnostic):
             return []
         if not self.parts:
             return self.left_out(NO_TARGETS)
-        targets, found = torch.cat(self.places), []
-        counted = counted_log_p(self.trie, torch.as_tensor(self.context.sample.popularity), targets)
+        rows: list[Row] = []
+        popularity = torch.as_tensor(self.context.sample.popularity)
+        counted = counted_log_p(self.trie, popularity, torch.cat(self.targets))
         for level, (size, parts) in enumerate(zip(self.items.sizes, self.parts, strict=True)):
-            log_p, rank, among, mass, number = torch.cat(parts, 1)
+            log_p, rank, open_rank, mass, number = torch.cat(parts, 1)
             figures = {
-                "codes": float(size), "open": number.mean(), "top_1": (rank == 1).double().mean(),
-                "top_10": (rank <= 10).double().mean(), "top_1_open": (among == 1).double().mean(),
-                "open_mass": mass.mean(), "log_p": log_p.mean(), "log_p_counts": counted[level].mean(),
+                "codes": float(size),
+                "open": number.mean(),
+                "top_1": (rank == 1).double().mean(),
+                "top_10": (rank <= 10).double().mean(),
+                "top_1_open": (open_rank == 1).double().mean(),
+                "open_mass": mass.mean(),
+                "log_p": log_p.mean(),
+                "log_p_counts": counted[level].mean(),
                 "median_rank": rank.median(),
-            }  # fmt: skip
-            found += self.rows_of(figures, index=level + 1)
-        return found
+            }
+            rows += self.rows_of(figures, index=level + 1)
+        return rows
 
 
 def predicted_items(model: Model) -> SemanticItems | None:
@@ -159,7 +168,7 @@ def predicted_items(model: Model) -> SemanticItems | None:
 
 
 def code_predictions(scorer: Scorer, codes: Int[Tensor, "B K"]) -> Iterator[Float[Tensor, "B C"]]:
-    """log p of every code of each level, behind the history and (where codes are predicted one by one) these codes."""
+    """log p of the codes of each level, behind the history and (if autoregressive) `codes`."""
     if isinstance(scorer, GeneratedScorer):
         log_p, cache = scorer.first(), scorer.cache
         yield log_p
@@ -171,34 +180,39 @@ def code_predictions(scorer: Scorer, codes: Int[Tensor, "B K"]) -> Iterator[Floa
 
 
 def open_codes(trie: Trie, items: Int[Tensor, "B"], level: int, size: int) -> Bool[Tensor, "B C"]:
-    """The codes of a level that some item has behind these items' codes before it."""
-    this = trie.levels[level]
-    node = trie.nodes_of(trie.place[items], level - 1) if level else torch.zeros_like(items)
-    first, count = this.children[node].long(), this.children[node + 1].long() - this.children[node].long()
+    """The codes of a level that some item has behind the codes that these items have before it."""
+    nodes = trie.levels[level]
+    parent = trie.nodes_of(trie.place[items], level - 1) if level else torch.zeros_like(items)
+    first = nodes.children[parent].long()
+    count = nodes.children[parent + 1].long() - first
+    # the children of each row's parent, one behind the other: row of each, and its number among its siblings
     rows = torch.arange(len(items)).repeat_interleave(count)
-    place = torch.arange(len(rows)) - (count.cumsum(0) - count)[rows] + first[rows]
-    found = torch.zeros(len(items), size, dtype=torch.bool)
-    found[rows, this.codes[place].long()] = True
-    return found
+    child = torch.arange(len(rows)) - (count.cumsum(0) - count)[rows] + first[rows]
+    opened = torch.zeros(len(items), size, dtype=torch.bool)
+    opened[rows, nodes.codes[child].long()] = True
+    return opened
 
 
 def counted_log_p(trie: Trie, events: Int[Tensor, "V"], items: Int[Tensor, "N"]) -> list[Float[Tensor, "N"]]:
-    """log of the share of these items' codes in the training events behind the codes before, level by level."""
-    found = []
+    """log of the share of these items' codes in the training events behind the codes before, level by level.
+
+    Each code counts once more than it has events, so that none has the share 0.
+    """
+    log_shares = []
     before = events.sum()[None].double()
-    own = torch.zeros_like(items)
-    for level, this in enumerate(trie.levels):
-        of = trie.nodes_of(trie.place, level)
-        counts = torch.zeros(len(this.codes), dtype=torch.float64).index_add_(0, of, events.double())
-        parents, own = own, trie.nodes_of(trie.place[items], level)
-        siblings = this.children[parents + 1].long() - this.children[parents].long()
-        found.append(((counts[own] + 1) / (before[parents] + siblings)).log())
+    at = torch.zeros_like(items)
+    for level, nodes in enumerate(trie.levels):
+        of_items = trie.nodes_of(trie.place, level)
+        counts = torch.zeros(len(nodes.codes), dtype=torch.float64).index_add_(0, of_items, events.double())
+        parents, at = at, trie.nodes_of(trie.place[items], level)
+        siblings = nodes.children[parents + 1].long() - nodes.children[parents].long()
+        log_shares.append(((counts[at] + 1) / (before[parents] + siblings)).log())
         before = counts
-    return found
+    return log_shares
 
 
 HEAD = 0.2
-"""Share of a level's codes that are called its head."""
+"""Share of a level's codes, the most popular ones, that is called its head."""
 
 
 class CodePopularity(CodeDiagnostic):
@@ -235,13 +249,14 @@ class CodePopularity(CodeDiagnostic):
     def begin(self) -> None:
         super().begin()
         self.sums: list[Tensor] = []
-        """Of each level [3, C]: probability, users whose most likely code it is, users whose true code it is."""
+        """For each level [3, C]: probability, users whose most likely code it is,
+        users whose true code it is."""
         self.states: list[Tensor] = []
-        """What the first code is predicted from."""
+        """States [B, D] from which the first code is predicted, of each batch."""
 
     def add(self, level: int, log_p: Float[Tensor, "B C"], codes: Int[Tensor, "B"], targets: Int[Tensor, "B"]) -> None:
         size = log_p.shape[1]
-        counts = [torch.bincount(one, minlength=size).double() for one in (log_p.argmax(1), codes)]
+        counts = [torch.bincount(chosen, minlength=size).double() for chosen in (log_p.argmax(1), codes)]
         sums = torch.stack([log_p.double().exp().sum(0), *counts]).cpu()
         if level == len(self.sums):
             self.sums.append(torch.zeros_like(sums))
@@ -259,7 +274,7 @@ class CodePopularity(CodeDiagnostic):
             return []
         if not self.sums:
             return self.left_out(NO_TARGETS)
-        events, found = self.context.sample.popularity, []
+        events, rows = self.context.sample.popularity, []
         tables = levels_of(ItemIndex(self.items, normalise=self.context.model.cosine))
         codes = self.items.codes.cpu().numpy()
         for level, (sums, table) in enumerate(zip(self.sums, tables, strict=True)):
@@ -268,18 +283,21 @@ class CodePopularity(CodeDiagnostic):
             head = torch.from_numpy(np.argsort(-counts, kind="stable")[: ceil(HEAD * size)].copy())
             shares = sums / sums.sum(1, keepdim=True)
             mass, predicted, targets = shares[:, head].sum(1).tolist()
-            used, true = torch.special.entr(shares).sum(1).exp()[[0, 2]].tolist()
+            in_use, true = torch.special.entr(shares).sum(1).exp()[[0, 2]].tolist()
             figures = {
-                "codes": size, "spearman": spearman(counts, shares[0].numpy().round(12)), "head_mass": mass,
-                "head_predicted": predicted, "head_targets": targets, "effective": used, "effective_targets": true,
-            }  # fmt: skip
-            found += self.rows_of(figures, index=index)
+                "codes": size,
+                "spearman": spearman(counts, shares[0].numpy().round(12)),
+                "head_mass": mass,
+                "head_predicted": predicted,
+                "head_targets": targets,
+                "effective": in_use,
+                "effective_targets": true,
+            }
+            rows += self.rows_of(figures, index=index)
             vectors = table.vectors.detach()
-            ranks = rank_figures(torch.linalg.svdvals(triangle(vectors)))
-            found += self.rows_of(ranks, index=index, label="table")
+            rows += self.rows_of(rank_figures(torch.linalg.svdvals(triangle(vectors))), index=index, label="table")
             if level == 0 and self.states:
                 spectrum = score_spectrum(torch.cat(self.states), vectors.float().cpu())
-                like = popularity_likeness(spectrum, counts).spearman
-                ranks = rank_figures(spectrum.sigma)
-                found += self.rows_of(ranks | {"popularity_spearman": like}, index=1, label="scores")
-        return found
+                like = {"popularity_spearman": popularity_likeness(spectrum, counts).spearman}
+                rows += self.rows_of(rank_figures(spectrum.sigma) | like, index=1, label="scores")
+        return rows

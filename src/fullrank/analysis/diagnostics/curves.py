@@ -1,4 +1,4 @@
-"""How training went: loss, validation metric and, where it was watched, collapse, epoch by epoch."""
+"""Training curves: loss, validation metric and, where it was watched, collapse, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RetrievalCurves(Section):
 
     name = "curves"
     watched: ClassVar[Mapping[str, str]] = {"watch/collapse_share": "collapse share"}
-    """Figures that `--watch` adds to the journal."""
+    """Figures that `--watch` adds to the log, and their words."""
     claim = Claim(
         "Training curves",
         "Each run after every pass over the data. The weights of the epoch with the best validation metric are the "
@@ -28,22 +28,24 @@ class RetrievalCurves(Section):
 
     @classmethod
     def note(cls, there: Runs) -> str:
-        """How validation was measured."""
-        seen = sorted({HISTORY[one.run.spec.lists.for_selection().seen] for one in there})
+        """A sentence on how validation was measured."""
+        seen = sorted({HISTORY[run.spec.lists.for_selection().seen] for run in there})
         return f" Validation is with the {join_words(seen)}."
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
-        words = {f"validation/{metric}": f"validation {metric}" for metric in dict.fromkeys(o.selected for o in there)}
+        words = {f"validation/{run.selected}": f"validation {run.selected}" for run in there}
         words |= {"train/loss": "training loss (without penalties)", **cls.watched}
         moments = [
-            (one.label, row) for one in there for row in one.log
+            (run.label, row)
+            for run in there
+            for row in run.log
             if row.get("event") in ("epoch", "watch") and isinstance(row.get("epoch"), int | float)
-        ]  # fmt: skip
+        ]
         words = {
             key: word for key, word in words.items() if any(_number(row.get(key)) is not None for _, row in moments)
         }
-        rows = tuple((label, row["epoch"], *(_number(row.get(key)) for key in words)) for label, row in moments)
+        rows = [(label, row["epoch"], *(_number(row.get(key)) for key in words)) for label, row in moments]
         more = cls.note(there)
         if not set(cls.watched) & set(words):
             more += f" No run was watched: train with --watch to see the {next(iter(cls.watched.values()))} here."
@@ -67,5 +69,5 @@ class RankingCurves(RetrievalCurves):
 
 
 def _number(value: Any) -> float | None:
-    """A log is read as it lies on disk: what is no finite number is left out."""
+    """A finite number of the log, which may hold anything; None for everything else."""
     return float(value) if isinstance(value, int | float) and abs(value) < float("inf") else None

@@ -1,11 +1,15 @@
-"""How far the streams of a reasoner are apart, step by step, and how fast they come together.
+"""Diversity of reasoning streams: how far they are apart, step by step, and how fast they come together.
 
-Claim (PLR, Theorem 4.4): with a step that is L-Lipschitz, D^(t) = mean over pairs of streams of |h_{t,m} - h_{t,m'}|^2
-is at most L^(2t) D^(0); below L = 1 it decays as exp(-2 gamma t), gamma = -log L. Measured here: D^(t), mean over
-users, from the openings h_{0,m} on, and gamma by least squares of log D^(t) over t.
+Claim (PLR, Theorem 4.4): with a step that is L-Lipschitz, the mean over pairs of streams
 
-Differs: the theorem is an upper bound for any two inputs. The fit says how the streams of these users really move; a
-gamma of 0 or less means that they do not come together, and the bound says nothing then.
+    D^(t) = mean of |h_{t,m} - h_{t,m'}|^2 <= L^(2t) D^(0)
+
+decays below L = 1 as exp(-2 gamma t), gamma = -log L. Measured here: D^(t), mean over users, from
+the openings h_{0,m} on, and gamma by least squares of log D^(t) over t.
+
+Differs: the theorem is an upper bound for any two inputs. The fit says how the streams of these
+users really move; a gamma of 0 or less means that they do not come together, and the bound says
+nothing then.
 """
 
 from __future__ import annotations
@@ -19,16 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.diagnostics import (
-    Activations,
-    Claim,
-    Diagnostic,
-    Figure,
-    Row,
-    RunResult,
-    Runs,
-    lines,
-)
+from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Figure, Row, RunResult, Runs, lines
 from fullrank.models import ReasoningStates
 
 ALONE = "it reasons in one stream, which has no other to differ from"
@@ -42,17 +37,18 @@ class Contraction:
     gamma: float
     intercept: float
     residual: float
-    """Root mean square of what the line leaves, in natural logarithms."""
+    """Root mean square of the residuals, in natural logarithms."""
 
 
 def contraction(distances: Sequence[float]) -> Contraction | None:
-    """The line through log D^(t), t = 0, 1, ...; None with fewer than two steps or where two streams are the same."""
+    """Fit a line to log D^(t), t = 0, 1, ...; None for a single step, or a distance of 0."""
     values = np.asarray(distances, dtype=np.float64)
     if len(values) < 2 or not (values > 0).all():
         return None
-    slope, intercept = np.polyfit(np.arange(len(values)), np.log(values), 1)
-    left = np.log(values) - intercept - slope * np.arange(len(values))
-    return Contraction(float(-slope / 2), float(intercept), float(np.sqrt(np.mean(left**2))))
+    steps, logs = np.arange(len(values)), np.log(values)
+    slope, intercept = np.polyfit(steps, logs, 1)
+    residuals = logs - intercept - slope * steps
+    return Contraction(float(-slope / 2), float(intercept), float(np.sqrt(np.mean(residuals**2))))
 
 
 def mean_distance(states: Float[Tensor, "*n M D"]) -> Float[Tensor, "*n"]:
@@ -63,25 +59,24 @@ def mean_distance(states: Float[Tensor, "*n M D"]) -> Float[Tensor, "*n"]:
 
 
 def with_openings(reasoner: Any, states: ReasoningStates) -> Float[Tensor, "B S P D"]:
-    """h_{0,m}, h_{1,m}, ...: where the streams open, then their steps; the steps alone where a reasoner hides it."""
-    opened = getattr(reasoner, "openings", None)
-    if not callable(opened):
+    """h_{0,m}, h_{1,m}, ...: the openings of the streams (if any), then their steps."""
+    openings = getattr(reasoner, "openings", None)
+    if not callable(openings):
         return states.steps
-    first = opened(states.start)[:, None, : states.gate.shape[1]]
-    return torch.cat([first, states.steps], 1)
+    return torch.cat([openings(states.start)[:, None, : states.gate.shape[1]], states.steps], 1)
 
 
 REASONING = ("diversity", "streams", "latent_attention", "step_curve", "oracle_step")
-"""Diagnostics that only a model with a reasoner has rows of."""
+"""Diagnostics that have rows only for a model with a reasoner."""
 
 
-def reasons(one: RunResult) -> bool:
+def reasons(run: RunResult) -> bool:
     """Whether a run has a reasoner, as far as its diagnosis knows."""
-    return any(one.diagnosis.of(name) for name in REASONING)
+    return any(run.diagnosis.of(name) for name in REASONING)
 
 
 class ReasoningFigure(Diagnostic):
-    """A figure of the runs with a reasoner: who does not reason is no news."""
+    """A figure of the runs with a reasoner; the others are left out silently."""
 
     @classmethod
     def lacks(cls, result: RunResult) -> str | None:
@@ -89,7 +84,7 @@ class ReasoningFigure(Diagnostic):
 
 
 class Diversity(ReasoningFigure):
-    """D^(t) and its contraction. Without a reasoner it has nothing to say."""
+    """D^(t) and its contraction; no rows without a reasoner."""
 
     name = "diversity"
     internal = True
@@ -104,7 +99,8 @@ class Diversity(ReasoningFigure):
 
     def begin(self) -> None:
         self.reasoner = self.context.model.reasoner
-        self.sums: Tensor | None = None
+        self.sums: Any = 0.0
+        """Sum of D^(t) over the users, by step."""
         self.users = 0
         self.alone = False
 
@@ -116,30 +112,29 @@ class Diversity(ReasoningFigure):
         self.alone = reasoned.gate.shape[1] == 1
         if self.alone:
             return
-        sums = mean_distance(with_openings(self.reasoner, reasoned)).sum(0).cpu()
-        self.sums = sums if self.sums is None else self.sums + sums
+        self.sums = self.sums + mean_distance(with_openings(self.reasoner, reasoned)).sum(0).cpu()
         self.users += len(reasoned.start)
 
     def rows(self) -> list[Row]:
         if self.alone:
             return self.left_out(ALONE)
-        if self.sums is None:
+        if not self.users:
             return []
         distances = (self.sums / self.users).tolist()
         first = 0 if callable(getattr(self.reasoner, "openings", None)) else 1
-        found = [self.row("distance", value, index=first + t) for t, value in enumerate(distances)]
+        rows = [self.row("distance", value, index=first + t) for t, value in enumerate(distances)]
         line = contraction(distances)
         if line is None:
-            return [*found, self.row("gamma", None, label="two streams are the same, or there is one step")]
+            return [*rows, self.row("gamma", None, label="two streams are the same, or there is one step")]
         note = STILL if line.gamma <= 0 else None
-        found.append(self.row("gamma", line.gamma, label=note))
-        found.append(self.row("lipschitz", float(np.exp(-line.gamma)), label=note))
-        return [*found, self.row("residual", line.residual)]
+        rows += self.rows_of({"gamma": line.gamma, "lipschitz": np.exp(-line.gamma)}, label=note)
+        return [*rows, self.row("residual", line.residual)]
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
-        rows = tuple(
-            (one.label, step, distance, one.diagnosis.value(cls.name, "gamma"))
-            for one in there for step, distance in one.diagnosis.values(cls.name, "distance", "index").items()
-        )  # fmt: skip
+        rows = [
+            (run.label, step, distance, run.diagnosis.value(cls.name, "gamma"))
+            for run in there
+            for step, distance in run.diagnosis.values(cls.name, "distance", "index").items()
+        ]
         return claim.figure(("run", "step (0: start)", "distance", "rate (gamma)"), rows)

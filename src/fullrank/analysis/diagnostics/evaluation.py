@@ -1,20 +1,19 @@
-"""Figures of evaluations: accuracy against long-tail share, recommended items by popularity, calibration, gain, and
-paired differences from the best baseline.
+"""Figures of evaluations: trade-offs, recommended items by popularity, calibration, gain, and paired differences.
 
-Gain is what a ranker is worth where only some places can be filled: share of clicks among the first n of N impressions
-by falling probability; lift is that share over n / N, precision the share of the n that was clicked. Equal
-probabilities are in the order of the store.
+Gain is the worth of a ranker where only some impressions can be shown: the share of clicks among
+the first n of N impressions by falling probability; lift is that share over n / N, precision the
+share of the n that was clicked. Equal probabilities are in the order of the store.
 
-Differences are of the same users or impressions, with an interval and a p value for each metric. They are what two
-intervals of the table of runs cannot say: those overlap although one run is better for nearly every user. The numbers
-are those of `evaluation.compare` at its defaults (`fullrank evaluate A B` prints the same ones).
+Differences from the best baseline are of the same users or impressions, with an interval and a p
+value for each metric. The intervals of two runs cannot replace them: those may overlap although one
+run is better for nearly every user. The numbers are those of `evaluation.compare` at its defaults
+(`fullrank evaluate A B` prints the same ones).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -41,11 +40,11 @@ from fullrank.metrics.lists import exposures
 from fullrank.metrics.names import history_words
 
 PLACES = 10
-"""Places of each list that are looked at."""
+"""Items at the head of each list that are counted."""
 
 
 class Pareto(Section):
-    """Accuracy against long-tail share, with intervals, and the runs that no other beats in both."""
+    """Accuracy against long-tail share, and the runs that no other beats in both."""
 
     name = "pareto"
     claim = Claim(
@@ -61,29 +60,33 @@ class Pareto(Section):
         if why is not None:
             return claim.missing(f"{why}.")
         accuracy, unknown = there[0].accuracy, (None, None)
-        points = [(one.evaluation.metrics[FAIRNESS], one.evaluation.metrics[accuracy]) for one in there]
+        points = [(run.evaluation.metrics[FAIRNESS], run.evaluation.metrics[accuracy]) for run in there]
         front = pareto_front(points)
-        drawn = [
-            (one.label, x, *(one.interval(FAIRNESS) or unknown), y, *(one.interval(accuracy) or unknown))
-            for one, (x, y) in zip(there, points, strict=True)
-        ]
-        rows = [(row[0], *row[4:], *row[1:4], "yes" if place in front else "no") for place, row in enumerate(drawn)]
+        rows = []
+        drawn = [("best trade-offs", points[number][0], *unknown, points[number][1]) for number in front]
+        for number, run in enumerate(there):
+            x, y = ((run.evaluation.metrics[name], *(run.interval(name) or unknown)) for name in (FAIRNESS, accuracy))
+            rows.append((run.label, *y, *x, "yes" if number in front else "no"))
+            drawn.append((run.label, *x, *y))
         line = "; the dotted line joins them" if len(front) > 1 else ""
         more = (
             f"; {history_words(there[0].evaluation.protocol)}. No run beats "
-            f"{join_words([there[place].key for place in front])} in both{line}."
+            f"{join_words([there[number].key for number in front])} in both{line}."
         )
-        drawn = [*(("best trade-offs", points[place][0], *unknown, points[place][1]) for place in front), *drawn]
         headers = ("run", accuracy, "from", "to", FAIRNESS, "from", "to", "best trade-off")
         chart = lines(
-            f"long-tail share ({FAIRNESS})", accuracy,
-            axis=f"accuracy ({accuracy})", note="run", interval="xy", rows=drawn,
-        )  # fmt: skip
+            f"long-tail share ({FAIRNESS})",
+            accuracy,
+            axis=f"accuracy ({accuracy})",
+            note="run",
+            interval="xy",
+            rows=drawn,
+        )
         return claim.figure(headers, rows, chart, more=more)
 
 
 class PopularityBands(Section):
-    """Which share of the recommendations goes to each band of popularity."""
+    """Share of the recommendations that goes to each band of popularity."""
 
     name = "bands"
     claim = Claim(
@@ -97,22 +100,22 @@ class PopularityBands(Section):
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
         columns: dict[str, np.ndarray] = {}
-        for one in there:
-            popularity = one.run.catalog.popularity
+        for run in there:
+            popularity = run.catalog.popularity
             band = item_bands(popularity)
             events = _shares(popularity, band)
             if not columns or not np.allclose(columns["events"], events):
-                columns[f"events of {one.key}" if columns else "events"] = events
-            lists = one.evaluation.per_user.lists
+                columns[f"events of {run.key}" if columns else "events"] = events
+            lists = run.evaluation.per_user.lists
             assert lists is not None  # `collect` takes no other evaluations
-            columns[one.label] = _shares(exposures(lists[:, :PLACES], len(popularity)), band)
-        rows = tuple((label, *map(float, shares)) for label, *shares in zip(LABELS, *columns.values(), strict=True))
+            columns[run.label] = _shares(exposures(lists[:, :PLACES], len(popularity)), band)
+        rows = [(label, *map(float, shares)) for label, *shares in zip(LABELS, *columns.values(), strict=True)]
         chart = bars("items by popularity", tuple(columns), by="", axis="share of recommendations", percent=True)
         return claim.figure(("items by popularity", *columns), rows, chart)
 
 
 class Reliability(Section):
-    """Predicted probability against the share that was clicked, over parts of equally many impressions."""
+    """Predicted probability against the share clicked, over equal parts of impressions."""
 
     name = "reliability"
     problem = "ranking"
@@ -126,28 +129,25 @@ class Reliability(Section):
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
-        rows = tuple(
-            (one.label, point.rows, point.probability, point.rate)
-            for one in there for point in one.evaluation.curve
-        )  # fmt: skip
+        rows = [
+            (run.label, point.rows, point.probability, point.rate) for run in there for point in run.evaluation.curve
+        ]
         return claim.figure(("run", "impressions", "predicted probability", "share clicked"), rows)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Places of the points that no other point exceeds in one coordinate and reaches in the other, by rising x."""
-    kept = [
-        i for i, (x, y) in enumerate(points)
-        if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points)
-    ]  # fmt: skip
-    return sorted(kept, key=lambda i: points[i])
+    """Indices, by rising x, of the points that no other point dominates."""
+    front = (i for i, (x, y) in enumerate(points) if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points))
+    return sorted(front, key=points.__getitem__)
 
 
 def _shares(counts: np.ndarray, band: np.ndarray) -> np.ndarray:
+    """Share of each band in the counts of items."""
     return np.bincount(band, weights=counts, minlength=len(LABELS)) / max(1, counts.sum())
 
 
 PERCENTS = (1, 5, 10, 20, 30, 50, 70, 100)
-"""Parts of the impressions that are looked at."""
+"""Percentages of the impressions at which the gain is computed."""
 
 
 class Gain(Section):
@@ -165,62 +165,56 @@ class Gain(Section):
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
-        gains = {
-            one.label: gain(one.evaluation.per_impression.probabilities, one.evaluation.per_impression.labels)
-            for one in there
-        }
-        rows = tuple(
-            (label, percent, *values.tolist())
-            for label, of_run in gains.items() for percent, values in zip(PERCENTS, of_run, strict=True)
-        )  # fmt: skip
+        rows = []
+        for run in there:
+            gains = gain(run.evaluation.per_impression.probabilities, run.evaluation.per_impression.labels)
+            rows += [(run.label, percent, *values) for percent, values in zip(PERCENTS, gains.tolist(), strict=True)]
         return claim.figure(("run", "percent of impressions", "share of clicks", "lift", "precision"), rows)
 
 
 def gain(probabilities: RowValues, labels: RowValues) -> Float[np.ndarray, "P 3"]:
-    """Share of clicks, lift and precision among the first of each of `PERCENTS`, by falling probability."""
-    found = np.cumsum(labels[np.argsort(-probabilities, kind="stable")])
+    """Share of clicks, lift and precision at each of `PERCENTS`, by falling probability."""
+    total = np.cumsum(labels[np.argsort(-probabilities, kind="stable")])
     firsts = np.array([max(1, round(len(labels) * percent / 100)) for percent in PERCENTS])
-    clicks = found[firsts - 1]
-    share = clicks / max(1.0, float(found[-1]))
+    clicks = total[firsts - 1]
+    share = clicks / max(1.0, float(total[-1]))
     return np.stack([share, share * len(labels) / firsts, clicks / firsts], 1)
 
 
 class RetrievalDifferences(Section):
-    """Accuracy, long-tail share and coverage of each run less those of the best baseline, user by user."""
+    """Accuracy, long-tail share and coverage less those of the best baseline, user by user."""
 
     name = "differences"
     claim = Claim("Paired differences", "", open=True)
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure | Missing:
-        """The reference with its values, then each run's differences from it."""
-        rows_are = "users" if cls.problem == "retrieval" else "impressions"
+        """A table of the reference's values, and below it each run's differences from it."""
+        units = "users" if cls.problem == "retrieval" else "impressions"
         if len(there) < 2:
             return claim.missing("it compares runs, and the report has one.")
-        base = next((one for one in there if one.key == one.reference), None)
-        others = [one for one in there if one.against]
+        base = next((run for run in there if run.key == run.reference), None)
+        others = [run for run in there if run.against]
         if base is None or not others:
-            why = not_comparable(there) or f"the runs were evaluated on different {rows_are}"
-            return claim.missing(f"{why}.")
-        metrics = list(others[0].against)
-        pairs = [(metric_header(metric), TableCell("p", metric)) for metric in metrics]
-        first = [(metric_cell(base, metric), None) for metric in metrics]
-        rows: list[tuple[Any, ...]] = [(TableCell(base.label, "the reference"), *chain(*first))]
-        for one in others:
-            ps = (p_words(one.against[metric].p).removeprefix("p ").removeprefix("= ") for metric in metrics)
-            cells = zip((difference_cell(one.against[metric]) for metric in metrics), ps, strict=True)
-            rows.append((one.label, *chain(*cells)))
-        what = "the most accurate baseline" if is_baseline(base) else "the first run, since no baseline is among them"
-        found = others[0].against[metrics[0]]
+            return claim.missing(f"{not_comparable(there) or f'the runs were evaluated on different {units}'}.")
+        headers: list[Any] = ["run"]
+        rows: list[list[Any]] = [[TableCell(base.label, "the reference")], *([run.label] for run in others)]
+        for metric in others[0].against:
+            headers += [metric_header(metric), TableCell("p", metric)]
+            rows[0] += [metric_cell(base, metric), None]
+            for row, run in zip(rows[1:], others, strict=True):
+                p = p_words(run.against[metric].p).removeprefix("p ").removeprefix("= ")
+                row += [difference_cell(run.against[metric]), p]
+        kind = "the most accurate baseline" if is_baseline(base) else "the first run, since no baseline is among them"
+        comparison = next(iter(others[0].against.values()))
         level = base.evaluation.protocol["bootstrap"]["level"]
         more = (
-            f"Each run less {base.key} ({base.name}), {what}, on the same {found.users:,} {rows_are}; below it the "
-            f"{level:.0%} interval of the difference. p is two-sided, the chance of a "
-            f"difference at least as large if the two were alike ({found.test}); with several runs, some small p comes "
-            "by chance."
+            f"Each run less {base.key} ({base.name}), {kind}, on the same {comparison.users:,} {units}; below it "
+            f"the {level:.0%} interval of the difference. p is two-sided, the chance of a difference at least as "
+            f"large if the two were alike ({comparison.test}); with several runs, some small p comes by chance."
         )
         claim = replace(claim, title=f"{claim.title} from {base.key} ({base.name})")
-        return claim.figure(("run", *chain(*pairs)), rows, more=more)
+        return claim.figure(headers, rows, more=more)
 
 
 class RankingDifferences(RetrievalDifferences):
@@ -229,9 +223,11 @@ class RankingDifferences(RetrievalDifferences):
     problem = "ranking"
 
 
-def difference_cell(found: Comparison) -> TableCell:
-    """`+0.0242`, below it its interval and, of metrics of lists, its share of the reference's value."""
-    low, high = found.interval
-    relative = found.difference / abs(found.a) if found.a and "@" in found.metric else None  # an AUC has no true zero
-    share = "" if relative is None or abs(relative) >= 10 else f", {relative:+.0%}"
-    return TableCell(f"{found.difference:+.4f}", f"{low:+.4f} to {high:+.4f}{share}")
+def difference_cell(comparison: Comparison) -> TableCell:
+    """`+0.0242`, below it the interval and the relative difference (of metrics of lists)."""
+    low, high = comparison.interval
+    share = ""
+    if comparison.a and "@" in comparison.metric:  # an AUC has no true zero
+        relative = comparison.difference / abs(comparison.a)
+        share = "" if abs(relative) >= 10 else f", {relative:+.0%}"
+    return TableCell(f"{comparison.difference:+.4f}", f"{low:+.4f} to {high:+.4f}{share}")

@@ -1,8 +1,9 @@
-"""One user: how much attention each of the last events gets, and which of them matter (FAIR, Figure 1 and Table 4).
+"""Explanation of one user: how much attention each of the last events gets, and which of them are relevant.
 
-For any model with attention weights, so that two can be read side by side. Of each layer, the mean over its heads of
-the share that the last place gives to each event (`focus.last_shares`, signed). Without a user, `example_user` picks
-one in whose history relevant events and noise are both plenty; that choice depends on the data alone.
+FAIR, Figure 1 and Table 4, for any model with attention weights, so that two can be read side by
+side: for each layer, the mean over its heads of the share that the last position gives to each
+event (`models.sequential.reading.last_shares`, signed). Without a user, `example_user` picks one in
+whose history relevant events and noise are both plenty; that choice depends on the data alone.
 """
 
 from __future__ import annotations
@@ -16,17 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.analysis.activations import Sample, activations, sample_users
-from fullrank.analysis.diagnostics import (
-    Claim,
-    Diagnostic,
-    Figure,
-    Missing,
-    Row,
-    RunResult,
-    Runs,
-    bars,
-    readable,
-)
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Missing, Row, RunResult, Runs, bars, readable
 from fullrank.analysis.diagnostics.focus import recent_events
 from fullrank.analysis.relevance import LAST, Relevance
 from fullrank.analysis.report.results import item_title
@@ -36,25 +27,25 @@ from fullrank.models import Model
 from fullrank.models.sequential.reading import last_shares, tokens_per_event, weights_of
 
 WIDE = 30
-"""Characters of a title in the picture; the table has all of it."""
+"""Characters of a title in the picture; the table has the whole title."""
 TRIED = 256
 """Users of the sample among whom `example_user` chooses."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one model's attention did with one history."""
+    """Attention of one model in one history."""
 
     user: int
     """Row of the store's users."""
     target: int
-    """Item id of what was chosen next."""
+    """Id of the item chosen next."""
     items: Int[np.ndarray, "n"]
     """Item ids of the last events, oldest first."""
     relevant: Bool[np.ndarray, "n"]
-    """Which of them are relevant to the target; the others are noise."""
+    """Whether each event is relevant to the target; the others are noise."""
     shares: Float[np.ndarray, "L n"]
-    """Of each layer, mean over heads; a negative share is subtracted."""
+    """Share of attention in each layer, mean over heads; a negative share is subtracted."""
     name: str | None = None
     """The user's external id, where it was looked up."""
 
@@ -62,69 +53,67 @@ class Explanation:
 def explain_user(
     model: Model, store: Store, user: int, *, split: str = "test", relevance: Relevance | None = None
 ) -> Explanation:
-    """One model's attention in one history.
+    """Explain the attention of a model in the history of a user (a row of the store's users).
 
     Raises `UserError` where the user has no target in the split, or the model shows no weights.
     """
-    whole = store.eval_set(split)
-    one = whole.take(whole.users == user)
-    if not len(one):
+    eval_set = store.eval_set(split)
+    evaluated = eval_set.take(eval_set.users == user)
+    if not len(evaluated):
         raise UserError(
             f"user number {user} of {store.path} has no history with a target in the split {split!r}",
             code="no-target",
         )
-    target, tokens = int(one.next_items[0]), tokens_per_event(model)
-    for batch in activations(model, Sample(one, store.catalog.popularity)):
-        if not batch.attentions:
-            break
-        window = recent_events(model, batch.attentions[0].batch)
-        items = batch.attentions[0].batch.items[window].cpu().numpy().astype(np.int64)[::tokens]
-        layers = []
-        with torch.no_grad():
-            for given in batch.attentions:
-                ((_, part, weights),) = weights_of(given)
-                shown = window[:, : weights.shape[-1]]
-                shares = last_shares(weights, part, shown).mean(1)[shown].cpu().numpy()
-                layers.append(shares.reshape(-1, tokens).sum(1))
-        marks = (relevance or Relevance(store))(items, np.full(len(items), target))
-        return Explanation(user, target, items, marks, np.stack(layers).astype(np.float64))
-    raise UserError(
-        "the model has no attention that shows its weights; give one with a transformer encoder",
-        code="no-attention-weights",
-    )
+    target, tokens = int(evaluated.next_items[0]), tokens_per_event(model)
+    (batch,) = activations(model, Sample(evaluated, store.catalog.popularity))
+    if not batch.attentions:
+        raise UserError(
+            "the model has no attention that shows its weights; give one with a transformer encoder",
+            code="no-attention-weights",
+        )
+    inputs = batch.attentions[0].batch
+    window = recent_events(model, inputs)
+    items = inputs.items[window].cpu().numpy().astype(np.int64)[::tokens]
+    layers = []
+    with torch.no_grad():
+        for attention in batch.attentions:
+            ((_, part, weights),) = weights_of(attention)
+            shown = window[:, : weights.shape[-1]]
+            shares = last_shares(weights, part, shown).mean(1)[shown].cpu().numpy()
+            layers.append(shares.reshape(-1, tokens).sum(1))  # of an event: all of its tokens
+    marks = (relevance or Relevance(store))(items, np.full(len(items), target))
+    return Explanation(user, target, items, marks, np.stack(layers).astype(np.float64))
 
 
 def explain(
     model: Model, store: Store, user: Any = None, *, split: str = "test", vectors: np.ndarray | None = None
 ) -> Explanation:
-    """The explanation of a user by external id, or of `example_user`. Raises `UserError` for a user not there."""
+    """Explain a user by external id, or `example_user`. Raises `UserError` for an unknown user."""
     relevance = Relevance(store, vectors)
     if user is None:
-        place = example_user(store, sample_users(store, split, TRIED), relevance)
+        row = example_user(store, sample_users(store, split, TRIED), relevance)
     else:
-        (found,) = np.nonzero((store.user_ids.cast(pl.String) == str(user)).to_numpy())
-        if not len(found):
+        (matches,) = np.nonzero((store.user_ids.cast(pl.String) == str(user)).to_numpy())
+        if not len(matches):
             raise UserError(
                 f"{store.path} has no user {str(user)!r}; give an id as it stands in the events", code="unknown-user"
             )
-        place = int(found[0])
-    return replace(explain_user(model, store, place, split=split, relevance=relevance), name=str(store.user_ids[place]))
+        row = int(matches[0])
+    return replace(explain_user(model, store, row, split=split, relevance=relevance), name=str(store.user_ids[row]))
 
 
-def example_user(store: Store, some: Sample, relevance: Relevance) -> int:
-    """Row of the user, among the first of the sample, whose last events have most of both kinds."""
-    tried = some.first(TRIED)
-    best, chosen = -1, int(tried.users[0])
-    for user, items, target in zip(tried.users, tried.histories.items.last(LAST), tried.next_items, strict=True):
+def example_user(store: Store, sample: Sample, relevance: Relevance) -> int:
+    """Row of the user with the most events of the rarer kind (relevant, noise)."""
+    tried = sample.first(TRIED)
+    rarer = []
+    for items, target in zip(tried.histories.items.last(LAST), tried.next_items, strict=True):
         marks = relevance(items, np.full(len(items), target))
-        fewer = int(min(marks.sum(), (~marks).sum()))
-        if fewer > best:
-            best, chosen = fewer, int(user)
-    return chosen
+        rarer.append(min(marks.sum(), (~marks).sum()))
+    return int(tried.users[np.argmax(rarer)])
 
 
 class ExampleUser(Diagnostic):
-    """The explanation of the example user. `index` counts events from the end, 1 the last."""
+    """Attention to the events of the example user; `index` counts from the end, from 1."""
 
     name = "case"
     internal = True
@@ -141,50 +130,55 @@ class ExampleUser(Diagnostic):
         store, relevance = context.store, context.relevance
         try:
             user = example_user(store, context.sample, relevance)
-            found = explain_user(context.model, store, user, split=context.split, relevance=relevance)
+            explanation = explain_user(context.model, store, user, split=context.split, relevance=relevance)
         except UserError as error:
             return self.left_out(str(error).partition(";")[0].replace("the model has", "it has"))
-        rows = self.rows_of({"user": found.user, "target": found.target})
-        for place, (item, mark) in enumerate(zip(found.items[::-1].tolist(), found.relevant[::-1], strict=True), 1):
-            rows.append(self.row("item", item, index=place, label="relevant" if mark else "noise"))
-        for layer, shares in enumerate(found.shares):
-            rows += [self.row("share", float(s), layer=layer, index=n) for n, s in enumerate(shares[::-1], 1)]
+        rows = self.rows_of({"user": explanation.user, "target": explanation.target})
+        events = zip(explanation.items[::-1].tolist(), explanation.relevant[::-1], strict=True)
+        for position, (item, mark) in enumerate(events, 1):
+            rows.append(self.row("item", item, index=position, label="relevant" if mark else "noise"))
+        for layer, shares in enumerate(explanation.shares):
+            rows += [self.row("share", share, layer=layer, index=n) for n, share in enumerate(shares[::-1], 1)]
         return rows
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure | Missing:
-        longest = max(there, key=lambda one: len(_history(one)))
-        events, about, catalog = _history(longest), _about(longest), longest.run.catalog
+        longest = max(there, key=lambda run: len(_history(run)))
+        events, about, catalog = _history(longest), _about(longest), longest.catalog
         if any(not 0 <= item < catalog.size for item in (*(item for item, _ in events), about[1])):
             return claim.missing(f"{longest.name}: its diagnosis names items that are not in its catalogue.")
-        alike = [one for one in there if _about(one) == about and events[: len(_history(one))] == _history(one)]
+        alike = [run for run in there if _about(run) == about and events[: len(_history(run))] == _history(run)]
         absent = tuple(
-            f"Run {one.key} ({one.name}) is not shown: its case is of other data." for one in there if one not in alike
+            f"Run {run.key} ({run.name}) is not shown: its case is of other data." for run in there if run not in alike
         )
-        shares = {one.key: one.diagnosis.values(cls.name, "share", "index", "layer") for one in alike}
-        columns = [(key, layer) for key, share in shares.items() for layer in dict.fromkeys(n for _, n in share)]
+        # of each run and layer: event -> share
+        shares = {
+            (run.key, layer): run.diagnosis.values(cls.name, "share", "index", layer=layer)
+            for run in alike
+            for layer in dict.fromkeys(run.diagnosis.values(cls.name, "share", "layer"))
+        }
         rows, drawn = [], []
         for event, (item, label) in enumerate(events, 1):
             title, tick = item_title(longest, item), "✓" if label == "relevant" else ""
-            layers = (shares[key].get((event, layer)) for key, layer in columns)
+            layers = (share.get(event) for share in shares.values())
             rows.append((event, readable(str(catalog.ids[item])), title, "yes" if tick else "no", *layers))
-            named = f"{event}. {title if len(title) <= WIDE else f'{title[: WIDE - 3]}...'} {tick}"
-            for one in alike:
-                parts = [share for (at, _), share in shares[one.key].items() if at == event]
-                drawn += [(one.label, named, float(np.mean(parts)))] if parts else []
+            short = f"{event}. {title if len(title) <= WIDE else f'{title[: WIDE - 3]}...'} {tick}"
+            for run in alike:
+                of_run = [share[event] for (key, _), share in shares.items() if key == run.key and event in share]
+                drawn += [(run.label, short, float(np.mean(of_run)))] if of_run else []
         chart = bars("event", "attention", percent=True, across=True, level={"": 0}, rows=drawn)
-        headers = ("event", "item", "title", "related", *(f"{key} layer {layer + 1}" for key, layer in columns))
+        headers = ("event", "item", "title", "related", *(f"{key} layer {layer + 1}" for key, layer in shares))
         figure = claim.figure(headers, rows, chart, more=f" Here that was '{item_title(longest, about[1])}'.")
         return replace(figure, absent=absent)
 
 
-def _about(one: RunResult) -> tuple[int, int, str]:
-    """User, target and data of a case."""
-    user, target = (int(one.diagnosis.value("case", name) or 0) for name in ("user", "target"))
-    return user, target, str(one.diagnosis.about().get("fingerprint"))
+def _about(run: RunResult) -> tuple[int, int, str]:
+    """User, target and fingerprint of the data of a run's example."""
+    user, target = (int(run.diagnosis.value("case", name) or 0) for name in ("user", "target"))
+    return user, target, str(run.diagnosis.about().get("fingerprint"))
 
 
-def _history(one: RunResult) -> list[tuple[int, str]]:
-    """(item, relevant or noise) of the events, the last first."""
-    items = one.diagnosis.values("case", "item", "index", "label")
+def _history(run: RunResult) -> list[tuple[int, str]]:
+    """(item, `relevant` or `noise`) of the events, the last first."""
+    items = run.diagnosis.values("case", "item", "index", "label")
     return [(int(item), label) for (_, label), item in sorted(items.items())]

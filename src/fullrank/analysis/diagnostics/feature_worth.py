@@ -1,10 +1,11 @@
-"""What each feature that a model reads is worth: what the lists lose where its values are those of others.
+"""Worth of each feature that a model reads: the accuracy that lists lose where its values are those of others.
 
-Of one feature at a time the vectors are shuffled, and all else stays; nothing is trained anew. So two features that say
-the same may each lose little. A feature of the user is shuffled among the users of a batch, who have histories of like
-length. Of events and requests, what stands at the last place of a history is shuffled among last places, what stands
-before among the places before; of a request, both where it is past and where it is asked. Of what times tell (hour,
-gap, age) the ids made of them are shuffled, not the moments, which the others are made of.
+The vectors of one feature at a time are shuffled, and all else stays; nothing is trained anew. So
+two features that say the same may each lose little. A feature of the user is shuffled among the
+users of a batch, who have histories of like length. A feature of events or of requests at the last
+position of a history is shuffled among last positions, at an earlier position among earlier ones;
+of a request, both where it is past and where it is present. Of features made of times (hour, gap,
+age) the ids are shuffled, not the moments, of which the others are made.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from fullrank.evaluation.compare import compare
 from fullrank.models.sequential.reading import changed_feature
 
 USERS = 2048
-"""Most users measured for each feature: the first of the sample."""
+"""Most users that are measured for each feature: the first of the sample."""
 METRICS = ("ndcg@10", "recall@10")
 ENDS = ("lost", "low", "high")
-"""The paired difference, and the ends of its interval over users."""
+"""Ends of the names of rows: the paired difference, and the ends of its interval over users."""
 
 
 class FeatureWorth(Diagnostic):
-    """What the lists lose without each feature (`label` user.country), paired by user; the most valuable first."""
+    """Accuracy lost without each feature (`label` user.country), the most valuable first."""
 
     name = "feature_worth"
     silent = True
@@ -42,38 +43,42 @@ class FeatureWorth(Diagnostic):
     )
 
     def rows(self) -> list[Row]:
-        context, read = self.context, self.context.model.reads_features or {}
-        spec = context.evaluation.selection_alone().model_copy(update={"metrics": METRICS})
-        measured = partial(evaluate, context.model, context.first(USERS), context.split, spec)
-        features = [(role, name) for role, names in read.items() for name in names]
+        context = self.context
+        features = [(role, name) for role, names in (context.model.reads_features or {}).items() for name in names]
         if not features:
             return []
-        whole, worth = measured(), {}
-        for place, (role, name) in enumerate(features):
+        spec = context.evaluation.selection_alone().model_copy(update={"metrics": METRICS})
+        measure = partial(evaluate, context.model, context.first(USERS), context.split, spec)
+        whole, worth = measure(), {}
+        for number, (role, name) in enumerate(features):
             with changed_feature(context.model, role, name, _Shuffle()):
-                less = measured()
-            worth[f"{role}.{name}"] = [compare(less, whole, metric) for metric in METRICS]
-            self.progress(place + 1, len(features))
-        found = self.rows_of({metric: whole.metrics[metric] for metric in METRICS})
-        for label, gaps in sorted(worth.items(), key=lambda one: -one[1][0].difference):
+                without = measure()
+            worth[f"{role}.{name}"] = [compare(without, whole, metric) for metric in METRICS]
+            self.progress(number + 1, len(features))
+        rows = self.rows_of({metric: whole.metrics[metric] for metric in METRICS})
+        for label, gaps in sorted(worth.items(), key=lambda entry: -entry[1][0].difference):
             for gap in gaps:
-                values = zip(ENDS, (gap.difference, *gap.interval), strict=True)
-                found += self.rows_of({f"{gap.metric}_{end}": value for end, value in values}, label=label)
-        return found
+                for end, value in zip(ENDS, (gap.difference, *gap.interval), strict=True):
+                    rows.append(self.row(f"{gap.metric}_{end}", value, label=label))
+        return rows
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
         headers, rows = ["run", "feature"], []
         for metric in METRICS:
             headers += [f"{metric} lost", "from", "to"]
-        for one in there:
-            columns = [one.diagnosis.values(cls.name, f"{m}_{end}", "label") for m in METRICS for end in ENDS]
-            rows += [(one.label, label, *(column.get(label) for column in columns)) for label in columns[0]]
+        for run in there:
+            columns = [run.diagnosis.values(cls.name, f"{m}_{end}", "label") for m in METRICS for end in ENDS]
+            rows += [(run.label, label, *(column.get(label) for column in columns)) for label in columns[0]]
         return claim.figure(headers, rows)
 
 
 class _Shuffle:
-    """Vectors of a feature in another order, by one generator for all batches; none of several stays where it was."""
+    """Shuffle the vectors of a feature by one generator for all batches; none of several stays at its position.
+
+    Within a group the vectors in a random order move on by one: vector order[i] <- vector order[i -
+    1].
+    """
 
     def __init__(self) -> None:
         self.draw = torch.Generator().manual_seed(0)
@@ -81,12 +86,12 @@ class _Shuffle:
     def __call__(
         self, vectors: Float[Tensor, "*n D"], missing: Float[Tensor, "D"], lengths: Int[Tensor, "B"]
     ) -> Float[Tensor, "*n D"]:
-        at, last = torch.arange(vectors.shape[1] if vectors.ndim > 2 else 1), lengths.cpu()[:, None] - 1
-        if vectors.ndim == 2:
+        position, last = torch.arange(vectors.shape[1] if vectors.ndim > 2 else 1), lengths.cpu()[:, None] - 1
+        if vectors.ndim == 2:  # of users: a single position
             last = torch.zeros_like(last)
         flat = vectors.flatten(0, -2).clone()
-        for group in (at == last, at < last):
-            places = group.flatten().nonzero()[:, 0]
-            order = places[torch.randperm(len(places), generator=self.draw)].to(flat.device)
+        for group in (position == last, position < last):
+            rows = group.flatten().nonzero()[:, 0]
+            order = rows[torch.randperm(len(rows), generator=self.draw)].to(flat.device)
             flat[order] = flat[order.roll(1)]
         return flat.view_as(vectors)

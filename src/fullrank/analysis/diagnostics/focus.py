@@ -1,21 +1,27 @@
-"""How much attention goes to relevant events and how much to noise (FAIR, Figure 1 and Table 4).
+"""Focus: how much attention goes to relevant events and how much to noise (FAIR, Figure 1 and Table 4).
 
-Claim: a transformer gives much of its attention to noise; focused attention gives more of it to what matters for the
-next choice. Of each user of the sample the query is the last event, the keys are the last 20 events, and `relevance.py`
-says which are relevant to the target. Users whose events are all relevant, or all noise, say nothing and are left out.
+Claim: a transformer gives much of its attention to noise; focused attention gives more of it to
+events that matter for the next choice. For each user of the sample the query is the last event, the
+keys are the last 20 events, and `relevance.py` says which are relevant to the target. Users whose
+events are all relevant, or all noise, say nothing and are left out.
 
-Weights enter by their absolute value over the sum of them, so that rows of any sum, and signed ones, compare: the row
-`relevant` is the mean share of relevant events, `even` their share of the events, `ratio` the first over the second.
-`signed` adds the weights with their sign over the same sum, once for relevant events and once for noise: focused
-attention may subtract noise. Figures are means over users, by layer and head; with `head` null over a layer's heads.
+Weights enter by their absolute value over the sum of them, so that rows of any sum, and signed
+ones, compare: the row `relevant` is the mean share of relevant events, `even` their share of the
+events, `ratio` the first over the second. `signed` adds the weights with their sign over the same
+sum, once for relevant events and once for noise: focused attention may subtract noise. Figures are
+means over users, by layer and head; with `head` null over a layer's heads.
 
-Where an item is one token for each of its codes, an event is all of its tokens, and the query is the last of them.
+Where an item is one token for each of its codes, an event is all of its tokens, and the query is
+the last of them.
 
-Differs: the paper's model has one token a code and takes the mean over codes; here their shares are added up.
+Differs: the paper's model has one token a code and takes the mean over codes; here their shares are
+added up.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,15 +29,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fullrank.analysis.diagnostics import (
-    Activations,
-    Claim,
-    Diagnostic,
-    Figure,
-    Row,
-    Runs,
-    lines,
-)
+from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Figure, Row, Runs, lines
 from fullrank.analysis.relevance import LAST
 from fullrank.data.batch import Batch
 from fullrank.models import Model
@@ -56,49 +54,50 @@ class Focus(Diagnostic):
 
     def begin(self) -> None:
         self.targets, self.relevance = self.context.targets, self.context.relevance
-        self.seen: dict[int, Tensor] = {}
-        """Layer -> sums over users [3, H]: share of relevant events, signed of relevant events, signed of noise."""
-        self.even, self.users, self.read, self.attentive = 0.0, 0, 0, False
+        self.sums: defaultdict[int, Any] = defaultdict(float)
+        """Layer -> sums over users [3, H]: share of relevant events, signed of relevant events,
+        signed of noise."""
+        self.even, self.users, self.users_read = 0.0, 0, 0
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
         if self.targets is None or not batch.attentions:
             return
-        self.attentive = True
-        relevant, window = self._marked(batch.attentions[0].batch, self.targets[batch.users])
-        mixed = (relevant.any(1) & (window & ~relevant).any(1)).float()
-        self.read, self.users = self.read + len(mixed), self.users + int(mixed.sum())
+        relevant, window = self._relevant(batch.attentions[0].batch, self.targets[batch.users])
+        mixed = (relevant.any(1) & (window & ~relevant).any(1)).float()  # [B] users with both kinds of events
+        self.users_read += len(mixed)
+        self.users += int(mixed.sum())
         self.even += float((mixed * relevant.sum(1) / window.sum(1).clamp_min(1)).sum())
-        for given in batch.attentions:
-            for rows, some, weights in weights_of(given):
-                shares = last_shares(weights, some, window[rows, : weights.shape[-1]])
-                mine = relevant[rows, None, : weights.shape[-1]]
-                parts = shares.abs() * mine, shares * mine, shares * ~mine
-                sums = torch.stack([(part.sum(-1) * mixed[rows, None]).sum(0) for part in parts]).double().cpu()
-                self.seen[given.layer] = self.seen.get(given.layer, torch.zeros_like(sums)) + sums
+        for attention in batch.attentions:
+            for rows, part, weights in weights_of(attention):
+                shares = last_shares(weights, part, window[rows, : weights.shape[-1]])
+                related = relevant[rows, None, : weights.shape[-1]]
+                kinds = shares.abs() * related, shares * related, shares * ~related
+                sums = torch.stack([(kind.sum(-1) * mixed[rows, None]).sum(0) for kind in kinds])
+                self.sums[attention.layer] += sums.double().cpu()
 
     def rows(self) -> list[Row]:
         if self.targets is None:
             return self.left_out("the training split has no targets")
-        if not self.attentive:
+        if not self.users_read:
             return self.left_out("it has no attention that shows its weights")
         if not self.users:
             return self.left_out("no user of the sample has both relevant events and noise among the last 20")
         even = self.even / self.users
-        found = self.rows_of({"users": self.users, "asked": self.read, "even": even})
-        for layer, sums in sorted(self.seen.items()):
+        rows = self.rows_of({"users": self.users, "asked": self.users_read, "even": even})
+        for layer, sums in sorted(self.sums.items()):
             means = sums / self.users
-            for head, (share, kept, noise) in [(None, means.mean(1)), *enumerate(means.T)]:
-                found += self.rows_of({"relevant": share, "ratio": float(share) / even}, layer=layer, head=head)
-                for kind, value in zip(KINDS, (kept, noise), strict=True):
-                    found.append(self.row("signed", float(value), layer=layer, head=head, label=kind))
-        return found
+            for head, (share, *signed) in [(None, means.mean(1)), *enumerate(means.T)]:
+                rows += self.rows_of({"relevant": share, "ratio": share / even}, layer=layer, head=head)
+                for kind, value in zip(KINDS, signed, strict=True):
+                    rows.append(self.row("signed", value, layer=layer, head=head, label=kind))
+        return rows
 
-    def _marked(self, batch: Batch, targets: Int[np.ndarray, "B"]) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
-        """Which places hold a relevant event, and which are looked at."""
+    def _relevant(self, batch: Batch, targets: Int[np.ndarray, "B"]) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
+        """The positions of relevant events, and those of all recent events."""
         window = recent_events(self.context.model, batch)
-        rows, places = (x.cpu().numpy() for x in window.nonzero(as_tuple=True))
-        items = batch.items.cpu().numpy()[rows, places]
+        rows = window.nonzero(as_tuple=True)[0].cpu().numpy()
+        items = batch.items[window].cpu().numpy()
         relevant = torch.zeros_like(window)
         relevant[window] = torch.from_numpy(self.relevance(items, targets[rows])).to(window.device)
         return relevant, window
@@ -106,23 +105,24 @@ class Focus(Diagnostic):
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
         columns = {
-            "attention to related events": ("relevant", None), "over even": ("ratio", None),
-            "signed, related": ("signed", "relevant"), "signed, others": ("signed", "noise"),
-        }  # fmt: skip
+            "attention to related events": ("relevant", None),
+            "over even": ("ratio", None),
+            "signed, related": ("signed", "relevant"),
+            "signed, others": ("signed", "noise"),
+        }
         rows: list[tuple[Any, ...]] = []
-        for one in there:
-            values = [
-                one.diagnosis.values(cls.name, name, "layer", head=None, label=label)
-                for name, label in columns.values()
-            ]
-            people = one.diagnosis.value(cls.name, "users")
-            rows += [(one.label, layer + 1, *(value[layer] for value in values), people) for layer in sorted(values[0])]
-        even = float(np.mean([one.diagnosis.value(cls.name, "even") or 0.0 for one in there]))
+        for run in there:
+            find = partial(run.diagnosis.values, cls.name)
+            values = [find(name, "layer", head=None, label=label) for name, label in columns.values()]
+            people = run.diagnosis.value(cls.name, "users")
+            rows += [(run.label, layer + 1, *(value[layer] for value in values), people) for layer in sorted(values[0])]
+        even = float(np.mean([run.diagnosis.value(cls.name, "even") or 0.0 for run in there]))
         shares = lines("layer", next(iter(columns)), percent=True, zero=True, level={"even attention": even})
-        return claim.figure(("run", "layer", *columns, "people"), tuple(rows), shares)
+        return claim.figure(("run", "layer", *columns, "people"), rows, shares)
 
 
 def recent_events(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
-    """The places of the last 20 events of each row; a covered place is no event, nor is what stands before them all."""
+    """The positions of the last 20 events of each row; covered positions are no events."""
     real = event_places(model, batch)
+    # counted from the end: an event is recent where it and all later ones are at most 20
     return real & (real.flip(1).cumsum(1).flip(1) <= LAST * tokens_per_event(model))

@@ -1,9 +1,13 @@
 """Spectral norms of every matrix that a model multiplies by, and the log of their products.
 
-SPRINT (KDD 2026, Section 4.1) penalises these: of each block the value projection of each head, the output projection,
-the up- and the down-projection, and the item table. A layer's attention enters by
-log(sqrt(sum_h sigma(W_V,h)^2) sigma(W_O)), the weights' part of Eq. A.56 in its squared form, its feed-forward by
-log(sigma(W_1) sigma(W_2)). Exact, by singular values; an encoder without such blocks shows every matrix it has.
+SPRINT (KDD 2026, Section 4.1) penalises these: of each block the value projection of each head, the
+output projection, the up- and the down-projection, and the item table. The log of the product of a
+layer's attention is the weights' part of Eq. A.56 in its squared form:
+
+    attention       log(sqrt(sum_h sigma(W_V,h)^2) sigma(W_O))
+    feed-forward    log(sigma(W_1) sigma(W_2))
+
+Exact, by singular values; of an encoder without such blocks every matrix is measured.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult, readable, row
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult, readable
 from fullrank.analysis.diagnostics.spectrum import triangle
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reading import attention_of, blocks_of, decoder_blocks_of
@@ -28,13 +32,13 @@ def spectral_norm(matrix: Tensor) -> float:
 
 
 def attention_norm(matrices: tuple[Tensor, Tensor]) -> float:
-    """sqrt(sum_h sigma(W_V,h)^2) sigma(W_O): what an attention does to a norm apart from its weights."""
+    """sqrt(sum_h sigma(W_V,h)^2) sigma(W_O): growth of a norm in an attention, apart from its weights."""
     value, output = matrices
     return sum(spectral_norm(head) ** 2 for head in value) ** 0.5 * spectral_norm(output)
 
 
 def feed_forward_norm(matrices: tuple[Tensor, Tensor]) -> float:
-    """sigma(W_1) sigma(W_2)."""
+    """sigma(W_1) sigma(W_2): growth of a norm in a feed-forward, apart from its activation."""
     return spectral_norm(matrices[0]) * spectral_norm(matrices[1])
 
 
@@ -53,17 +57,40 @@ class Norms(Diagnostic):
         model = self.context.model
         if not isinstance(model, RecommenderModel):
             return self.left_out("it has no matrices that were trained")
-        found = [self.row("sigma", spectral_norm(model.items.all()), label="embedding")]
-        found.append(self.row("log_product", _log(found[-1]["value"]), label="embedding"))
-        blocks = [list(_block(layer, block)) for layer, block in enumerate(blocks_of(model))]
-        blocks += [list(_decoder_block(layer, block)) for layer, block in enumerate(decoder_blocks_of(model))]
-        if any(blocks):
-            found += [one for rows in blocks for one in rows]
-            logs = [one["value"] for one in found if one["name"] == "log_product"]
+        sigma = spectral_norm(model.items.all())
+        table = self.rows_of({"sigma": sigma, "log_product": _log(sigma)}, label="embedding")
+        blocks = [row for layer, block in enumerate(blocks_of(model)) for row in self._block(layer, block)]
+        for layer, block in enumerate(decoder_blocks_of(model)):
+            blocks += [
+                *self._block(layer, block, "decoder_"),
+                *self._attention(layer, getattr(block, "cross", None), "cross_"),
+            ]
+        if blocks:
+            logs = [row["value"] for row in table + blocks if row["name"] == "log_product"]
             total = None if None in logs else sum(logs)
-            return [*found, self.row("log_product", total, label="total")]
+            return [*table, *blocks, self.row("log_product", total, label="total")]
         matrices = [(name, p) for name, p in model.encoder.named_parameters() if p.ndim == 2]
-        return found + [self.row("sigma", spectral_norm(p), label=name) for name, p in matrices]
+        return table + [self.row("sigma", spectral_norm(p), label=name) for name, p in matrices]
+
+    def _block(self, layer: int, block: nn.Module, kind: str = "") -> Iterator[Row]:
+        yield from self._attention(layer, attention_of(block), kind)
+        feed = getattr(block, "feed_forward", None)
+        if feed is not None and callable(getattr(feed, "matrices", None)):
+            up, down = feed.matrices()
+            yield self.row("sigma", spectral_norm(up), layer=layer, label=f"{kind}up")
+            yield self.row("sigma", spectral_norm(down), layer=layer, label=f"{kind}down")
+            product = feed_forward_norm((up, down))
+            yield self.row("log_product", _log(product), layer=layer, label=f"{kind}feed_forward")
+
+    def _attention(self, layer: int, attention: Any, kind: str) -> Iterator[Row]:
+        if attention is None:
+            return
+        value, output = attention.matrices()
+        for head, matrix in enumerate(value):
+            yield self.row("sigma", spectral_norm(matrix), layer=layer, head=head, label=f"{kind}value")
+        yield self.row("sigma", spectral_norm(output), layer=layer, label=f"{kind}output")
+        product = attention_norm((value, output))
+        yield self.row("log_product", _log(product), layer=layer, label=f"{kind}attention")
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
@@ -72,34 +99,6 @@ class Norms(Diagnostic):
             for row in result.diagnosis.of(cls.name)
         ]
         return claim.figure(("matrix", "layer", "head", "value"), rows)
-
-
-def _block(layer: int, block: nn.Module, kind: str = "") -> Iterator[Row]:
-    attention, feed = attention_of(block), getattr(block, "feed_forward", None)
-    if attention is not None:
-        yield from _attention(layer, attention, kind)
-    if feed is not None and callable(getattr(feed, "matrices", None)):
-        up, down = feed.matrices()
-        yield row("norms", "sigma", spectral_norm(up), layer=layer, label=f"{kind}up")
-        yield row("norms", "sigma", spectral_norm(down), layer=layer, label=f"{kind}down")
-        yield row("norms", "log_product", _log(feed_forward_norm((up, down))), layer=layer, label=f"{kind}feed_forward")
-
-
-def _decoder_block(layer: int, block: nn.Module) -> Iterator[Row]:
-    """A decoder's own attention and feed-forward, and its attention to the history."""
-    yield from _block(layer, block, "decoder_")
-    cross = getattr(block, "cross", None)
-    if cross is not None:
-        yield from _attention(layer, cross, "cross_")
-
-
-def _attention(layer: int, attention: Any, kind: str) -> Iterator[Row]:
-    value, output = attention.matrices()
-    for head, matrix in enumerate(value):
-        yield row("norms", "sigma", spectral_norm(matrix), layer=layer, head=head, label=f"{kind}value")
-    yield row("norms", "sigma", spectral_norm(output), layer=layer, label=f"{kind}output")
-    product = attention_norm((value, output))
-    yield row("norms", "log_product", _log(product), layer=layer, label=f"{kind}attention")
 
 
 def _log(value: float) -> float | None:

@@ -1,7 +1,7 @@
-"""Accuracy when the model does not get to see a share of each history's events (PLR, Sec. 6.5.1 and Figure 3).
+"""Robustness: accuracy when a share of each history's events is hidden (PLR, Sec. 6.5.1 and Figure 3).
 
-Any model can be measured, so that one that reasons stands beside its base. Which events are hidden is the same for all
-models and seeds of training (`evaluation.event_dropout`).
+Any model can be measured, so that one that reasons stands beside its base. The same events are
+hidden for all models and seeds of training (`evaluation.event_dropout`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, Runs, 
 from fullrank.evaluation import evaluate
 
 SHARES = (0.0, 0.1, 0.2, 0.3)
-"""Of each history's events."""
+"""Shares of each history's events that are hidden."""
 USERS = 2048
-"""Most users measured: the first of the sample."""
+"""Most users that are measured: the first of the sample."""
 
 
 class Robustness(Diagnostic):
@@ -30,18 +30,19 @@ class Robustness(Diagnostic):
 
     def rows(self) -> list[Row]:
         model, store = self.context.model, self.context.first(USERS)
-        found = []
+        rows = []
         for share in SHARES:
             spec = self.context.evaluation.selection_alone().model_copy(update={"drop": share})
             metrics = evaluate(model, store, self.context.split, spec).metrics
-            found += self.rows_of(metrics, index=round(100 * share))
-        return found
+            rows += self.rows_of(metrics, index=round(100 * share))
+        return rows
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
         hidden, word = "percent of each history hidden", accuracy_word(there)
-        rows = tuple(
-            (one.label, share, value)
-            for one in there for share, value in one.diagnosis.values(cls.name, one.accuracy, "index").items()
-        )  # fmt: skip
+        rows = [
+            (run.label, *point)
+            for run in there
+            for point in run.diagnosis.values(cls.name, run.accuracy, "index").items()
+        ]
         return claim.figure(("run", hidden, word), rows, lines(hidden, word, zero=True))

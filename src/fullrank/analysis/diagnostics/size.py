@@ -1,9 +1,10 @@
-"""What more parameters do: runs that differ in the size of their model alone, smallest to largest.
+"""Metrics by size: runs that differ in the size of their model alone, smallest to largest.
 
-Recommenders: accuracy, fairness, collapse share and effective rank by the parameters without the tables of the items
-(SPRINT, KDD 2026, Figure 1, upper half). Ranking models: AUC and effective rank by dense parameters (RankElastor, KDD
-2026, Figures 7 and 8). Differs: neither paper draws the rank here; RankElastor has a multiple of the smallest model
-across.
+Recommenders: accuracy, fairness, collapse share and effective rank by the parameters without the
+tables of the items (SPRINT, KDD 2026, Figure 1, upper half). Ranking models: AUC and effective rank
+by dense parameters (RankElastor, KDD 2026, Figures 7 and 8).
+
+Differs: neither paper draws the rank here; RankElastor has a multiple of the smallest model across.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SIZES = (
     "dim", *LAYERS, "encoder.hidden", "encoder.inner",
     "encoder.attention.heads", "encoder.attention.qk_width", "encoder.attention.value_width",
 )  # fmt: skip
-"""Settings of a recommender that make it larger. Not among them: what makes it read or reason longer."""
+"""Settings that make a recommender larger, but do not make it read or reason longer."""
 RANKER_SIZES = tuple(
     f"ranker.{name}"
     for name in (
@@ -50,17 +51,19 @@ RANKER_SIZES = tuple(
         "first.hidden", "second.hidden", "gate_hidden",
     )
 )  # fmt: skip
-"""Settings of a ranking model that add dense parameters. Not `embedding.dim`: the tables would grow with it unseen."""
+"""Settings of a ranking model that add dense parameters. Not `embedding.dim`: the tables would grow
+with it unseen."""
 PARTS = ("ranker.rank", "ranker.experts", "ranker.deep.hidden")
-"""Where one of these is null or empty, the model lacks a part, which is no matter of size."""
+"""Settings that switch off a part of the model where they are null or empty,
+which is no matter of size."""
 FREE = "free"
 
 
 class RetrievalSize(Section):
     """Accuracy, fairness, collapse share and effective rank of recommenders by parameters without the items' tables.
 
-    The effective rank is the entropy rank of the last layer's outputs, one row a user of the sample: every model with
-    layers has it.
+    The effective rank is the entropy rank of the last layer's outputs, one row a user of the
+    sample: every model with layers has it.
     """
 
     name = "size"
@@ -79,47 +82,51 @@ class RetrievalSize(Section):
     )
 
     @classmethod
-    def size(cls, one: RunResult) -> int | None:
-        """The number across: counted only where specs leave it open, since that may open the run's weights."""
-        model = one.run.model() if isinstance(one.run.spec.model, Recommender) else None
+    def size(cls, run: RunResult) -> int | None:
+        """The number across; called only for runs that differ, since it may open weights."""
+        model = run.run.model() if isinstance(run.spec.model, Recommender) else None
         return None if model is None else non_embedding(cast(RecommenderModel, model))
 
     @classmethod
     def values(cls, accuracy: str) -> dict[str, Value]:
-        """The figures that are drawn."""
+        """The figures that are drawn, by their words."""
         return _tail_values(accuracy) | {
-            "effective rank": lambda one: one.diagnosis.last_layer("layers", "entropy_rank")
+            "effective rank": lambda run: run.diagnosis.last_layer("layers", "entropy_rank")
         }
 
     @classmethod
-    def others(cls, one: RunResult) -> dict[str, Any]:
+    def others(cls, run: RunResult) -> dict[str, Any]:
         """More columns of the table."""
-        return {"layers": one.layers, "width": getattr(one.run.spec.model, "dim", None)}
+        return {"layers": run.layers, "width": getattr(run.spec.model, "dim", None)}
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure | Missing:
-        groups = [group for group in same_but_for(there, cls.free) if len(same_but_for(group)) > 1]
-        sizes = {one.key: size for group in groups for one in group if (size := cls.size(one)) is not None}
-        sized = [sorted((o for o in group if o.key in sizes), key=lambda o: sizes[o.key]) for group in groups]
-        sized = [group for group in sized if group and sizes[group[0].key] < sizes[group[-1].key]]
-        inside = [one for group in sized for one in group]
+        groups: list[list[RunResult]] = []
+        sizes: dict[str, int] = {}
+        for group in same_but_for(there, cls.free):
+            if len(same_but_for(group)) > 1:
+                sizes |= {run.key: size for run in group if (size := cls.size(run)) is not None}
+                sized = sorted((run for run in group if run.key in sizes), key=lambda run: sizes[run.key])
+                if sized and sizes[sized[0].key] < sizes[sized[-1].key]:
+                    groups.append(sized)
+        inside = [run for group in groups for run in group]
         why = not_comparable(inside) if inside else f"no two runs differ in {cls.differ}"
         if why is not None:
             return claim.missing(f"{why}.")
         values = cls.values(inside[0].accuracy)
         charts = []
         for word, value in values.items():
-            points = [(line_label(group), *point) for group in sized for point in seed_means(group, sizes, value)]
+            points = [(line_label(group), *point) for group in groups for point in seed_means(group, sizes, value)]
             charts.append(lines(cls.across, word, by="line", rows=points, **cls.axes))
         rows = [
-            (one.label, sizes[one.key], *(value(one) for value in values.values()), *cls.others(one).values())
-            for one in inside
+            (run.label, sizes[run.key], *(value(run) for value in values.values()), *cls.others(run).values())
+            for run in inside
         ]
         return claim.figure(("run", cls.across, *values, *cls.others(inside[0])), rows, *charts)
 
 
 class Depth(RetrievalSize):
-    """Accuracy, fairness and collapse share by the number of layers, of runs that differ in nothing else."""
+    """Accuracy, fairness and collapse share by the number of layers."""
 
     name = "depth"
     free = LAYERS
@@ -133,23 +140,23 @@ class Depth(RetrievalSize):
     )
 
     @classmethod
-    def size(cls, one: RunResult) -> int | None:
-        return one.layers
+    def size(cls, run: RunResult) -> int | None:
+        return run.layers
 
     @classmethod
     def values(cls, accuracy: str) -> dict[str, Value]:
         return _tail_values(accuracy)
 
     @classmethod
-    def others(cls, one: RunResult) -> dict[str, Any]:
+    def others(cls, run: RunResult) -> dict[str, Any]:
         return {}
 
 
 class RankingSize(RetrievalSize):
     """AUC and effective rank of ranking models by dense parameters.
 
-    The effective rank is the mean stable rank (RankElastor, Eq. 1) behind the last mixing; of a ranker without mixings,
-    behind its last layer that gives one vector a token.
+    The effective rank is the mean stable rank (RankElastor, Eq. 1) behind the last mixing; of a
+    ranker without mixings, behind its last layer that gives one vector a token.
     """
 
     problem = "ranking"
@@ -167,61 +174,61 @@ class RankingSize(RetrievalSize):
     )
 
     @classmethod
-    def size(cls, one: RunResult) -> int | None:
-        """As the manifest has it; of a run from before it was kept there, counted."""
-        kept = one.run.manifest.get("size")
-        dense = kept.get("dense_parameters") if isinstance(kept, dict) else None
+    def size(cls, run: RunResult) -> int | None:
+        """Dense parameters by the manifest; counted for older runs, whose manifests lack them."""
+        size = run.manifest.get("size")
+        dense = size.get("dense_parameters") if isinstance(size, dict) else None
         if type(dense) is int:
             return dense
-        model = one.run.model()
+        model = run.run.model()
         return model.size().dense if isinstance(model, RankingModule) else None
 
     @classmethod
     def values(cls, accuracy: str) -> dict[str, Value]:
-        return {"auc": lambda one: one.metric("auc"), "effective rank": _measured}
+        return {"auc": lambda run: run.metric("auc"), "effective rank": _measured}
 
     @classmethod
-    def others(cls, one: RunResult) -> dict[str, Any]:
-        label = _measured_layer(one)
+    def others(cls, run: RunResult) -> dict[str, Any]:
+        label = _measured_layer(run)
         if label is None:
             return dict.fromkeys(("entropy rank", "behind", "of"))
-        rank = layer_values(one, "entropy_rank").get(label)
-        return {"entropy rank": rank, "behind": readable(label), "of": largest_rank(one, label)}
+        rank = layer_values(run, "entropy_rank").get(label)
+        return {"entropy rank": rank, "behind": readable(label), "of": largest_rank(run, label)}
 
 
 def _tail_values(accuracy: str) -> dict[str, Value]:
-    """Figures of a recommender that depth and size may change."""
+    """Figures of a recommender that may change with depth and size."""
     return {
-        f"accuracy ({accuracy})": lambda one: one.metric(accuracy),
-        f"long-tail share ({FAIRNESS})": lambda one: one.metric(FAIRNESS),
-        "collapse share": lambda one: one.diagnosis.value("spectrum", "collapse_share"),
+        f"accuracy ({accuracy})": lambda run: run.metric(accuracy),
+        f"long-tail share ({FAIRNESS})": lambda run: run.metric(FAIRNESS),
+        "collapse share": lambda run: run.diagnosis.value("spectrum", "collapse_share"),
     }
 
 
 def same_but_for(results: Runs, free: Sequence[str] = ()) -> list[list[RunResult]]:
-    """Groups of runs whose specs agree but for the seed and these settings (dotted, below `model`), in their order."""
+    """Group runs whose specs agree but for the seed and settings below `model` (dotted)."""
     groups: dict[str, list[RunResult]] = {}
-    for one in results:
-        tree = one.run.spec.dump()
+    for run in results:
+        tree = run.spec.dump()
         tree["seed"] = FREE
         for name in free:
             _mask(tree["model"], name)
-        groups.setdefault(json.dumps(tree, sort_keys=True), []).append(one)
+        groups.setdefault(json.dumps(tree, sort_keys=True), []).append(run)
     return list(groups.values())
 
 
 def line_label(group: Runs) -> str:
     """`A, B: sasrec`, of more than six runs `A, B, C, ... J: sasrec`.
 
-    It begins with a letter of ours: matplotlib hides labels that begin with an underscore.
+    It begins with a run's letter: matplotlib hides labels that begin with an underscore.
     """
-    keys = [one.key for one in group]
+    keys = [run.key for run in group]
     shown = ", ".join(keys) if len(keys) <= 6 else f"{', '.join(keys[:3])}, ... {keys[-1]}"
-    return f"{shown}: {readable(group[0].run.spec.recipe)}"
+    return f"{shown}: {readable(group[0].spec.recipe)}"
 
 
 def _mask(tree: Any, name: str) -> None:
-    """Write `FREE` where a setting stands; nothing where the model has none of that name."""
+    """Replace the setting of this name by `FREE`, where the model has one."""
     *rooms, last = name.split(".")
     for room in rooms:
         tree = tree.get(room) if isinstance(tree, dict) else None
@@ -230,19 +237,21 @@ def _mask(tree: Any, name: str) -> None:
 
 
 def seed_means(line: Runs, sizes: Mapping[str, int], value: Value) -> list[tuple[int, float]]:
-    """Size and mean over the seeds of each setting that has the figure, smallest first."""
-    found = [
-        (sizes[seeds[0].key], [y for one in seeds if (y := value(one)) is not None]) for seeds in same_but_for(line)
-    ]
-    return sorted((n, float(np.mean(some))) for n, some in found if some)
+    """(size, mean of the figure over the seeds) of each setting, smallest first."""
+    points = []
+    for seeds in same_but_for(line):
+        values = [y for run in seeds if (y := value(run)) is not None]
+        if values:
+            points.append((sizes[seeds[0].key], float(np.mean(values))))
+    return sorted(points)
 
 
-def _measured_layer(one: RunResult) -> str | None:
-    """The layer that is measured: the last mixing, else the last one; None without vectors."""
-    labels = list(layer_values(one, "stable_rank"))
+def _measured_layer(run: RunResult) -> str | None:
+    """Label of the last mixing, else of the last layer; None without vectors."""
+    labels = list(layer_values(run, "stable_rank"))
     return next(reversed([label for label in labels if label.startswith("mixing_")] or labels), None)
 
 
-def _measured(one: RunResult) -> float | None:
-    label = _measured_layer(one)
-    return None if label is None else layer_values(one, "stable_rank").get(label)
+def _measured(run: RunResult) -> float | None:
+    label = _measured_layer(run)
+    return None if label is None else layer_values(run, "stable_rank").get(label)

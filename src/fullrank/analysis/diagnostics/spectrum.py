@@ -1,11 +1,12 @@
 """Spectral collapse: how much of the score matrix is its first direction, and how close that is to popularity.
 
-Claim (SPRINT, KDD 2026, Lemma 3.1 and Figure 2): the first right singular vector q1 of the users x items score matrix
-is nearly the item popularity, and the share sigma_1^2 / sum sigma_k^2 grows with depth. Both are measured here,
-and the share for the outputs of every layer at each user's last position, whose output becomes the scores (`layers`).
+Claim (SPRINT, KDD 2026, Lemma 3.1 and Figure 2): the first right singular vector q1 of the users x
+items score matrix is nearly the item popularity, and the share sigma_1^2 / sum sigma_k^2 grows with
+depth. Both are measured here, and the share for the outputs of every layer at each user's last
+position, whose output becomes the scores (`layers`).
 
-The score matrix X E^T is never formed: with X = Q_x R_x and E = Q_e R_e it has the singular values of R_x R_e^T, which
-is D x D. The triangular factors are made block by block in float64.
+The score matrix X E^T is never formed: with X = Q_x R_x and E = Q_e R_e it has the singular values
+of R_x R_e^T, which is D x D. The triangular factors are made block by block in float64.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ROWS = 1 << 14
 """Rows of a tall matrix that are made float64 and triangular at once."""
 RANKS = {"collapse_share": collapse_share, "stable_rank": stable_rank, "entropy_rank": entropy_rank}
 LOADINGS = 10
-"""Items named as those that the first direction raises most."""
+"""Number of items, those that the first direction raises most, that have a row."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,10 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Likeness:
-    """The first right singular vector, its free sign turned towards popularity, and how near it is (Lemma 3.1).
+    """The first right singular vector, its sign chosen for popularity, and its likeness to it (Lemma 3.1).
 
-    Towards popularity means: its rank correlation is not negative. The cosine can then be: where a model's scores are
-    below zero, the direction lowers the unpopular items more than it raises the popular ones.
+    With this sign the rank correlation is not negative. The cosine can be: where a model's scores
+    are below zero, the direction lowers the unpopular items more than it raises the popular ones.
     """
 
     right: Float[np.ndarray, "V"]
@@ -64,7 +65,7 @@ class Likeness:
 
 
 def popularity_likeness(spectrum: Spectrum, popularity: ItemCounts) -> Likeness:
-    """Cosine and rank correlation of q1 and popularity; None where they do not exist (popularity is constant)."""
+    """Cosine and rank correlation of q1 and popularity; None where that is constant."""
     right = spectrum.right.numpy()
     correlation = spearman(right, popularity)
     if correlation is not None and correlation < 0:
@@ -73,18 +74,22 @@ def popularity_likeness(spectrum: Spectrum, popularity: ItemCounts) -> Likeness:
 
 
 def triangle(x: Float[Tensor, "*n D"], above: Float[Tensor, "k D"] | None = None) -> Float[Tensor, "m D"]:
-    """R of the QR factors of [above; x], float64 on the CPU: R^T R is the Gram matrix, its square roots kept exact."""
+    """R of the QR factors of [above; x], float64 on the CPU.
+
+    R has the singular values of [above; x], without the loss of digits that its Gram matrix R^T R
+    has.
+    """
     flat = x.flatten(0, -2)
-    found = above if above is not None else torch.zeros(0, flat.shape[1], dtype=torch.float64)
+    factor = above if above is not None else torch.zeros(0, flat.shape[1], dtype=torch.float64)
     for low in range(0, len(flat), ROWS):
         part = flat[low : low + ROWS].detach().cpu().double()
-        found = torch.linalg.qr(torch.cat([found, part]), mode="r").R
-    return found
+        factor = torch.linalg.qr(torch.cat([factor, part]), mode="r").R
+    return factor
 
 
 def stacked(above: Sequence[Tensor], layers: Sequence[Tensor]) -> list[Tensor]:
-    """The triangle of each layer with one more batch; `above` is empty at first."""
-    return [triangle(x, *above[place : place + 1]) for place, x in enumerate(layers)]
+    """Add a batch of each layer to its triangle; `above` is empty at first."""
+    return [triangle(x, *above[layer : layer + 1]) for layer, x in enumerate(layers)]
 
 
 def score_spectrum(vectors: Float[Tensor, "U D"], table: Float[Tensor, "V D"]) -> Spectrum:
@@ -92,6 +97,7 @@ def score_spectrum(vectors: Float[Tensor, "U D"], table: Float[Tensor, "V D"]) -
     users, items = triangle(vectors), triangle(table)
     left, sigma, right = torch.linalg.svd(users @ items.T)
     scale = sigma[0].clamp_min(LEAST)
+    # [D] combinations of columns: table @ u is the right singular vector q1, vectors @ v the left one
     u, v = (users.T @ left[:, 0]) / scale, (items.T @ right[0]) / scale
     q = _times(table, u)
     sign = -1.0 if float(q.sum()) < 0 else 1.0
@@ -128,7 +134,7 @@ class ScoreMatrix:
 
 
 class SpectralCollapse(Diagnostic):
-    """Share of the first direction, ranks, likeness to popularity, singular values, items of the largest loadings."""
+    """Share of the first direction, ranks, likeness to popularity, largest loadings."""
 
     name = "spectrum"
     claim_of = Claim(
@@ -162,46 +168,45 @@ class SpectralCollapse(Diagnostic):
             return self.left_out("its scores are no inner product of user and item vectors")
         sigma, like = spectrum.sigma, popularity_likeness(spectrum, self.context.sample.popularity)
         likeness = {"popularity_cosine": like.cosine, "popularity_spearman": like.spearman}
-        found = self.rows_of(rank_figures(sigma) | {"width": len(sigma)} | likeness)
-        found += [self.row("sigma", float(value), index=k + 1) for k, value in enumerate(sigma)]
+        rows = self.rows_of(rank_figures(sigma) | {"width": len(sigma)} | likeness)
+        rows += [self.row("sigma", value, index=k) for k, value in enumerate(sigma, 1)]
         best = np.argsort(-like.right, kind="stable")[:LOADINGS]
-        return found + [self.row("loading", float(like.right[item]), index=int(item)) for item in best]
+        return rows + [self.row("loading", like.right[item], index=int(item)) for item in best]
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
-        pattern, strength = "pattern, by falling strength", "strength (first = 1)"
-        curves = {one.label: one.diagnosis.values(cls.name, "sigma", "index") for one in there}
-        rows = tuple(
-            (label, k, value / (curve[1] or 1)) for label, curve in curves.items() for k, value in curve.items()
-        )
-        curve = lines(pattern, strength, log="y", rows=rows)
-        return claim.figure(*claim.read(there, cls.name), curve)
+        curves = []
+        for run in there:
+            sigma = run.diagnosis.values(cls.name, "sigma", "index")
+            curves += [(run.label, k, value / (sigma[1] or 1)) for k, value in sigma.items()]
+        chart = lines("pattern, by falling strength", "strength (first = 1)", log="y", rows=curves)
+        return claim.figure(*claim.read(there, cls.name), chart)
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure | None:
         """The items that the first direction raises most, with their titles."""
-        loadings, catalog = result.diagnosis.values(cls.name, "loading", "index"), result.run.catalog
+        loadings, catalog = result.diagnosis.values(cls.name, "loading", "index"), result.catalog
         if not loadings or not all(0 <= item < catalog.size for item in loadings):
             return None
-        order = (-catalog.popularity).argsort(kind="stable").argsort()
-        rows = [
-            (readable(str(catalog.ids[item])), "" if catalog.titles is None else readable(catalog.titles[item] or ""),
-             int(catalog.popularity[item]), int(order[item]) + 1, part)
-            for item, part in loadings.items()
-        ]  # fmt: skip
+        rank = (-catalog.popularity).argsort(kind="stable").argsort()
+        rows = []
+        for item, loading in loadings.items():
+            title = "" if catalog.titles is None else readable(catalog.titles[item] or "")
+            events = int(catalog.popularity[item])
+            rows.append((readable(str(catalog.ids[item])), title, events, int(rank[item]) + 1, loading))
         return claim.figure(("item", "title", "training events", "place by popularity", "part in the pattern"), rows)
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Rank correlation; equal values share their mean rank. None where one side is constant."""
+    """Rank correlation; equal values share their mean rank. None where `a` or `b` is constant."""
     left, right = _ranks(a), _ranks(b)
     return _cosine(left - left.mean(), right - right.mean())
 
 
 def _ranks(values: np.ndarray) -> Float[np.ndarray, "n"]:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts - 1) / 2)[place]
+    _, distinct, counts = np.unique(values, return_inverse=True, return_counts=True)
+    # the m values that are equal have the ranks end - m + 1 ... end
+    return (np.cumsum(counts) - (counts - 1) / 2)[distinct]
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float | None:
@@ -221,7 +226,7 @@ DEPTH = "layer (0: input)"
 class Layers(Diagnostic):
     """The outputs of every layer at each user's last position, as one users x width matrix a layer.
 
-    Layer 0 is what the first block is given, layer L what the last one returns.
+    Layer 0 is the input of the first block, layer L the output of the last one.
     """
 
     name = "layers"
@@ -254,8 +259,7 @@ class Layers(Diagnostic):
     def rows(self) -> list[Row]:
         if not self.triangles:
             return self.left_out("it has no layers")
-        found = []
-        for layer, factor in enumerate(self.triangles):
-            sigma = torch.linalg.svdvals(factor)
-            found += self.rows_of({"sigma_1": sigma[0]} | rank_figures(sigma), layer=layer)
-        return found
+        rows = []
+        for layer, sigma in enumerate(map(torch.linalg.svdvals, self.triangles)):
+            rows += self.rows_of({"sigma_1": sigma[0]} | rank_figures(sigma), layer=layer)
+        return rows

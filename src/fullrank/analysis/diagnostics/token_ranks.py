@@ -1,12 +1,17 @@
-"""How many directions an impression's tokens use, layer by layer (RankElastor, KDD 2026, Eq. 1, Figures 1, 2, 5 and 6).
+"""Ranks of tokens: how many directions an impression's tokens use, layer by layer.
 
-Claim: in RankMixer a mixing raises the effective rank a little and the feed-forward after it takes it back (a damped
-oscillation), in DCNv2 it only falls; RankElastor's modules raise it more and take less.
+RankElastor, KDD 2026, Eq. 1, Figures 1, 2, 5 and 6. Claim: in RankMixer a mixing raises the
+effective rank a little and the feed-forward after it takes it back (a damped oscillation), in DCNv2
+it only falls; RankElastor's modules raise it more and take less.
 
-Each layer of a ranker gives a matrix [T, D] an impression: the field vectors (`embedding`), the tokens (`tokens`), each
-mixing before its last norm, each feed-forward; of other rankers each layer that still has one vector a field. Of each
-matrix `stable_rank` = |X|_F^2 / |X|_2^2 (the paper) and `entropy_rank` = exp of the entropy of sigma / sum sigma (the
-authors' code); a zero matrix has 0. Rows, by layer (`layer` is its place from 0, `label` its name; R either rank):
+Each layer of a ranker gives a matrix [T, D] an impression: the field vectors (`embedding`), the
+tokens (`tokens`), each mixing before its last norm, each feed-forward; of other rankers each layer
+that still has one vector a field. Two ranks are measured of each matrix, 0 of a zero matrix:
+
+    stable_rank     |X|_F^2 / |X|_2^2 (the paper)
+    entropy_rank    exp of the entropy of sigma / sum sigma (the authors' code)
+
+Rows, by layer (`layer` is its number from 0, `label` its name; R either rank):
 
     R                mean over the impressions               tokens, width   T and D: no rank is above the smaller
     R_quantile       `index` is the percent                  R_change        mean change since the layer before
@@ -26,25 +31,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.analysis.activations import RankingActivations
-from fullrank.analysis.diagnostics import (
-    Claim,
-    Diagnostic,
-    Figure,
-    Row,
-    RunResult,
-    Runs,
-    lines,
-    readable,
-)
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult, Runs, lines, readable
 from fullrank.core.errors import UserError
 from fullrank.ops.singular_values import entropy_rank, stable_rank
 
-NAME = "token_ranks"
 FIGURES = ("stable_rank", "entropy_rank")
 BIN = 0.1
-"""Width of a bar of the histogram: the same for all layers and runs, so that they can be laid over each other."""
+"""Width of a bar of the histogram: the same for all layers and runs,
+so that they can be laid over each other."""
 EDGE = 1e-4
-"""Of a bar: what single precision puts this little left of an edge stands on it (n orthogonal tokens have rank n)."""
+"""Tolerance, in bars: a rank that single precision puts this little left of an edge counts as on
+it.
+
+(n orthogonal tokens have rank n.)
+"""
 WORDS = {"stable_rank": "stable rank", "entropy_rank": "entropy rank"}
 PERCENTS = (5, 25, 50, 75, 95)
 NO_TOKENS = "it has one weight per value and no vectors, so an impression is no matrix"
@@ -52,7 +52,10 @@ NO_LAYERS = "behind the field vectors no layer of it gives a matrix of tokens"
 
 
 def ranks(tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "2 B"]:
-    """Stable and entropy rank of each matrix, in float64 on the CPU. Raises `UserError` where one is not finite."""
+    """Stable and entropy rank of each matrix, in float64 on the CPU.
+
+    Raises `UserError` where one is not finite.
+    """
     exact = tokens.detach().cpu().double()
     if not bool(torch.isfinite(exact).all()):
         raise UserError(
@@ -64,7 +67,7 @@ def ranks(tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "2 B"]:
 
 
 class TokenRanks(Diagnostic):
-    """Ranks of every layer, impression by impression."""
+    """Distribution over impressions of the ranks of every layer."""
 
     name = "token_ranks"
     internal = True
@@ -90,104 +93,108 @@ class TokenRanks(Diagnostic):
         self.parts: dict[str, list[Tensor]] = {}
         """Label of a layer -> ranks [2, B] of each batch."""
         self.shapes: dict[str, tuple[int, int]] = {}
+        """Label of a layer -> T and D."""
 
     def observe(self, batch: RankingActivations) -> None:
         for label, layer in batch.layers.items():
             self.parts.setdefault(label, []).append(ranks(layer))
             self.shapes[label] = (layer.shape[1], layer.shape[2])
 
-    def found(self) -> dict[str, Float[np.ndarray, "2 N"]]:
+    def by_layer(self) -> dict[str, Float[np.ndarray, "2 N"]]:
         """Label of a layer -> stable and entropy rank of every impression."""
-        return {name: torch.cat(parts, 1).numpy() for name, parts in self.parts.items()}
+        return {label: torch.cat(parts, 1).numpy() for label, parts in self.parts.items()}
 
     def rows(self) -> list[Row]:
-        found = self.found()
-        if not found:
+        layers = self.by_layer()
+        if not layers:
             return self.left_out(NO_TOKENS)
         rows: list[Row] = []
         before: np.ndarray | None = None
-        for layer, (label, both) in enumerate(found.items()):
-            tokens, width = self.shapes[label]
-            rows += self.rows_of({"tokens": tokens, "width": width}, layer=layer, label=label)
-            for at, figure in enumerate(FIGURES):
-                rows += self._distribution(figure, both[at], layer, label)
+        for layer, (label, both) in enumerate(layers.items()):
+            where: dict[str, Any] = {"layer": layer, "label": label}
+            rows += self.rows_of(dict(zip(("tokens", "width"), self.shapes[label], strict=True)), **where)
+            for number, figure in enumerate(FIGURES):
+                rows += self._distribution(figure, both[number], where)
                 if before is not None:
-                    rows += self._moved(figure, before[at], both[at], layer, label)
+                    rows += self._change(figure, before[number], both[number], where)
             before = both
-        return rows if len(found) > 1 else [*rows, *self.left_out(NO_LAYERS)]
+        return rows if len(layers) > 1 else [*rows, *self.left_out(NO_LAYERS)]
 
-    def _distribution(self, figure: str, values: Float[np.ndarray, "N"], layer: int, label: str) -> list[Row]:
-        """Mean, quantiles and histogram."""
-        rows = [self.row(figure, float(values.mean()), layer=layer, label=label)]
+    def _distribution(self, figure: str, values: Float[np.ndarray, "N"], where: dict[str, Any]) -> list[Row]:
+        """Rows of mean, quantiles and histogram."""
+        rows = [self.row(figure, values.mean(), **where)]
         for percent, value in zip(PERCENTS, np.percentile(values, PERCENTS), strict=True):
-            rows.append(self.row(f"{figure}_quantile", float(value), layer=layer, index=percent, label=label))
+            rows.append(self.row(f"{figure}_quantile", value, index=percent, **where))
         bars, counts = np.unique(np.floor(values / BIN + EDGE).astype(np.int64), return_counts=True)
-        for bar, count in zip(bars, counts, strict=True):
-            rows.append(self.row(f"{figure}_bin", float(count) / len(values), layer=layer, index=int(bar), label=label))
+        for bar, share in zip(bars.tolist(), counts / len(values), strict=True):
+            rows.append(self.row(f"{figure}_bin", share, index=bar, **where))
         return rows
 
-    def _moved(self, figure: str, old: np.ndarray, new: np.ndarray, layer: int, label: str) -> list[Row]:
-        """Against the layer before, impression by impression; the ratio is over those whose rank was not 0."""
-        some = old > 0
-        ratio = float((new[some] / old[some]).mean()) if some.any() else None
-        figures = {"change": float((new - old).mean()), "rose": float((new > old).mean()), "ratio": ratio}
-        return self.rows_of({f"{figure}_{name}": value for name, value in figures.items()}, layer=layer, label=label)
+    def _change(self, figure: str, old: np.ndarray, new: np.ndarray, where: dict[str, Any]) -> list[Row]:
+        """Rows of the change since the layer before; the ratio is over ranks above 0."""
+        positive = old > 0
+        ratio = (new[positive] / old[positive]).mean() if positive.any() else None
+        figures = {"change": (new - old).mean(), "rose": (new > old).mean(), "ratio": ratio}
+        return self.rows_of({f"{figure}_{name}": value for name, value in figures.items()}, **where)
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
         """Figures 2 and 6 of RankElastor: the mean rank after each layer, with its quartiles."""
-        depth, alike = "layer (0: field vectors)", len({tuple(layer_values(one, "stable_rank")) for one in there}) == 1
+        alike = len({tuple(layer_values(run, "stable_rank")) for run in there}) == 1
         charts = []
         for figure, word in WORDS.items():
             drawn: list[tuple[Any, ...]] = []
-            for one in there:
-                low, high = (layer_values(one, f"{figure}_quantile", percent) for percent in (25, 75))
+            for run in there:
+                low, high = (layer_values(run, f"{figure}_quantile", percent) for percent in (25, 75))
                 drawn += [
-                    (one.label, _word(label) if alike else layer, mean, low[label], high[label])
-                    for layer, (label, mean) in enumerate(layer_values(one, figure).items())
+                    (run.label, _word(label) if alike else layer, mean, low[label], high[label])
+                    for layer, (label, mean) in enumerate(layer_values(run, figure).items())
                 ]
-            charts.append(lines(depth, word, interval="y", rows=drawn))
-        rows = tuple(
-            (one.label, layer, readable(label), layer_values(one, "stable_rank")[label],
-             layer_values(one, "stable_rank_rose").get(label), layer_values(one, "entropy_rank")[label],
-             largest_rank(one, label))
-            for one in there for layer, label in enumerate(layer_values(one, "stable_rank"))
-        )  # fmt: skip
+            charts.append(lines("layer (0: field vectors)", word, interval="y", rows=drawn))
+        rows: list[tuple[Any, ...]] = []
+        for run in there:
+            columns = [layer_values(run, name) for name in ("stable_rank", "stable_rank_rose", "entropy_rank")]
+            for layer, label in enumerate(columns[0]):
+                values = (column.get(label) for column in columns)
+                rows.append((run.label, layer, readable(label), *values, largest_rank(run, label)))
         headers = ("run", "layer", "behind", "stable rank", "share that rose", "entropy rank", "of")
         return claim.figure(headers, rows, *charts)
 
     @classmethod
     def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
-        """Figures 1 and 5 of RankElastor: the stable ranks of single impressions before and after each layer."""
-        shares = result.diagnosis.values(NAME, "stable_rank_bin", "label", "index")
+        """Figures 1 and 5 of RankElastor: stable ranks of impressions around each layer."""
+        shares = result.diagnosis.values(cls.name, "stable_rank_bin", "label", "index")
         labels = list(dict.fromkeys(label for label, _ in shares))
-        bins = range(min(place for _, place in shares) - 1, max(place for _, place in shares) + 2)
-        charts, shown = [], "share of impressions"
+        bars = [bar for _, bar in shares]
+        charts = []
         for pair in zip(labels[:-1], labels[1:], strict=True) if len(labels) > 1 else [labels]:
-            drawn = tuple(
-                (_word(label), (place + 0.5) * BIN, shares.get((label, place), 0.0)) for label in pair for place in bins
-            )
+            drawn = [
+                (_word(label), (bar + 0.5) * BIN, shares.get((label, bar), 0.0))
+                for label in pair
+                for bar in range(min(bars) - 1, max(bars) + 2)
+            ]
             before = _word(pair[0]) if len(pair) > 1 else ""
-            charts.append(lines("stable rank", shown, by="layer", beside=before, filled=True, rows=drawn))
+            chart = lines("stable rank", "share of impressions", by="layer", beside=before, filled=True, rows=drawn)
+            charts.append(chart)
         columns = {f"{percent} %": layer_values(result, "stable_rank_quantile", percent) for percent in PERCENTS}
         columns["mean change"] = layer_values(result, "stable_rank_change")
         columns["share that rose"] = layer_values(result, "stable_rank_rose")
-        rows = tuple((readable(label), *(column.get(label) for column in columns.values())) for label in labels)
+        rows = [(readable(label), *(column.get(label) for column in columns.values())) for label in labels]
         return claim.figure(("behind", *columns), rows, *charts)
 
 
 def layer_values(result: RunResult, name: str, index: int | None = None) -> dict[str, float]:
-    """Label of a layer -> a figure of these rows, in order of depth."""
-    return result.diagnosis.values(NAME, name, "label", index=index)
+    """Label of a layer -> its figure of this name, in order of depth."""
+    return result.diagnosis.values(TokenRanks.name, name, "label", index=index)
 
 
 def largest_rank(result: RunResult, label: str) -> int:
-    """The largest rank that there can be behind a layer: the smaller of its tokens and its width."""
+    """The largest possible rank behind a layer: the smaller of its tokens and its width."""
     return int(min(layer_values(result, name)[label] for name in ("tokens", "width")))
 
 
 def last_layer_value(result: RunResult, name: str) -> float | None:
-    """A figure after the last layer."""
+    """The figure of this name behind the last layer."""
     return next(reversed(layer_values(result, name).values()), None)
 
 

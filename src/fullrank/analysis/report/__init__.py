@@ -2,11 +2,11 @@
 
     report(["runs/a", "runs/b"]).save("report.html")
 
-`collect.py` evaluates and diagnoses what is missing in the folders and gives a `RunResult` of each run; the sections of
-`diagnostics/` make a `Figure` or `Examples` of these, or a `Missing` that says why there is none;
-`answer.py` says in sentences what they come to, `page.py` puts them on a page: the answer first, models from inside
-last. Whatever comes from data (names of runs, titles of items) is text there and nothing else. Needs the extra `report`
-(matplotlib, jinja2).
+`collect.py` evaluates and diagnoses what is missing in the folders and gives a `RunResult` of each
+run; the sections of `diagnostics/` make a `Figure` or `Examples` of these, or a `Missing` that says
+why there is none; `answer.py` writes the sentences, `page.py` puts everything on a page: the answer
+first, models from inside last. Names of runs and titles of items, which come from data, are escaped
+there. Needs the extra `report` (matplotlib, jinja2).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Any
 
 Cells = tuple[tuple[Any, ...], ...]
 SVG, SVG_LINKS = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-"""The names of what a document of its own is made of."""
+"""XML namespaces of a standalone SVG document."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes."""
+    """The drawing of one pair of axes."""
 
     svg: str
     alt: str
-    """What it shows, for who cannot see it."""
+    """Description for those who cannot see the drawing."""
 
     def _repr_svg_(self) -> str:
-        """A document of its own, which notebooks show."""
+        """A standalone document, which notebooks show."""
         return self.svg.replace("<svg ", f'<svg xmlns="{SVG}" xmlns:xlink="{SVG_LINKS}" width="460" ', 1)
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """A value of a table with what stands below it in smaller type: its interval, its recipe."""
+    """A cell of a table with a line below its value in smaller type: an interval, a recipe."""
 
     value: Any
     below: str = ""
@@ -44,20 +44,20 @@ class TableCell:
 @dataclass(frozen=True)
 class Figure:
     name: str
-    """Its id on the page."""
+    """Id on the page."""
     title: str
     caption: str
-    """For a person who has not read the papers."""
+    """Explanation for a reader who does not know the papers."""
     panels: tuple[Panel, ...]
-    """Empty of a table, where there is nothing to draw."""
+    """The drawings; empty for a table."""
     headers: tuple[Any, ...]
-    """Words, or a `TableCell` with a word and the metric's name."""
+    """Headers of the data table: words, or a `TableCell` with a word and the metric's name."""
     rows: Cells
-    """Its data table."""
+    """Rows of the data table."""
     absent: tuple[str, ...] = ()
-    """A sentence for each run that is not in it."""
+    """A sentence for each run, or chart, that is not in the figure."""
     open: bool = False
-    """Whether the data table stands open: it is a part of the answer."""
+    """Whether the data table stands open, as a part of the answer."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,18 @@ class RankedList:
     name: str
     colour: str
     items: tuple[tuple[str, bool], ...]
-    """Title, and whether it is what the user chose next; best first."""
+    """Title of an item, and whether the user chose it next; best first."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One user: what they did last, what they chose next, and the list of each run."""
+    """One user: the last events, the items chosen next, and the list of each run."""
 
     user: str
     history: tuple[str, ...]
     """Titles, the most recent first."""
     chosen: tuple[str, ...]
+    """Titles of the items chosen next."""
     lists: tuple[RankedList, ...]
 
 
@@ -95,7 +96,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Missing:
-    """A figure that cannot be drawn."""
+    """A figure that cannot be drawn, and why."""
 
     name: str
     title: str
@@ -103,14 +104,14 @@ class Missing:
 
 
 Drawn = Figure | Examples
-"""What a section may put on a page."""
+"""A part of a page, as a section makes it."""
 Shown = Drawn | Missing | None
 """A drawing, the reason why there is none, or None for a section that is left out silently."""
 
 
-def plural(count: int, one: str) -> str:
+def plural(count: int, word: str) -> str:
     """`1 run`, `1,234 runs`."""
-    return f"{count:,} {one}" + ("" if count == 1 else "s")
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def duration(seconds: float) -> str:

@@ -2,8 +2,9 @@
 
     Claim("Rank by layer", "After each layer ...", (lines("layer", "rank"),), key="layer", columns={"rank": "rank"})
 
-`lines` and `bars` draw a series for each value of the column `by`, a run in its own look; a claim without a chart is a
-table. The text for those who cannot see a picture is written from the rows that are drawn.
+`lines` and `bars` draw a series for each value of the column `by`; a run looks the same on the
+whole page. A claim without a chart is a table. The text for those who cannot see a picture is
+written from the rows that are drawn.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from typing import Any, Literal
 import numpy as np
 
 from fullrank.analysis.report import Cells, Figure, Missing, Panel
-from fullrank.analysis.report.draw import GREY, SIZE, from_zero, legend, look, panel, powers, whole_ticks
-from fullrank.analysis.report.results import Runs, run_place
+from fullrank.analysis.report.draw import GREY, SIZE, legend, look, panel, plain_powers, whole_ticks
+from fullrank.analysis.report.results import Runs, run_number
 
 DASHES = ("-", "--", ":", "-.")
-"""Of several columns y, or of the values of `dash`."""
+"""Line styles of several columns y, or of the values of `dash`."""
 BESIDE: Mapping[str, Any] = {"color": GREY, "marker": "", "linestyle": ":"}
-"""The look of what a figure compares with."""
+"""Style of the series that the others are compared with."""
 CROWD = 30
-"""Points of a line from which on they have no markers."""
+"""Most points of a line that has markers."""
 NAMED = 6
-"""Runs of a chart up to which its legend has their names."""
+"""Most runs of a chart whose legend has their names."""
 WIDE = 40
-"""Characters that fit below a chart side by side."""
+"""Characters that fit side by side below a chart."""
 
 
 def labelled(label: str, *columns: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Rows of a series from its columns."""
+    """Rows of a series from its columns, each with the label in front."""
     return [(label, *values) for values in zip(*columns, strict=True)]
 
 
@@ -42,38 +43,41 @@ class Chart:
 
     kind: Literal["lines", "bars"]
     x: str
-    """Empty where the words of the columns y stand along x."""
+    """Column along x; empty where the names of the columns y stand there."""
     y: str | tuple[str, ...]
     by: str = "run"
-    """The column with a series for each of its values; empty where each column y is a series."""
+    """Column with a series for each of its values; empty where each column y is a series."""
     dash: str = ""
-    """A column by which the lines of one colour differ in their dashes, as those of several columns y do."""
+    """Column by which the lines of one colour differ in their dashes,
+    as those of several columns y do."""
     axis: str = ""
-    """The word at the axis of the values, where it is not the first y."""
+    """Label of the axis of the values, where it is not the first y."""
     rows: Sequence[Sequence[Any]] | None = None
-    """What is drawn where it is not the table of the figure: by, dash, x (from, to), the columns y (from, to)."""
+    """Rows to draw, where they are not the table of the figure: by, dash, x (from, to), the columns
+    y (from, to)."""
     interval: str = ""
     """`x`, `y` or both: the two columns behind it are the ends of its interval."""
     log: str = ""
-    """The logarithmic axes: `x`, `y` or both."""
+    """Logarithmic axes: `x`, `y` or both."""
     percent: bool = False
     """Whether the values are shares."""
     zero: bool = False
-    """Whether a line's axis begins at 0: what differs by little must look it."""
+    """Whether the axis of lines begins at 0, so that small differences look small."""
     slope: float = 0
-    """Of a dotted line through 0."""
+    """Slope of a dotted line through 0."""
     level: Mapping[str, float] = field(default_factory=dict)
-    """Word -> value of y (of horizontal bars: of x) with a dashed line."""
+    """Word -> value of y (of horizontal bars: of x) of a dashed line."""
     upright: Mapping[str, float] = field(default_factory=dict)
-    """Word -> value of x with a dashed line."""
+    """Word -> value of x of a dashed line."""
     note: str = ""
-    """A column that is written beside each point."""
+    """Column that is written beside each point."""
     beside: str = ""
-    """The series that the others are compared with: grey. Where others are runs, what is none is grey as well."""
+    """The series that the others are compared with, in grey;
+    among runs everything else is grey as well."""
     dots: str = ""
     """The series, or the value of `dash`, whose points are not joined."""
     plain: bool = False
-    """Whether lines are thin and have no markers, where there are many."""
+    """Whether lines are thin and without markers."""
     filled: bool = False
     """Whether the lines are the outlines of histograms."""
     across: bool = False
@@ -85,84 +89,84 @@ class Chart:
 
     @property
     def word(self) -> str:
-        """At the axis of the values."""
+        """Label of the axis of the values."""
         return self.axis or self.columns[0]
 
 
 lines = partial(Chart, "lines")
-"""A line for each series; of a single point the point, of an interval a band."""
+"""A chart with a line for each series; a single point is a point, an interval a band."""
 bars = partial(Chart, "bars")
-"""A bar for each place along x and each series, side by side."""
+"""A chart with a bar for each value of x and each series, side by side."""
 
 
 @dataclass
 class Series:
-    """Points in one look; a number that is not there is nan, which breaks a line."""
+    """Points of one style; a missing number is nan, which breaks a line."""
 
     label: str
     kind: str
-    """Its dash: a value of `dash` or, of several columns y, the column."""
+    """The word of its dashes: a value of `dash` or, of several columns y, the column."""
     x: list[Any]
     y: list[float]
     ends: Mapping[str, Sequence[list[float]]]
     """Axis -> lower and upper ends of the intervals."""
     notes: list[str]
     style: dict[str, Any] = field(default_factory=dict)
-    """As matplotlib's lines take it."""
+    """Keywords of matplotlib's lines."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a figure, and the columns that show it."""
+    """A statement that a figure makes, and the columns that show it."""
 
     title: str
     caption: str
-    """For a person who has not read the papers."""
+    """Explanation for a reader who does not know the papers."""
     charts: tuple[Chart, ...] = ()
     key: str = ""
-    """The key of a diagnosis' rows (`layer`, `index`) by which the table has its rows; without one it has one a run."""
+    """Key of a diagnosis' rows (`layer`, `index`) with a row of the table for each value; empty: a
+    row for each run."""
     at: str = ""
-    """The word of the key's column, where it is not the key."""
+    """Header of the key's column, where it is not the key."""
     columns: Mapping[str, str | tuple[str, str]] = field(default_factory=dict)
-    """Word of a column of the table -> name of a diagnosis' rows, with their label where they have one."""
+    """Header of a column of the table -> name of a diagnosis' rows,
+    with their label where they have one."""
     name: str = ""
     """Id on the page; by default the section's name."""
     open: bool = False
     """Whether the table stands beside the figure, rather than folded below it."""
     table: bool = False
-    """Whether it is a table without a chart, which a run that lacks it is silent about."""
+    """Whether it is a table without a chart; a run that lacks it is then left out silently."""
 
     def read(self, there: Runs, diagnostic: str) -> tuple[Sequence[str], Cells]:
-        """The columns of the runs' rows of a diagnostic."""
+        """Headers and rows of the table: the claim's columns of a diagnostic, for these runs."""
         rows: list[tuple[Any, ...]] = []
         named = [(name, None) if isinstance(name, str) else name for name in self.columns.values()]
-        for one in there:
+        for run in there:
             if not self.key:
-                rows.append((one.label, *(one.diagnosis.value(diagnostic, name) for name, _ in named)))
+                rows.append((run.label, *(run.diagnosis.value(diagnostic, name) for name, _ in named)))
                 continue
-            values = [one.diagnosis.values(diagnostic, name, self.key, label=label) for name, label in named]
-            rows += [(one.label, place, *(value.get(place) for value in values)) for place in values[0]]
+            values = [run.diagnosis.values(diagnostic, name, self.key, label=label) for name, label in named]
+            rows += [(run.label, position, *(value.get(position) for value in values)) for position in values[0]]
         keys = (self.at or self.key,) if self.key else ()
         return ("run", *keys, *self.columns), tuple(rows)
 
     def figure(self, headers: Sequence[Any], rows: Iterable[Sequence[Any]], *charts: Chart, more: str = "") -> Figure:
-        """The charts of a table, by default those of the claim; one without any value is named as absent."""
+        """Draw the charts of a table; a chart without any value is named as absent."""
         table = tuple(map(tuple, rows))
         panels: list[Panel] = []
         absent = []
         for chart in charts or self.charts:
             series = _series(chart, headers, table)
-            if any(np.isfinite(one.y).any() for one in series):
+            if any(np.isfinite(line.y).any() for line in series):
                 panels.append(draw_chart(f"{self.name}-{len(panels)}", chart, series))
             else:
                 absent.append(f"No panel shows the {chart.word}: none of these runs has it.")
-        return Figure(
-            self.name, self.title, self.caption + more, tuple(panels), tuple(headers), table, tuple(absent),
-            self.open,
-        )  # fmt: skip
+        caption = self.caption + more
+        return Figure(self.name, self.title, caption, tuple(panels), tuple(headers), table, tuple(absent), self.open)
 
     def missing(self, why: str) -> Missing:
-        """In place of the figure."""
+        """Say in place of the figure why there is none."""
         return Missing(self.name, self.title, why)
 
 
@@ -172,47 +176,48 @@ def _series(chart: Chart, headers: Sequence[Any], rows: Sequence[Sequence[Any]])
     if chart.rows is not None:
         ends = ["", ""] if "x" in chart.interval else []
         headers, rows = [*filter(None, (chart.by, chart.dash, chart.x)), *ends, *columns], chart.rows
-    place = {header: number for number, header in reversed([*enumerate(headers)])}
-    if not chart.x:
-        rows = [(row[place[chart.by]], name, row[place[name]]) for row in rows for name in columns]
-        place, columns = {chart.by: 0, "": 1, chart.word: 2}, (chart.word,)
+    column = {header: number for number, header in reversed([*enumerate(headers)])}  # of equal headers the first
+    if not chart.x:  # a row for each column: by, name of the column, value
+        rows = [(row[column[chart.by]], name, row[column[name]]) for row in rows for name in columns]
+        column, columns = {chart.by: 0, "": 1, chart.word: 2}, (chart.word,)
     groups: dict[tuple[str, str, str], list[Sequence[Any]]] = {}
     for row in rows:
         for name in columns:
-            label = str(row[place[chart.by]]) if chart.by else name
-            kind = str(row[place[chart.dash]]) if chart.dash else name if chart.by and len(columns) > 1 else ""
+            label = str(row[column[chart.by]]) if chart.by else name
+            kind = str(row[column[chart.dash]]) if chart.dash else name if chart.by and len(columns) > 1 else ""
             groups.setdefault((label, kind, name), []).append(row)
     series = []
-    for (label, kind, name), some in groups.items():
+    for (label, kind, name), points in groups.items():
         intervals = {
-            axis: [_numbers(some, place[column] + side) for side in (1, 2)]
-            for axis, column in (("x", chart.x), ("y", name)) if axis in chart.interval
-        }  # fmt: skip
-        y = [np.nan if "y" in chart.log and value <= 0 else value for value in _numbers(some, place[name])]
-        notes = [_plain(row[place[chart.note]]) for row in some] if chart.note else []
-        series.append(Series(label, kind, [row[place[chart.x]] for row in some], y, intervals, notes))
+            axis: [_numbers(points, column[word] + side) for side in (1, 2)]
+            for axis, word in (("x", chart.x), ("y", name))
+            if axis in chart.interval
+        }
+        y = [np.nan if "y" in chart.log and value <= 0 else value for value in _numbers(points, column[name])]
+        notes = [_plain(row[column[chart.note]]) for row in points] if chart.note else []
+        series.append(Series(label, kind, [row[column[chart.x]] for row in points], y, intervals, notes))
     return _styled(chart, series)
 
 
 def _styled(chart: Chart, series: list[Series]) -> list[Series]:
-    """With its look: a run's is its own on the whole page, and others have theirs in order; of kinds, the dash."""
+    """Set the styles: a run's is fixed for the page, other series follow in order."""
     labels, kinds = (list(dict.fromkeys(words)) for words in ([s.label for s in series], [s.kind for s in series]))
-    ours = any(run_place(label) is not None for label in labels)
-    told = chart.by not in (chart.x, chart.note) if chart.by else len(labels) > 1
+    of_runs = any(run_number(label) is not None for label in labels)
+    in_legend = chart.by not in (chart.x, chart.note) if chart.by else len(labels) > 1
     order = [label for label in labels if label != chart.beside]
-    for one in series:
-        place = run_place(one.label) if ours else order.index(one.label) if one.label in order else None
-        one.style = dict(BESIDE if place is None else look(place))
-        if one.kind != kinds[0]:
-            dash = DASHES[kinds.index(one.kind) % len(DASHES)]
-            one.style |= {"linestyle": dash, "marker": "" if len(one.x) > 1 else "*", "markersize": 11}
-        if len(one.x) == 1 or (chart.dots and chart.dots in (one.label, one.kind)):
-            one.style["linestyle"] = "none"
-        elif one.label != chart.beside and (chart.plain or len(one.x) > CROWD):
-            one.style |= {"marker": "", "linewidth": 1}
-        if told and one.label in labels:  # once in the legend
-            labels.remove(one.label)
-            one.style["label"] = _short(one.label, len(order))
+    for line in series:
+        number = run_number(line.label) if of_runs else order.index(line.label) if line.label in order else None
+        line.style = dict(BESIDE if number is None else look(number))
+        if line.kind != kinds[0]:
+            dash = DASHES[kinds.index(line.kind) % len(DASHES)]
+            line.style |= {"linestyle": dash, "marker": "" if len(line.x) > 1 else "*", "markersize": 11}
+        if len(line.x) == 1 or (chart.dots and chart.dots in (line.label, line.kind)):
+            line.style["linestyle"] = "none"
+        elif line.label != chart.beside and (chart.plain or len(line.x) > CROWD):
+            line.style |= {"marker": "", "linewidth": 1}
+        if in_legend and line.label in labels:  # once in the legend
+            labels.remove(line.label)
+            line.style["label"] = _short(line.label, len(order))
     return series
 
 
@@ -221,15 +226,20 @@ def _numbers(rows: Sequence[Sequence[Any]], column: int) -> list[float]:
 
 
 def draw_chart(name: str, chart: Chart, series: Sequence[Series]) -> Panel:
-    """The picture of some series, and its description."""
-    points = [x for one in series for x in one.x]
+    """Draw the picture of some series, with its description."""
+    points = [x for line in series for x in line.x]
     named = chart.kind != "lines" or any(isinstance(x, str) for x in points)
-    places = {word: number for number, word in enumerate(dict.fromkeys(points))} if named else {}
+    positions = {word: number for number, word in enumerate(dict.fromkeys(points))} if named else {}
 
     def paint(axes: Any) -> None:
-        PAINT[chart.kind](axes, chart, series, places)
-        if places:
-            _name_places(axes, [_short(str(word), len(places)) for word in places], chart.across)
+        PAINT[chart.kind](axes, chart, series, positions)
+        words = [_short(str(word), len(positions)) for word in positions]
+        if chart.across:
+            axes.set_yticks(range(len(words)), words)
+            axes.invert_yaxis()
+        elif words:  # slanted where they would run into each other
+            slanted = {"rotation": 30, "ha": "right", "fontsize": 8} if sum(map(len, words)) > WIDE else {}
+            axes.set_xticks(range(len(words)), words, **slanted)
         elif "x" not in chart.log:
             whole_ticks(axes, set(points))
         draw = axes.axvline if chart.across or chart.upright else axes.axhline
@@ -241,48 +251,55 @@ def draw_chart(name: str, chart: Chart, series: Sequence[Series]) -> Panel:
             axes.set(xlim=ends[0], ylim=ends[1])
         if chart.percent:
             (axes.xaxis if chart.across else axes.yaxis).set_major_formatter(lambda value, _: f"{100 * value:g} %")
-        if chart.zero:
-            from_zero(axes)
-        powers(axes, chart.log)
-        for number, kind in enumerate(dict.fromkeys(one.kind for one in series if one.kind)):
+        if chart.zero and axes.dataLim.y0 >= 0:
+            axes.set_ylim(bottom=0)
+        for axis in chart.log:
+            getattr(axes, f"set_{axis}scale")("log")
+            plain_powers(getattr(axes, f"{axis}axis"))
+        for number, kind in enumerate(dict.fromkeys(line.kind for line in series if line.kind)):
             axes.plot([], [], label=kind, color=GREY, linestyle=DASHES[number % len(DASHES)])
         legend(axes, above=chart.across)
 
-    height = 1.3 + 0.14 * len(places) * (1 + len(series)) if chart.across else SIZE[1]
+    height = 1.3 + 0.14 * len(positions) * (1 + len(series)) if chart.across else SIZE[1]
     x, y = (chart.word, "") if chart.across else (chart.x, chart.word)
     return panel(name, paint, _describe(chart, series), x=x, y=y, height=height)
 
 
-def _paint_lines(axes: Any, chart: Chart, series: Sequence[Series], places: Mapping[Any, int]) -> None:
-    for one in series:
-        x, colour, joined = [places.get(at, at) for at in one.x], one.style["color"], one.style["linestyle"] != "none"
+def _paint_lines(axes: Any, chart: Chart, series: Sequence[Series], positions: Mapping[Any, int]) -> None:
+    for line in series:
+        x = [positions.get(word, word) for word in line.x]
+        colour, joined = line.style["color"], line.style["linestyle"] != "none"
         if chart.filled:
-            one.style |= {"drawstyle": "steps-mid", "marker": ""}
-            axes.fill_between(x, one.y, step="mid", color=colour, alpha=0.3, linewidth=0)
-        axes.plot(x, one.y, **one.style)
-        if joined and one.ends:
-            axes.fill_between(x, *one.ends["y"], color=colour, alpha=0.15, linewidth=0)
+            line.style |= {"drawstyle": "steps-mid", "marker": ""}
+            axes.fill_between(x, line.y, step="mid", color=colour, alpha=0.3, linewidth=0)
+        axes.plot(x, line.y, **line.style)
+        if joined and line.ends:
+            axes.fill_between(x, *line.ends["y"], color=colour, alpha=0.15, linewidth=0)
         else:
-            _paint_ends(axes, one, x, colour)
-        for note, *at in zip(one.notes if colour != GREY else (), x, one.y, strict=False):
+            _paint_ends(axes, line, x, colour)
+        for note, *at in zip(line.notes if colour != GREY else (), x, line.y, strict=False):
             words = _short(note, len(series))
             axes.annotate(words, at, xytext=(6, 5), textcoords="offset points", fontsize=8, color=colour)
 
 
-def _paint_ends(axes: Any, one: Series, x: Sequence[float], colour: str) -> None:
-    """The intervals of single points as bars."""
-    for axis, ends in one.ends.items():
-        draw, at = (axes.vlines, x) if axis == "y" else (axes.hlines, one.y)
+def _paint_ends(axes: Any, line: Series, x: Sequence[float], colour: str) -> None:
+    """Draw the intervals of single points as bars."""
+    for axis, ends in line.ends.items():
+        draw, at = (axes.vlines, x) if axis == "y" else (axes.hlines, line.y)
         draw(at, *ends, color=colour, linewidth=1)
 
 
-def _paint_bars(axes: Any, chart: Chart, series: Sequence[Series], places: Mapping[Any, int]) -> None:
-    wide = 0.84 / (1 if chart.by == chart.x else len(series))
-    for number, one in enumerate(series):
-        off = 0 if chart.by == chart.x else (number - (len(series) - 1) / 2) * wide
-        at, look_of = [places[x] + off for x in one.x], {key: one.style.get(key) for key in ("color", "label")}
-        (axes.barh if chart.across else axes.bar)(at, one.y, wide * 0.92, **look_of)
-        _paint_ends(axes, one, at, "#444444")
+def _paint_bars(axes: Any, chart: Chart, series: Sequence[Series], positions: Mapping[Any, int]) -> None:
+    slots = 1 if chart.by == chart.x else len(series)  # bars side by side at a position
+    width = 0.84 / slots
+    for number, line in enumerate(series):
+        offset = 0 if slots == 1 else (number - (slots - 1) / 2) * width
+        x, style = (
+            [positions[word] + offset for word in line.x],
+            {key: line.style.get(key) for key in ("color", "label")},
+        )
+        (axes.barh if chart.across else axes.bar)(x, line.y, width * 0.92, **style)
+        _paint_ends(axes, line, x, "#444444")
     axes.grid(axis="y" if chart.across else "x", visible=False)
     if not chart.across and len(series) > 1:
         axes.set_ylim(top=1.25 * axes.get_ylim()[1])  # room for the legend
@@ -291,40 +308,30 @@ def _paint_bars(axes: Any, chart: Chart, series: Sequence[Series], places: Mappi
 PAINT = {"lines": _paint_lines, "bars": _paint_bars}
 
 
-def _name_places(axes: Any, words: Sequence[str], across: bool) -> None:
-    """Words along an axis, slanted where they would run into each other."""
-    if across:
-        axes.set_yticks(range(len(words)), words)
-        axes.invert_yaxis()
-    else:
-        slanted = {"rotation": 30, "ha": "right", "fontsize": 8} if sum(map(len, words)) > WIDE else {}
-        axes.set_xticks(range(len(words)), words, **slanted)
-
-
-def _short(label: str, many: int) -> str:
-    """A run's letter and the beginning of its name, or its letter alone among many; other words whole."""
-    if run_place(label) is None:
+def _short(label: str, count: int) -> str:
+    """A run's letter and the beginning of its name (among many none); other words whole."""
+    if run_number(label) is None:
         return label
-    return label.split(maxsplit=1)[0] if many > NAMED else label if len(label) <= 18 else f"{label[:17]}…"
+    return label.split(maxsplit=1)[0] if count > NAMED else label if len(label) <= 18 else f"{label[:17]}…"
 
 
 def _describe(chart: Chart, series: Sequence[Series]) -> str:
-    """A chart in words: each value of a few, else where each line begins and ends."""
-    said = []
-    for one in series:
-        label = _short(one.label, NAMED + 1) if chart.by else one.label
-        there = [(_short(_plain(x), NAMED + 1), _value(chart, y)) for x, y in zip(one.x, one.y, strict=True) if y == y]
-        if len(there) > 2 and not isinstance(one.x[0], str):
-            values = f"from {there[0][1]} to {there[-1][1]}"
+    """A chart in words: each value of a few points, else the first and the last of each line."""
+    sentences = []
+    for line in series:
+        label = _short(line.label, NAMED + 1) if chart.by else line.label
+        points = [
+            (_short(_plain(x), NAMED + 1), f"{100 * y:.3g} %" if chart.percent else f"{y:.4g}")
+            for x, y in zip(line.x, line.y, strict=True)
+            if y == y
+        ]
+        if len(points) > 2 and not isinstance(line.x[0], str):
+            values = f"from {points[0][1]} to {points[-1][1]}"
         else:
-            values = ", ".join(value if x == label else f"{x} {value}" for x, value in there)
-        said.append(" ".join(filter(None, (label, one.kind, values or "nothing"))))
-    return f"{chart.word}{f' by {chart.x}' if chart.x else ''}: {'; '.join(said)}"
+            values = ", ".join(value if x == label else f"{x} {value}" for x, value in points)
+        sentences.append(" ".join(filter(None, (label, line.kind, values or "nothing"))))
+    return f"{chart.word}{f' by {chart.x}' if chart.x else ''}: {'; '.join(sentences)}"
 
 
 def _plain(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, int | float) else str(value)
-
-
-def _value(chart: Chart, value: float) -> str:
-    return f"{100 * value:.3g} %" if chart.percent else f"{value:.4g}"

@@ -1,4 +1,5 @@
-"""Collect the results of runs: what their folders hold is taken, what is missing is evaluated and diagnosed."""
+"""Collect the results of runs: read them from their folders, and evaluate and diagnose where they
+are missing."""
 
 from __future__ import annotations
 
@@ -36,56 +37,59 @@ def collect(
     tell: Tell = quiet,
     device: torch.device | str = "cpu",
 ) -> list[RunResult]:
-    """A result per run, all of one problem, in the order given.
+    """A result for each run, all of one problem, in their order.
 
-    `evaluations` are by the runs' names (`run_names`). What stands in a run folder (evaluation.json, diagnosis.jsonl)
-    is taken where it is of this split and of these weights; with `settings` everything is evaluated anew, alike.
-    Accuracy is the metric that `settings` or else the first run select by, where every run has it. `sample` is the size
-    of the diagnosis, in users or impressions.
+    `evaluations` are by the runs' names (`run_names`). The files of a run folder (evaluation.json,
+    diagnosis.jsonl) are read where they are of this split and of these weights; with `settings` all
+    runs are evaluated anew, alike. Accuracy is the metric that `settings` or else the first run
+    select by, where every run has it. `sample` is the size of the diagnosis, in users or
+    impressions.
     """
     names = _names(runs, settings, evaluations)
     family = FAMILIES[runs[0].spec.problem]
     stores: list[Any] = [store_of(run, data) for run in runs]
     evaluated: list[EvaluationResult] = []
     for name, run, store in zip(names, runs, stores, strict=True):
-        found = (evaluations or {}).get(name)
-        if found is not None and not family.fits(found, run, store, split):
+        evaluation = (evaluations or {}).get(name)
+        if evaluation is not None and not family.fits(evaluation, run, store, split):
             raise UserError(
                 f"the evaluation given for {name} is not of {family.needed(run)} on the split {split!r} of "
                 f"{store.path}; leave it out to evaluate anew",
                 code="evaluation-does-not-fit",
             )
-        page, weights = run.path / "evaluation.json", run.path / "weights.safetensors"
-        if found is None and not settings and page.is_file() and page.stat().st_mtime >= weights.stat().st_mtime:
-            kept = EvaluationResult.load(run.path)
-            found = kept if family.fits(kept, run, store, split) else None
-        if found is None:
+        file, weights = run.path / "evaluation.json", run.path / "weights.safetensors"
+        if evaluation is None and not settings and file.is_file() and file.stat().st_mtime >= weights.stat().st_mtime:
+            saved = EvaluationResult.load(run.path)
+            evaluation = saved if family.fits(saved, run, store, split) else None
+        if evaluation is None:
             spec, tick = family.spec(run, settings), tell(f"evaluate {run.path}")
             model: Any = run.model().to(device)
-            found = EVALUATE[run.spec.problem](model, store, split, spec, progress=tick)
-        evaluated.append(found)
-    wanted = family.spec(runs[0], settings).selection
-    shared = all(wanted in one.metrics for one in evaluated)
+            evaluation = EVALUATE[run.spec.problem](model, store, split, spec, progress=tick)
+        evaluated.append(evaluation)
+    selection = family.spec(runs[0], settings).selection
+    shared = all(selection in evaluation.metrics for evaluation in evaluated)
     results = []
-    for place, (name, run, store, one) in enumerate(zip(names, runs, stores, evaluated, strict=True)):
-        accuracy = wanted if shared else run.spec.evaluation.selection
-        about, measure = family.diagnosis(run, store, split, sample, one, accuracy)
-        diagnosis = _kept_diagnosis(run, about)
+    for number, (name, run, store, evaluation) in enumerate(zip(names, runs, stores, evaluated, strict=True)):
+        accuracy = selection if shared else run.spec.evaluation.selection
+        about, measure = family.diagnosis(run, store, split, sample, evaluation, accuracy)
+        diagnosis = _saved_diagnosis(run, about)
         if diagnosis is None:
             diagnosis = measure(run.model().to(device), progress=tell(f"diagnose {run.path}"))
-        results.append(RunResult(run_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy, store))
+        log = tuple(run.rows())
+        results.append(RunResult(run_key(number), name, run, evaluation, diagnosis, log, accuracy, store))
     return with_differences(results, tell)
 
 
 Measure = tuple[JsonObject, Callable[..., Diagnosis]]
-"""Values that the first rows of a diagnosis would have, and how it is made of the model and `progress`."""
+"""Values that the first rows of a diagnosis have,
+and a function that makes it of the model and `progress`."""
 
 
 class Family:
-    """What collecting the results of runs of one problem needs to know: here of those that recommend."""
+    """Evaluation and diagnosis of the runs of one problem for a page: here of recommenders."""
 
     def spec(self, run: Run, settings: Settings) -> Any:
-        """How a run is evaluated for the page: by its protocol with every metric."""
+        """The protocol of a run's evaluation for the page: its own, with every metric."""
         spec = run.spec.lists.override(*settings)
         if spec.protocol == "sampled":
             raise UserError(
@@ -95,22 +99,27 @@ class Family:
         return spec.model_copy(update={"metrics": None})
 
     def needed(self, run: Run) -> str:
-        """What an evaluation of a run has to be of."""
+        """The contents that an evaluation of a run must have, in words."""
         return f"ranked items, with {run.spec.evaluation.selection}, {FAIRNESS} and full lists,"
 
-    def shows(self, found: EvaluationResult, run: Run) -> bool:
-        """Whether an evaluation has what the page shows."""
-        there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
-        return there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
+    def shows(self, evaluation: EvaluationResult, run: Run) -> bool:
+        """Whether an evaluation has everything that the page shows."""
+        if "dropped" in evaluation.protocol:  # a study of hidden events is no evaluation of the run
+            return False
+        return {run.spec.lists.selection, FAIRNESS} <= set(evaluation.metrics) and evaluation.per_user.lists is not None
 
     def diagnosis(
-        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+        self, run: Run, store: Any, split: str, sample: int | None, evaluation: EvaluationResult, accuracy: str
     ) -> Measure:
         """The diagnosis that belongs beside an evaluation."""
-        # The protocol of the evaluation, for the model without its parts too: both stand on one page.
-        popularity = str(found.protocol.get("popularity")).removesuffix(" events")
-        as_evaluated: dict[str, Any] = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
-        as_evaluated["decoding"] = Decoding.parse(found.protocol.get("decoding", {}))
+        # ablations are evaluated by the protocol of the evaluation: both stand on one page
+        protocol = evaluation.protocol
+        as_evaluated = {
+            "seen": protocol["seen"],
+            "popularity": str(protocol.get("popularity")).removesuffix(" events"),
+            "selection": accuracy,
+            "decoding": Decoding.parse(protocol.get("decoding", {})),
+        }
         spec = run.spec.lists.model_copy(update=as_evaluated)
         about = _about(run, store, split) | protocol_of(spec)
         if sample is not None:
@@ -119,15 +128,19 @@ class Family:
             diagnose_retrieval, store=store, split=split, users=sample, evaluation=spec, weights=about["weights"]
         )
 
-    def fits(self, found: Any, run: Run, store: AnyStore, split: str) -> bool:
-        """Whether something is an evaluation of this split that has what the page shows."""
-        if not isinstance(found, EvaluationResult) or found.problem != run.spec.problem or not self.shows(found, run):
-            return False
-        return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
+    def fits(self, evaluation: Any, run: Run, store: AnyStore, split: str) -> bool:
+        """Whether `evaluation` is one of this split that has everything that the page shows."""
+        return (
+            isinstance(evaluation, EvaluationResult)
+            and evaluation.problem == run.spec.problem
+            and self.shows(evaluation, run)
+            and evaluation.protocol.get("split") == split
+            and evaluation.protocol.get("fingerprint") == store.fingerprint
+        )
 
 
 class RankingFamily(Family):
-    """The same of ranking models."""
+    """Evaluation and diagnosis of ranking models."""
 
     def spec(self, run: Run, settings: Settings) -> Any:
         return run.spec.evaluation.override(*settings).model_copy(update={"metrics": None})
@@ -135,11 +148,11 @@ class RankingFamily(Family):
     def needed(self, run: Run) -> str:
         return "clicks with every metric"
 
-    def shows(self, found: EvaluationResult, run: Run) -> bool:
-        return "metrics" not in found.protocol
+    def shows(self, evaluation: EvaluationResult, run: Run) -> bool:
+        return "metrics" not in evaluation.protocol
 
     def diagnosis(
-        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+        self, run: Run, store: Any, split: str, sample: int | None, evaluation: EvaluationResult, accuracy: str
     ) -> Measure:
         about = _about(run, store, split)
         if sample is not None:
@@ -155,7 +168,7 @@ FAMILIES: Mapping[Problem, Family] = {"retrieval": Family(), "ranking": RankingF
 
 
 def _names(runs: Sequence[Run], settings: Settings, evaluations: Mapping[str, Any] | None) -> list[str]:
-    """A name for each run. Raises `UserError` where evaluations are given for others, or beside settings."""
+    """Name of each run. Raises `UserError` for evaluations of other runs, or beside settings."""
     if not runs:
         raise UserError("a report needs at least one run", code="no-runs")
     if settings and evaluations:
@@ -167,10 +180,10 @@ def _names(runs: Sequence[Run], settings: Settings, evaluations: Mapping[str, An
     return names
 
 
-def _kept_diagnosis(run: Run, wanted: Mapping[str, Any]) -> Diagnosis | None:
-    """The diagnosis in the folder, where its first rows say what is wanted."""
+def _saved_diagnosis(run: Run, wanted: Mapping[str, Any]) -> Diagnosis | None:
+    """The diagnosis in the run folder, where its first rows have the wanted values."""
     if not (run.path / NAME).is_file():
         return None
-    kept = Diagnosis.load(run.path / NAME)
-    about = kept.about()
-    return kept if all(about.get(key) == value for key, value in wanted.items()) else None
+    diagnosis = Diagnosis.load(run.path / NAME)
+    about = diagnosis.about()
+    return diagnosis if all(about.get(key) == value for key, value in wanted.items()) else None

@@ -1,4 +1,5 @@
-"""Matplotlib figures as inline SVG: one look, colours that colour-blind people can tell apart, text that stays text."""
+"""Matplotlib figures as inline SVG: one look, colours that colour-blind people can tell apart, text
+that stays text."""
 
 from __future__ import annotations
 
@@ -35,19 +36,19 @@ STYLE: Any = {
 }
 
 FEW = 8
-"""Whole numbers that each have their tick."""
+"""Most whole numbers that have a tick each."""
 
 Painter = Callable[[Any], None]
-"""Draws on a matplotlib Axes."""
+"""A function that draws on a matplotlib Axes."""
 
 
-def look(place: int) -> dict[str, Any]:
-    """Colour, marker and line of the run at a place: different for the first 28 runs and more."""
+def look(number: int) -> dict[str, Any]:
+    """Colour, marker and line style of a run by its number; the first 28 differ."""
     styles = ("-", "--", ":", "-.")
     return {
-        "color": COLOURS[place % len(COLOURS)],
-        "marker": MARKERS[place % len(MARKERS)],
-        "linestyle": styles[place // len(COLOURS) % len(styles)],
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": styles[number // len(COLOURS) % len(styles)],
     }
 
 
@@ -69,7 +70,7 @@ def panel(name: str, paint: Painter, alt: str, *, x: str, y: str, height: float 
 
 
 def inline(text: str, name: str, alt: str) -> str:
-    """An SVG document as an element of an HTML page: no preamble, no addresses, own ids, a description."""
+    """Turn an SVG document into an element of a page, with unique ids and a description."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
     head, rest = text.split(">", 1)
@@ -81,21 +82,15 @@ def inline(text: str, name: str, alt: str) -> str:
 
 
 def legend(axes: Any, *, above: bool = False) -> None:
-    """A legend where anything is labelled, inside the axes or above them."""
+    """Add a legend where anything is labelled, inside the axes or above them."""
     handles, labels = axes.get_legend_handles_labels()
     if labels:
-        place = {"loc": "lower right", "bbox_to_anchor": (1, 1)} if above else {"loc": "best"}
-        axes.legend(handles, labels, fontsize=8, ncols=3 if above else -(-len(labels) // 8), **place)
-
-
-def from_zero(axes: Any) -> None:
-    """Let y begin at 0 where nothing is drawn below it: what differs by little must look it."""
-    if axes.dataLim.y0 >= 0:
-        axes.set_ylim(bottom=0)
+        position = {"loc": "lower right", "bbox_to_anchor": (1, 1)} if above else {"loc": "best"}
+        axes.legend(handles, labels, fontsize=8, ncols=3 if above else -(-len(labels) // 8), **position)
 
 
 def whole_ticks(axes: Any, values: Collection[float]) -> None:
-    """Ticks at whole numbers along x where most values are whole: layers and epochs have no halves."""
+    """Put ticks at whole numbers along x, where most values are whole (layers, epochs)."""
     from matplotlib.ticker import MaxNLocator
 
     whole = [value for value in values if float(value).is_integer()]
@@ -107,15 +102,8 @@ def whole_ticks(axes: Any, values: Collection[float]) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def powers(axes: Any, names: str) -> None:
-    """Logarithmic axes, of the names x and y, with plain ticks."""
-    for name in names:
-        getattr(axes, f"set_{name}scale")("log")
-        plain_powers(getattr(axes, f"{name}axis"))
-
-
 def plain_powers(axis: Any) -> None:
-    """Ticks of a logarithmic axis as plain text, 1e+15; those between too where there would be one or none."""
+    """Write the ticks of a logarithmic axis as plain text; add some where there are few."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     low, high = axis.get_view_interval()

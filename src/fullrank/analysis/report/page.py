@@ -1,5 +1,6 @@
-"""One HTML page: the answer, a table, sections of figures, models from inside (folded). Every text is escaped; nothing
-runs.
+"""One HTML page: the answer, a table, sections of figures, models from inside (folded).
+
+Every text is escaped, and no script runs.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ FOOT = f"Written by fullrank {__version__}. The data table of each figure can be
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One run (or store) of the table at the top."""
+    """The row of a run (or a store) in the table at the top."""
 
     key: str
     name: str
     colour: str
-    """As in the figures."""
+    """Colour in the figures."""
     cells: tuple[Any, ...]
     note: str = ""
-    """Below its name."""
+    """Text below the name."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class SummaryTable:
 
 @dataclass(frozen=True)
 class RunBlock:
-    """What the page shows of one run alone."""
+    """The part of the page about a single run."""
 
     key: str
     name: str
@@ -54,60 +55,54 @@ class RunBlock:
 
 @dataclass(frozen=True)
 class Report:
-    """A page and what is on it."""
+    """The contents of a page."""
 
     title: str
     subtitle: str
     sentences: tuple[str, ...]
-    """What there is to see."""
+    """The answer, the most important sentence first."""
     summary: SummaryTable
     sections: tuple[Drawn | Missing, ...]
-    """What all runs are in together: parts of the answer, then figures."""
+    """Figures of all runs together: parts of the answer first."""
     words: tuple[tuple[str, str], ...]
-    """What a reader may not know, and what it means."""
+    """Glossary: a word, and what it means."""
     facts: tuple[tuple[str, str], ...] = ()
-    """What the numbers rest on: data, protocol, date and cost."""
+    """Data, protocol, date and cost of the numbers."""
     internals: tuple[Drawn | Missing, ...] = ()
     """Figures of all runs that show the models from inside; folded, with the blocks."""
     blocks: tuple[RunBlock, ...] = ()
     problem: Problem | None = None
-    """Of the runs; None where the page is about something else."""
+    """Problem of the runs; None where the page is about something else."""
     results: tuple[RunResult, ...] = ()
     heading: str = "The runs"
     one_of: str = "run"
-    """What a row of the summary is."""
+    """Header of the first column of the summary."""
 
     def __repr__(self) -> str:
         return f"Report({self.title!r}: {len(self.figures)} figures)"
 
     def with_lead(self, sentence: str) -> Report:
-        """The same page, whose first sentence is this one."""
+        """Put a sentence before all others."""
         return replace(self, sentences=(sentence, *self.sentences))
 
     @property
     def figures(self) -> tuple[Drawn | Missing, ...]:
-        """Those of all runs, those of them that are internal, then those of each run."""
+        """All figures in the order of the page: of all runs, internal ones, then of each run."""
         return (*self.sections, *self.internals, *(figure for block in self.blocks for figure in block.figures))
 
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Title of a figure -> why it, or a run in it, is not there."""
-        found = []
-        for figure in self.figures:
-            whys = (figure.why,) if isinstance(figure, Missing) else figure.absent
-            if whys:
-                found.append((figure.title, " ".join(whys)))
-        return tuple(found)
+        """(title of a figure, why it, or a run in it, is missing) of each such figure."""
+        reasons = ((f.title, f.why if isinstance(f, Missing) else " ".join(f.absent)) for f in self.figures)
+        return tuple((title, why) for title, why in reasons if why)
 
     @cached_property
     def html(self) -> str:
         """The page."""
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-        environment = Environment(
-            loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
-            trim_blocks=False, keep_trailing_newline=True,
-        )  # fmt: skip
+        folder = FileSystemLoader(Path(__file__).parent)
+        environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
         environment.filters["shown"] = format_cell
         environment.tests["cell"] = lambda value: isinstance(value, TableCell)
         environment.tests["drawn"] = lambda figure: not isinstance(figure, Missing)
@@ -120,12 +115,12 @@ class Report:
 
 
 def is_wide(figure: Drawn) -> bool:
-    """Whether it takes the whole width: all but a figure of one pair of axes, of which two stand side by side."""
+    """Whether a figure takes the whole width: any but one with a single pair of axes."""
     return not isinstance(figure, Figure) or figure.open or len(figure.panels) != 1
 
 
 def is_table(figure: Drawn | Missing) -> bool:
-    """Whether it is numbers alone, folded."""
+    """Whether a figure is a table without a drawing, folded."""
     return isinstance(figure, Figure) and not figure.panels and not figure.open
 
 
@@ -136,7 +131,7 @@ def check_extra() -> None:
 
 
 def format_cell(value: Any) -> str:
-    """A table's cell: four significant digits, a dash for what is not there."""
+    """Text of a table's cell: four significant digits, a dash for a missing value."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,9 +1,8 @@
-"""From run folders to one page: collect what is known, measure what is missing, draw.
+"""From run folders to one page: collect results, measure what is missing, draw.
 
-A page has the answer and what it rests on, then figures, then the models from inside.
-
-What all runs share comes first, then the figures and tables of each run. An error of another package's section is why
-that section is missing; one of ours is raised.
+A page has the answer and the facts behind it, then figures, then the models from inside. Figures of
+all runs come first, then the figures and tables of each run. A section of another package that
+raises an error is missing, and the page says why; an error of a built-in section is raised.
 """
 
 from __future__ import annotations
@@ -39,13 +38,14 @@ ORDER: Mapping[Problem, tuple[str, ...]] = {
     ),
     "ranking": ("differences", "reliability", "gain", "curves", "size", "token_ranks", "rank_theorems", "jacobian"),
 }  # fmt: skip
-"""Order of the sections on the page: these first, then those that are not named here, by name; internals are folded."""
+"""Order of the sections on the page: these first, then those that are not named here, by name;
+internals are folded."""
 MORE = ("recall@10", FAIRNESS, "coverage@10", "lift@10")
-"""Metrics of the table of runs that recommend, beside the accuracy."""
+"""Metrics of the table of recommenders, beside the accuracy."""
 CLICKS = ("auc", "logloss", "gauc", "ece", "pcoc")
 """Metrics of the table of ranking models."""
 OFF = 0.1
-"""Predicted over real clicks this far from 1 is told in a sentence."""
+"""Largest distance of predicted over real clicks from 1 that the page does not mention."""
 RETRIEVAL_WORDS = (
     ("accuracy", "How often, and how early in the list, comes what a person really chose next (ndcg, recall, hit)."),
     ("baseline", "A recommender that counts and learns nothing by gradient descent: what training has to beat."),
@@ -113,139 +113,149 @@ RANKING_WORDS = (
         "more tokens. Compare the runs again after it.",
     ),
 )
-"""What a reader may not know."""
+"""Glossaries: a word, and what it means."""
 
 
 def retrieval_page(results: Runs, split: str) -> Report:
-    """One page about some runs that recommend items."""
-    accuracies = list(dict.fromkeys(one.accuracy for one in results))
-    more = [name for name in MORE if name not in accuracies and any(name in one.evaluation.metrics for one in results)]
-    users, sampled = _counts(results, "users")
-    history = join_words(sorted({history_words(one.evaluation.protocol) for one in results}))
+    """The page of some recommenders."""
+    accuracies = list(dict.fromkeys(run.accuracy for run in results))
+    more = [name for name in MORE if name not in accuracies and any(name in run.evaluation.metrics for run in results)]
+    users, sampled = _counts(results, "users", "users")
+    history = join_words(sorted({history_words(run.evaluation.protocol) for run in results}))
     note = (
         f"Metrics of {users} users over the full catalogue, {history}; below them their intervals. The figures below "
         "are measured alike, but for the validation scores of training, which are by each run's own settings. "
         f"Model internals are from a sample of {sampled} users."
     )
-    others = [f"{one.key} was selected by {one.selected}" for one in results if one.selected != one.accuracy]
+    others = [f"{run.key} was selected by {run.selected}" for run in results if run.selected != run.accuracy]
     if others and len(accuracies) == 1:
         note += f" Accuracy is {accuracies[0]}; {join_words(others)}."
     return _page(
-        results, split,
+        results,
+        split,
         title=f"What {plural(len(results), 'run')} recommend{'s' if len(results) == 1 else ''}, and why",
         subtitle=f"Accuracy, long-tail share and popularity bias on the {split} split.",
         sentences=retrieval_answer(results),
         summary=_summary(results, [*accuracies, *more], {"collapse share": _collapse}, note),
         words=RETRIEVAL_WORDS,
-    )  # fmt: skip
+    )
 
 
 def ranking_page(results: Runs, split: str) -> Report:
-    """One page about some ranking models."""
+    """The page of some ranking models."""
     count, sampled = _counts(results, "rows", "impressions")
     note = (
         f"Metrics of {count} impressions; below them their intervals. Model internals are from a sample of {sampled} "
         "impressions."
     )
-    metrics = [name for name in CLICKS if any(one.metric(name) is not None for one in results)]
+    metrics = [name for name in CLICKS if any(run.metric(name) is not None for run in results)]
     return _page(
-        results, split,
+        results,
+        split,
         title=f"What {plural(len(results), 'ranking model')} predict{'s' if len(results) == 1 else ''}, "
         "and how it gets there",
         subtitle=f"Accuracy and calibration on the {split} split.",
         sentences=_sentences(results),
         summary=_summary(results, metrics, {}, note),
         words=RANKING_WORDS,
-    )  # fmt: skip
+    )
 
 
 def _page(
-    results: Runs, split: str, *, title: str, subtitle: str, sentences: Iterable[str],
-    summary: SummaryTable, words: tuple[tuple[str, str], ...],
-) -> Report:  # fmt: skip
-    problem = results[0].run.spec.problem
+    results: Runs,
+    split: str,
+    *,
+    title: str,
+    subtitle: str,
+    sentences: Iterable[str],
+    summary: SummaryTable,
+    words: tuple[tuple[str, str], ...],
+) -> Report:
+    problem = results[0].spec.problem
     return Report(
-        title=title, subtitle=subtitle, sentences=tuple(sentences), facts=run_facts(results, split), summary=summary,
+        title=title,
+        subtitle=subtitle,
+        sentences=tuple(sentences),
+        facts=run_facts(results, split),
+        summary=summary,
         sections=joint_figures(problem, results, internal=False),
         internals=joint_figures(problem, results, internal=True),
-        blocks=blocks_of_runs(problem, results), words=words, problem=problem, results=tuple(results),
-    )  # fmt: skip
+        blocks=blocks_of_runs(problem, results),
+        words=words,
+        problem=problem,
+        results=tuple(results),
+    )
 
 
 def _sentences(results: Runs) -> Iterator[str]:
-    """Which run is the most accurate and by how much, and whose probabilities are off."""
+    """The most accurate ranking model, and those whose probabilities are off."""
     why = not_comparable(results)
-    if why is not None:
-        yield f"The runs' metrics are shown but not compared: {why}."
-    else:
+    if why is None:
         yield accuracy_sentence(most_accurate(results), results)
-    for one in results:
-        ratio = one.metric("pcoc")
+    else:
+        yield f"The runs' metrics are shown but not compared: {why}."
+    for run in results:
+        ratio = run.metric("pcoc")
         if ratio is not None and abs(ratio - 1) > OFF:
             word = "more" if ratio > 1 else "fewer"
-            yield f"Calibration: {one.key} ({one.name}) predicts {abs(ratio - 1):.0%} {word} clicks than there were."
+            yield f"Calibration: {run.key} ({run.name}) predicts {abs(ratio - 1):.0%} {word} clicks than there were."
 
 
 def _summary(
     results: Runs, metrics: Sequence[str], more: Mapping[str, Callable[[RunResult], Any]], note: str
 ) -> SummaryTable:
-    """Metrics with their intervals, then `more` (word -> cell), the parameters and the time of training."""
+    """Metrics with intervals, `more` (word -> cell), parameters and the time of training."""
     columns: dict[str, Callable[[RunResult], Any]] = {
         **more,
-        "parameters": lambda one: one.run.manifest["parameters"],
-        "training": lambda one: None if one.seconds is None else duration(one.seconds),
+        "parameters": lambda run: run.manifest["parameters"],
+        "training": lambda run: None if run.seconds is None else duration(run.seconds),
     }
-    rows = tuple(
-        SummaryRow(one.key, one.name, look(place)["color"], (
-            *(metric_cell(one, name) for name in metrics), *(cell(one) for cell in columns.values()),
-        ), _kind(one))
-        for place, one in enumerate(results)
-    )  # fmt: skip
-    return SummaryTable((*map(metric_header, metrics), *columns), rows, note)
+    rows = []
+    for number, run in enumerate(results):
+        cells = (*(metric_cell(run, name) for name in metrics), *(cell(run) for cell in columns.values()))
+        words = [] if run.spec.recipe == run.name else [run.spec.recipe]
+        words += [] if run.layers is None else [plural(run.layers, "layer")]
+        rows.append(SummaryRow(run.key, run.name, look(number)["color"], cells, ", ".join(words)))
+    return SummaryTable((*map(metric_header, metrics), *columns), tuple(rows), note)
 
 
-def _counts(results: Runs, evaluated: str, sampled: str = "users") -> tuple[str, str]:
-    """How many rows the runs were evaluated on and diagnosed on, each number once."""
-    protocols, samples = ([one.evaluation.protocol for one in results], [one.diagnosis.about() for one in results])
-    sides = ({f"{of.get(name, 0):,}" for of in side} for side, name in ((protocols, evaluated), (samples, sampled)))
-    whole, part = (join_words(sorted(side)) for side in sides)
-    return whole, part
+def _counts(results: Runs, evaluated: str, sampled: str) -> tuple[str, str]:
+    """Distinct numbers of users (or impressions) of the evaluations and the diagnoses."""
+    of_evaluations = {f"{run.evaluation.protocol.get(evaluated, 0):,}" for run in results}
+    of_diagnoses = {f"{run.diagnosis.about().get(sampled, 0):,}" for run in results}
+    return join_words(sorted(of_evaluations)), join_words(sorted(of_diagnoses))
 
 
-def _collapse(one: RunResult) -> str | None:
-    """The share of the variance of its scores that is one direction."""
-    share = one.diagnosis.value("spectrum", "collapse_share")
+def _collapse(run: RunResult) -> str | None:
+    """The share of the variance of a run's scores that is one direction."""
+    share = run.diagnosis.value("spectrum", "collapse_share")
     return None if share is None else f"{share:.0%}"
 
 
-def _kind(one: RunResult) -> str:
-    """Recipe and layers, where the name does not say them."""
-    words = [] if one.run.spec.recipe == one.name else [one.run.spec.recipe]
-    return ", ".join(words + ([] if one.layers is None else [plural(one.layers, "layer")]))
-
-
 def joint_figures(problem: Problem, results: Runs, *, internal: bool | None = None) -> tuple[Drawn | Missing, ...]:
-    """Figures of all runs together; `internal` keeps the sections that show models from inside, or the others."""
-    sections = find_sections(problem, ORDER[problem])
-    return tuple(_drawings([one for one in sections if internal in (None, one.internal)], "figure", results))
+    """Figures of all runs together: internal ones, the others, or (None) both."""
+    sections = [each for each in find_sections(problem, ORDER[problem]) if internal in (None, each.internal)]
+    return tuple(_drawings(sections, "figure", results))
 
 
 def blocks_of_runs(problem: Problem, results: Runs) -> tuple[RunBlock, ...]:
-    """Figures of each run alone, then its tables."""
+    """The part of the page about each run alone: its figures, then its tables."""
     sections, blocks = find_sections(problem, ORDER[problem]), []
-    for one in results:
-        drawn = sorted(_drawings(sections, "figure_of", one, f"-{one.key}"), key=is_table)
-        blocks.append(RunBlock(one.key, one.name, _note(one), tuple(drawn)))
+    for run in results:
+        epochs = plural(len(run.epochs), "epoch") if run.epochs else "not trained in epochs"
+        note = f"{run.spec.recipe}, seed {run.spec.seed}, {epochs}, {run.manifest['parameters']:,} parameters."
+        drawn = sorted(_drawings(sections, "figure_of", run, f"-{run.key}"), key=is_table)
+        blocks.append(RunBlock(run.key, run.name, note, tuple(drawn)))
     return tuple(blocks)
 
 
 def _drawings(
-    sections: Sequence[type[Section]], method: str, shown: RunResult | Runs, end: str = ""
+    sections: Sequence[type[Section]], method: str, runs: RunResult | Runs, end: str = ""
 ) -> Iterator[Drawn | Missing]:
-    """Drawings of sections of a run, or of all, by one of their methods; or why another package's is missing."""
+    """Call `method` of each section; one of another package that fails is `Missing`."""
     for section in sections:
         try:
-            drawn = getattr(section, method)(shown)
+            drawn = getattr(section, method)(runs)
             if not isinstance(drawn, Drawn | Missing | None):
                 raise TypeError(f"{brief(drawn)} is no Figure")
         except Exception as error:
@@ -256,14 +266,7 @@ def _drawings(
             yield drawn
 
 
-def _note(one: RunResult) -> str:
-    epochs = plural(len(one.epochs), "epoch") if one.epochs else "not trained in epochs"
-    return f"{one.run.spec.recipe}, seed {one.run.spec.seed}, {epochs}, {one.run.manifest['parameters']:,} parameters."
-
-
-REPORT: Mapping[Problem, Callable[[Runs, str], Report]] = {
-    "retrieval": retrieval_page, "ranking": ranking_page,
-}  # fmt: skip
+REPORT: Mapping[Problem, Callable[[Runs, str], Report]] = {"retrieval": retrieval_page, "ranking": ranking_page}
 """The page of some runs of one problem on a split."""
 
 
@@ -279,10 +282,10 @@ def report(
     tell: Tell = quiet,
     device: torch.device | str = "cpu",
 ) -> Report:
-    """One page about some runs of one problem. The arguments are those of `collect`.
+    """Make the page of some runs of one problem. The arguments are those of `collect`.
 
-    Raises `UserError` where runs are of two problems, the sample is of the other one, or matplotlib or jinja2 is not
-    installed (naming the extra).
+    Raises `UserError` where the runs are of two problems, the sample is of the other one, or
+    matplotlib or jinja2 is not installed (naming the extra).
     """
     check_extra()
     opened = [opened_run(run) for run in runs]
@@ -291,8 +294,13 @@ def report(
         remedy = f"give {opened[0].path} a report of its own"
         require_problem(run, opened[0].spec.problem, remedy, code="two-problems")
     results = collect(
-        opened, data=Path(data) if isinstance(data, str) else data, split=split, sample=next(iter(samples), None),
+        opened,
+        data=Path(data) if isinstance(data, str) else data,
+        split=split,
+        sample=next(iter(samples), None),
         settings=settings,
-        evaluations=evaluations, tell=tell, device=device,
-    )  # fmt: skip
+        evaluations=evaluations,
+        tell=tell,
+        device=device,
+    )
     return REPORT[opened[0].spec.problem](results, split)

@@ -1,14 +1,15 @@
 """Results of the runs on a page: metrics, diagnosis and training log of each, and paired differences of every run.
 
-Differences are from the best baseline, on the same users or impressions (`evaluation.compare`). A baseline learns
-nothing by gradient descent (`models/sequential/baselines`) or is linear in the fields (`lr`). Where none is among the
-runs, the first run stands in its place: the page then says so.
+Differences are from the best baseline, on the same users or impressions (`evaluation.compare`). A
+baseline learns nothing by gradient descent (`models/sequential/baselines`) or is linear in the
+fields (`lr`). Where none is among the runs, the first run stands in its place, and the page says
+so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import ascii_uppercase
@@ -26,6 +27,7 @@ from fullrank.evaluation import compare
 from fullrank.evaluation.compare import Comparison, compared_protocol
 from fullrank.evaluation.result import protocol_difference, setting_to_align
 from fullrank.evaluation.statistics import RESAMPLED
+from fullrank.experiment import Experiment
 from fullrank.models.ranking.lr import LR
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.sequential.baselines import BaselineSpec
@@ -35,10 +37,10 @@ from fullrank.run import Run
 
 @dataclass(frozen=True)
 class RunResult:
-    """Everything a page shows of one run, of either problem."""
+    """Everything that a page shows of a run, of either problem."""
 
     key: str
-    """Its letter on the page."""
+    """Letter of the run on the page."""
     name: str
     run: Run
     evaluation: Any
@@ -51,48 +53,64 @@ class RunResult:
     store: Any = None
     """The prepared dataset that it was evaluated on; None where only the results are at hand."""
     reference: str | None = None
-    """Key of the run that `against` is the difference from (`with_differences`); None where runs are not compared."""
+    """Key of the run that `against` is the difference from (`with_differences`); None where runs
+    are not compared."""
     against: Mapping[str, Comparison] = field(default_factory=dict)
     """Metric -> this run less the reference, paired; empty for the reference itself."""
 
     @property
+    def spec(self) -> Experiment:
+        return self.run.spec
+
+    @property
+    def manifest(self) -> JsonObject:
+        return self.run.manifest
+
+    @property
+    def catalog(self) -> Any:
+        return self.run.catalog
+
+    @property
     def selected(self) -> str:
-        """The metric that the run was selected by."""
-        return self.run.spec.evaluation.selection
+        """The metric by which the best epoch was chosen."""
+        return self.spec.evaluation.selection
 
     @property
     def epochs(self) -> list[JsonObject]:
-        """The rows that were written at an epoch's end."""
+        """Rows of the log at the ends of epochs."""
         return [row for row in self.log if row.get("event") == "epoch"]
 
     @property
     def layers(self) -> int | None:
-        """Blocks of its encoder; None for a model without them."""
-        model = self.run.spec.model
+        """Number of blocks of the encoder; None for a model without them."""
+        model = self.spec.model
         return getattr(model.encoder, "layers", None) if isinstance(model, Recommender) else None
 
     @property
     def label(self) -> str:
-        """The first cell of its row in a table."""
+        """First cell of the run's row in a table."""
         return f"{self.key} {self.name}"
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of training and of its validation, as the log has them; None where it has none."""
+        """Seconds of training with its validation, by the log; None where it has none."""
         names = ("seconds", "validation_seconds")
-        found = [
-            float(row[name]) for row in self.log if row.get("event") in ("epoch", "fit") for name in names
+        seconds = [
+            float(row[name])
+            for row in self.log
+            if row.get("event") in ("epoch", "fit")
+            for name in names
             if isinstance(row.get(name), int | float)
-        ]  # fmt: skip
-        return sum(found) if found else None
+        ]
+        return sum(seconds) if seconds else None
 
     def metric(self, name: str) -> float | None:
-        """None where it was not computed, or does not exist (gauc without groups)."""
+        """Value of a metric; None where it was not computed, or does not exist."""
         value = self.evaluation.metrics.get(name)
         return None if value is None or value != value else value
 
     def interval(self, name: str) -> tuple[float, float] | None:
-        """Lower and upper end, where intervals were computed."""
+        """Lower and upper end of a metric's interval; None where none was computed."""
         pair = self.evaluation.interval.get(name)
         return pair if pair is not None and pair[0] == pair[0] else None
 
@@ -102,83 +120,76 @@ Runs = Sequence[RunResult]
 
 
 def accuracy_word(results: Runs) -> str:
-    """The metric that all of them call accuracy, or that word."""
-    metrics = {one.accuracy for one in results}
+    """Name of the metric that all runs call accuracy, or the word `accuracy`."""
+    metrics = {run.accuracy for run in results}
     return metrics.pop() if len(metrics) == 1 else "accuracy"
 
 
 METRIC_WORDS = {
-    "fair": "long-tail share", "coverage": "catalogue coverage", "lift": "popularity lift", "gini": "Gini index",
-    "ece": "calibration error", "pcoc": "predicted / clicked",
-}  # fmt: skip
-"""Metrics whose name alone says little to whoever has not read the guide."""
+    "fair": "long-tail share",
+    "coverage": "catalogue coverage",
+    "lift": "popularity lift",
+    "gini": "Gini index",
+    "ece": "calibration error",
+    "pcoc": "predicted / clicked",
+}
+"""Word of a metric whose name says little to those who have not read the guide."""
 
 
 def metric_header(name: str) -> TableCell | str:
-    """A metric in the head of a table: its word with its name below, or its name."""
+    """Header of a metric's column: its word with its name below, or its name alone."""
     base = name.partition("@")[0].rstrip("0123456789.")
     return TableCell(METRIC_WORDS[base], name) if base in METRIC_WORDS else name
 
 
-def metric_cell(one: RunResult, name: str) -> TableCell | None:
-    """A metric with its interval below."""
-    value, pair = one.metric(name), one.interval(name)
+def metric_cell(run: RunResult, name: str) -> TableCell | None:
+    """A metric's value with its interval below; None where there is no value."""
+    value, pair = run.metric(name), run.interval(name)
     if value is None:
         return None
     return TableCell(f"{value:.4f}", "" if pair is None else f"{pair[0]:.4f}–{pair[1]:.4f}")
 
 
-def item_title(one: RunResult, item: int) -> str:
+def item_title(run: RunResult, item: int) -> str:
     """An item's title, or its id where the catalogue has none."""
-    titles, ids = one.run.catalog.titles, one.run.catalog.ids
+    titles, ids = run.catalog.titles, run.catalog.ids
     return readable((None if titles is None else titles[item]) or str(ids[item]))
 
 
 def not_comparable(results: Runs) -> str | None:
-    """Why the metrics of these runs, all of one problem, cannot be compared; None where they can."""
-    return COMPARABLE[results[0].run.spec.problem](results)
+    """Why the metrics of runs of one problem cannot be compared; None where they can.
 
-
-def _retrieval(results: Runs) -> str | None:
-    """One accuracy, and protocols that agree in all but what does not change a metric."""
-    if len({one.accuracy for one in results}) > 1:
-        metrics = ", ".join(sorted({one.accuracy for one in results}))
+    Ranking models need the same impressions; recommenders one accuracy metric, and protocols that
+    agree in everything that changes a metric.
+    """
+    if results[0].spec.problem == "ranking":
+        for run in results[1:]:
+            for name in ("fingerprint", "rows"):
+                if run.evaluation.protocol.get(name) != results[0].evaluation.protocol.get(name):
+                    return f"runs {results[0].key} and {run.key} were evaluated on different impressions"
+        return None
+    if len({run.accuracy for run in results}) > 1:
+        metrics = ", ".join(sorted({run.accuracy for run in results}))
         return f"the runs were selected by different metrics ({metrics}), and not every run has the first one's"
-    first = _protocol(results[0])
-    for other in results[1:]:
-        if _protocol(other) != first:
+    first, *others = (compared_protocol(run.evaluation.protocol) for run in results)
+    for run, other in zip(results[1:], others, strict=True):
+        if other != first:
             return (
-                f"runs {results[0].key} and {other.key} were evaluated differently: "
-                f"{protocol_difference(first, _protocol(other))}{setting_to_align(first, _protocol(other))}"
+                f"runs {results[0].key} and {run.key} were evaluated differently: "
+                f"{protocol_difference(first, other)}{setting_to_align(first, other)}"
             )
     return None
 
 
-def _protocol(result: RunResult) -> JsonObject:
-    return compared_protocol(result.evaluation.protocol)
-
-
-def _ranking(results: Runs) -> str | None:
-    """The same impressions."""
-    first = results[0]
-    for other in results[1:]:
-        for what in ("fingerprint", "rows"):
-            if other.evaluation.protocol.get(what) != first.evaluation.protocol.get(what):
-                return f"runs {first.key} and {other.key} were evaluated on different impressions"
-    return None
-
-
-COMPARABLE: Mapping[Problem, Callable[[Runs], str | None]] = {
-    "retrieval": _retrieval, "ranking": _ranking,
-}  # fmt: skip
-
-
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each run folder: its own, or its path where several have the same. Raises for a folder given twice."""
-    places = [path.resolve() for path in paths]
-    check_once(map(str, places), "the run", "give each once", code="given-twice")
-    own = [place.name for place in places]
-    return [readable(name if own.count(name) == 1 else str(path)) for name, path in zip(own, paths, strict=True)]
+    """Name of each run folder, or its path where several have one name.
+
+    Raises `UserError` for a repeated folder.
+    """
+    folders = [path.resolve() for path in paths]
+    check_once(map(str, folders), "the run", "give each once", code="given-twice")
+    names = [folder.name for folder in folders]
+    return [readable(name if names.count(name) == 1 else str(path)) for name, path in zip(names, paths, strict=True)]
 
 
 def readable(text: str) -> str:
@@ -186,16 +197,16 @@ def readable(text: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
-def run_key(place: int) -> str:
+def run_key(number: int) -> str:
     """A ... Z, A1 ... Z1, ..."""
-    turn, letter = divmod(place, len(ascii_uppercase))
+    turn, letter = divmod(number, len(ascii_uppercase))
     return ascii_uppercase[letter] + (str(turn) if turn else "")
 
 
-def run_place(label: str) -> int | None:
-    """The place of the run whose letter a label begins with (`RunResult.label`); None of another label."""
-    found = re.match(r"([A-Z])([1-9]\d*)?( |$)", label)
-    return None if found is None else ascii_uppercase.index(found[1]) + len(ascii_uppercase) * int(found[2] or 0)
+def run_number(label: str) -> int | None:
+    """Number, from 0, of the run whose letter a label begins with; None for other labels."""
+    letters = re.match(r"([A-Z])([1-9]\d*)?( |$)", label)
+    return None if letters is None else ascii_uppercase.index(letters[1]) + len(ascii_uppercase) * int(letters[2] or 0)
 
 
 MORE: Mapping[Problem, tuple[str, ...]] = {"retrieval": (FAIRNESS, "coverage@10"), "ranking": ("auc", "logloss")}
@@ -203,46 +214,47 @@ MORE: Mapping[Problem, tuple[str, ...]] = {"retrieval": (FAIRNESS, "coverage@10"
 
 
 def with_differences(results: Runs, tell: Tell = quiet) -> list[RunResult]:
-    """The results, each with its differences from the reference; as they were where runs cannot be compared."""
+    """Add the differences from the reference, where the runs can be compared."""
     if len(results) < 2 or not_comparable(results) is not None:
         return list(results)
     base = reference_run(results)
-    problem = base.run.spec.problem
+    problem = base.spec.problem
     wanted = dict.fromkeys([results[0].accuracy, *MORE[problem]])  # accuracy first, each once
     names = [
-        name for name in wanted
-        if (problem == "retrieval" or name in RESAMPLED) and all(one.metric(name) is not None for one in results)
-    ]  # fmt: skip
-    tick, found = tell("compare runs"), []
+        name
+        for name in wanted
+        if (problem == "retrieval" or name in RESAMPLED) and all(run.metric(name) is not None for run in results)
+    ]
+    tick, compared = tell("compare runs"), []
     try:
-        for place, one in enumerate(results):
-            each = {} if one is base else {name: compare(base.evaluation, one.evaluation, name) for name in names}
-            found.append(replace(one, reference=base.key, against=each))
-            tick(place + 1, len(results))
-    except UserError:  # evaluations that were given by hand may hold other users
+        for number, run in enumerate(results):
+            each = {} if run is base else {name: compare(base.evaluation, run.evaluation, name) for name in names}
+            compared.append(replace(run, reference=base.key, against=each))
+            tick(number + 1, len(results))
+    except UserError:  # evaluations that the caller passed may hold other users
         return list(results)
-    return found
+    return compared
 
 
 def reference_run(results: Runs) -> RunResult:
-    """The most accurate baseline; the first run where there is none."""
-    return most_accurate([one for one in results if is_baseline(one)] or results[:1])
+    """The most accurate baseline, or the first run where there is none."""
+    return most_accurate([run for run in results if is_baseline(run)] or results[:1])
 
 
 def most_accurate(results: Runs) -> RunResult:
-    """By the metric that the page calls accuracy; of equal ones the first."""
+    """The run of the best accuracy (the page's metric); of equal ones the first."""
     return max(results, key=worth)
 
 
-def worth(one: RunResult) -> float:
-    """Its accuracy: more is better."""
-    value = one.metric(one.accuracy)
-    return -float("inf") if value is None else -value if one.accuracy == "logloss" else value
+def worth(run: RunResult) -> float:
+    """The accuracy of a run as a number of which more is better."""
+    value = run.metric(run.accuracy)
+    return -float("inf") if value is None else -value if run.accuracy == "logloss" else value
 
 
-def is_baseline(one: RunResult) -> bool:
-    """Whether it counts instead of learning, or is linear in the fields."""
-    model = one.run.spec.model
+def is_baseline(run: RunResult) -> bool:
+    """Whether a run's model counts instead of learning, or is linear in the fields."""
+    model = run.spec.model
     return isinstance(model, BaselineSpec) or (isinstance(model, RankingModel) and isinstance(model.ranker, LR))
 
 

@@ -1,5 +1,7 @@
-"""A page about the laws of a ladder of runs, and what of it is not determined: SRT's Figures 4 (metric by FLOPs), 5
-(frontiers), 6 (line and sigmoid) and 7 (size and data) for these runs.
+"""A page about the laws of a ladder of runs, and the parameters that the runs do not determine.
+
+It draws SRT's Figures 4 (metric by FLOPs), 5 (frontiers), 6 (line and sigmoid) and 7 (size and
+data) for these runs.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from fullrank.scaling.holdout import HeldOut
 from fullrank.scaling.ladder import Ladder, envelope
 
 BEYOND = 100.0
-"""How many times the largest FLOPs are drawn beyond the runs."""
+"""Multiple of the largest FLOPs up to which laws are drawn."""
 SHOWN = 150
-"""Records drawn as points; the lines are fitted to all."""
+"""Most records drawn as points; the lines are fitted to all."""
 GRID = 5
-"""Sizes for which the law of both is drawn."""
+"""Number of sizes for which the law of size and data is drawn."""
 WORDS = (
     ("FLOPs", "Multiplications and additions spent on training, counted as the file of the runs counts them."),
     ("envelope", "The best metric that any run had reached at a number of FLOPs: what was possible with that much."),
@@ -45,7 +47,7 @@ WORDS = (
         "constant by itself says nothing.",
     ),
 )
-"""What a reader may not know."""
+"""Glossary: a word, and what it means."""
 
 
 def scaling_report(
@@ -57,26 +59,27 @@ def scaling_report(
     seed: int = 0,
     tell: Any = None,
 ) -> Report:
-    """The page of a ladder. Laws that are not `known` are fitted; `held` are runs that laws were asked for unseen.
+    """Make the page of a ladder. Laws that are not `known` are fitted; `held` are predictions of unseen runs.
 
-    A law of losses makes the page one of losses: FLOPs then have an envelope of the smallest, and no sigmoid.
+    A law of losses makes the page one of losses: FLOPs then have an envelope of the smallest, and
+    no sigmoid.
     """
     check_extra()
-    lower = bool(known) and any(law.form.lower for law in (known or {}).values())
     laws, why = dict(known or {}), {}
+    lower = any(law.form.lower for law in laws.values())
     for form in ("loss",) if lower else ("sigmoid", "linear", "power"):
         if form not in laws:
             try:
                 laws[form] = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tell)
             except UserError as error:
                 why[form] = str(error).rstrip(".")
-    split = laws.get("loss" if lower else "power")
+    size_law, sigmoid = laws.get("loss" if lower else "power"), laws.get("sigmoid")
     groups = _groups(ladder)
     sections = (
-        compute(ladder, groups, laws.get("sigmoid"), lower=lower),
+        compute(ladder, groups, sigmoid, lower=lower),
         splits(ladder, lower=lower),
-        extrapolation(ladder, laws.get("linear"), laws.get("sigmoid"), why.get("sigmoid", "the runs have a loss")),
-        surface(ladder, groups, split, why.get("power", "")),
+        extrapolation(ladder, laws.get("linear"), sigmoid, why.get("sigmoid", "the runs have a loss")),
+        surface(ladder, groups, size_law, why.get("power", "")),
         held_out(held),
     )
     return Report(
@@ -90,46 +93,48 @@ def scaling_report(
 
 
 def _groups(ladder: Ladder) -> list[str]:
-    """Names of the data sets by their size."""
-    by: dict[str, float] = {}
+    """Names of the data sets, smallest first."""
+    sizes: dict[str, float] = {}
     for trace in ladder.traces:
-        by[trace.group] = max(by.get(trace.group, 0.0), trace.data or 0.0)
-    return sorted(by, key=lambda name: (by[name], name))
+        sizes[trace.group] = max(sizes.get(trace.group, 0.0), trace.data or 0.0)
+    return sorted(sizes, key=lambda name: (sizes[name], name))
 
 
 def _sentences(laws: Mapping[str, Law], held: Sequence[HeldOut]) -> Iterator[str]:
-    """What there is to see, in sentences."""
+    """Each law, its undetermined parameters, and the predictions of unseen runs."""
     for law in laws.values():
         values = ", ".join(f"{name} {value:.4g}" for name, value in {**law.parameters, **law.derived}.items())
         yield f"{law.form.name}: {values}; rmse {law.rmse:.5f} on {plural(len(law.residuals), 'point')}."
-        for some in law.unidentified:
-            yield f"{law.form.name}, not determined ({some.ground}): {some.text}."
-    for one in held:
-        told = one.dump()
+        for doubt in law.unidentified:
+            yield f"{law.form.name}, not determined ({doubt.ground}): {doubt.text}."
+    for test in held:
+        errors = test.dump()
         yield (
-            f"{one.law.form.name} without the {plural(one.runs, 'run')} of the largest {one.by} predicts them with an "
-            f"rmse of {told['rmse']:.5f} ({one.inside:.0%} inside the interval; the nearest known point: "
-            f"{told['rmse_of_nearest']:.5f})."
+            f"{test.law.form.name} without the {plural(test.runs, 'run')} of the largest {test.by} predicts them with "
+            f"an rmse of {errors['rmse']:.5f} ({test.inside:.0%} inside the interval; the nearest known point: "
+            f"{errors['rmse_of_nearest']:.5f})."
         )
 
 
 def _summary(ladder: Ladder, groups: Sequence[str], lower: bool) -> SummaryTable:
     rows = []
-    for place, name in enumerate(groups):
+    for number, name in enumerate(groups):
         traces = [trace for trace in ladder.traces if trace.group == name]
         best = [float(trace.metric[trace.best(lower=lower)]) for trace in traces]
         flops = [float(trace.flops[-1]) for trace in traces if trace.flops is not None]
         sizes = [trace.parameters for trace in traces if trace.parameters is not None]
-        cells = (
-            len(traces), traces[0].data, min(sizes, default=None), max(sizes, default=None),
-            f"{max(flops):.3g}" if flops else None, min(best) if lower else max(best),
-        )  # fmt: skip
-        rows.append(SummaryRow(chr(ord("A") + place % 26), name or "all runs", look(place)["color"], cells))
-    headers = (
-        "runs", "interactions", "smallest model", "largest model", "FLOPs of the longest run", f"best {ladder.metric}",
-    )  # fmt: skip
+        cells = {
+            "runs": len(traces),
+            "interactions": traces[0].data,
+            "smallest model": min(sizes, default=None),
+            "largest model": max(sizes, default=None),
+            "FLOPs of the longest run": f"{max(flops):.3g}" if flops else None,
+            f"best {ladder.metric}": min(best) if lower else max(best),
+        }
+        key, colour = chr(ord("A") + number % 26), look(number)["color"]
+        rows.append(SummaryRow(key, name or "all runs", colour, tuple(cells.values())))
     note = "One line for each data set. Sizes are in parameters, as the laws count them."
-    return SummaryTable(headers, tuple(rows), note)
+    return SummaryTable(tuple(cells), tuple(rows), note)
 
 
 def compute(ladder: Ladder, groups: Sequence[str], law: Law | None, *, lower: bool) -> Figure | Missing:
@@ -147,24 +152,24 @@ def compute(ladder: Ladder, groups: Sequence[str], law: Law | None, *, lower: bo
     drawn: list[tuple[Any, ...]] = []
     for trace in ladder.traces:
         if trace.flops is not None:
-            ended = (trace.flops[-1], None)  # so that the next run's line does not begin here
-            drawn += [*labelled(trace.group or "runs", trace.flops, trace.metric), (trace.group or "runs", *ended)]
+            label = trace.group or "runs"
+            drawn += labelled(label, trace.flops, trace.metric)
+            drawn.append((label, trace.flops[-1], None))  # a gap, so that the next run's line does not begin here
     drawn += labelled("envelope", best.flops, best.metric)
     drawn += _curve(law, np.geomspace(best.flops[0], best.flops[-1], 120))
     chart = lines(
         "FLOPs", ladder.metric, by="data set", beside="envelope", interval="y", log="x", plain=True, rows=drawn
     )
-    some = np.unique(np.linspace(0, len(best) - 1, 25).astype(int))
     rows = []
-    for place in some:
-        flops, holder = float(best.flops[place]), ladder.traces[best.run[place]]
+    for record in np.unique(np.linspace(0, len(best) - 1, 25).astype(int)):
+        flops, holder = float(best.flops[record]), ladder.traces[best.run[record]]
         expected = (None, None, None) if law is None else law.estimate(flops=flops)
-        rows.append((f"{flops:.3g}", float(best.metric[place]), holder.group or holder.run, *expected))
-    return claim.figure(("FLOPs", ladder.metric, "held by", "sigmoid", "from", "to"), tuple(rows), chart)
+        rows.append((f"{flops:.3g}", float(best.metric[record]), holder.group or holder.run, *expected))
+    return claim.figure(("FLOPs", ladder.metric, "held by", "sigmoid", "from", "to"), rows, chart)
 
 
 def _curve(law: Law | None, grid: np.ndarray) -> list[tuple[Any, ...]]:
-    """A law over FLOPs, with its interval."""
+    """Rows of a law over a grid of FLOPs, with its interval."""
     if law is None:
         return []
     return labelled(law.form.name, grid, law.predict(flops=grid), *law.interval(flops=grid))
@@ -179,14 +184,14 @@ def splits(ladder: Ladder, *, lower: bool) -> Figure | Missing:
     except UserError as error:
         return claim.missing(str(error))
     flops, charts = points["flops"], []
-    some = np.unique(np.linspace(0, len(flops) - 1, SHOWN).astype(int))
+    shown = np.unique(np.linspace(0, len(flops) - 1, SHOWN).astype(int))
     for key, word in words.items():
-        drawn = labelled("records", flops[some], points[key][some])
+        drawn = labelled("records", flops[shown], points[key][shown])
         drawn += labelled(f"slope {laws[key].slope:.3g}", flops, laws[key](flops))
         charts.append(lines("FLOPs", word, by="what", dots="records", log="xy", plain=True, rows=drawn))
     growth = join_words([f"{word} grow as FLOPs^{laws[key].slope:.3g}" for key, word in words.items()])
     more = f"Each point is a record of the envelope; the line is straight in logarithms. {growth}."
-    rows = tuple((word, laws[key].slope, float(laws[key](flops[-1])[0])) for key, word in words.items())
+    rows = [(word, laws[key].slope, float(laws[key](flops[-1])[0])) for key, word in words.items()]
     return claim.figure(("what", "slope", "at the most FLOPs"), rows, *charts, more=more)
 
 
@@ -206,10 +211,8 @@ def extrapolation(ladder: Ladder, line: Law | None, bent: Law | None, why: str) 
         f"(rmse of the line {line.rmse:.5f}, of the sigmoid {bent.rmse:.5f}) and drawn {BEYOND:g} times beyond the "
         "most FLOPs spent (grey). There no run speaks for either; bands are intervals over resampled runs."
     )
-    rows = tuple(
-        (f"{at:.3g}", *line.estimate(flops=at), *bent.estimate(flops=at))
-        for at in (last * f for f in (0.1, 1, 10, BEYOND))
-    )
+    budgets = [last * factor for factor in (0.1, 1, 10, BEYOND)]
+    rows = [(f"{flops:.3g}", *line.estimate(flops=flops), *bent.estimate(flops=flops)) for flops in budgets]
     headers = ("FLOPs", "line", "from", "to", "sigmoid", "from", "to")
     return claim.figure(headers, rows, chart, more=more)
 
@@ -235,9 +238,9 @@ def surface(ladder: Ladder, groups: Sequence[str], law: Law | None, why: str) ->
         expectation = law.predict(parameters=along, data=max(float(trace.data or 0) for trace in traces))
         for what, *columns in (("run", [trace.parameters for trace in traces], metrics), ("law", along, expectation)):
             drawn += labelled(name or "runs", [what] * len(columns[0]), *columns)
-    unknown = sorted({p for one in law.unidentified for p in one.parameters})
+    unknown = sorted({p for doubt in law.unidentified for p in doubt.parameters})
     more = f"Not determined by these runs: {', '.join(unknown)}." if unknown else ""
-    rows = tuple((key, value, *law.intervals[key]) for key, value in law.parameters.items())
+    rows = [(key, value, *law.intervals[key]) for key, value in law.parameters.items()]
     charts = (
         lines(data, ladder.metric, by="size", log="x", plain=True, rows=grid),
         lines(size, ladder.metric, by="data set", dash="what", dots="run", log="x", rows=drawn),
@@ -255,17 +258,24 @@ def held_out(held: Sequence[HeldOut]) -> Figure | Missing:
     if not held:
         return claim.missing("no runs were held out.")
     charts, rows, more = [], [], ""
-    for one in held:
-        told, word = one.dump(), f"predicted without the largest {one.by}"
-        drawn = labelled("runs", one.measured, one.predicted, one.low, one.high)
+    for test in held:
+        errors, word = test.dump(), f"predicted without the largest {test.by}"
+        drawn = labelled("runs", test.measured, test.predicted, test.low, test.high)
         charts.append(lines("measured", word, by="what", dots="runs", interval="y", slope=1, rows=drawn))
         more += (
-            f" Largest {one.by} ({one.runs} runs): rmse {told['rmse']:.5f}, bias {told['bias']:+.5f}, "
-            f"{one.inside:.0%} inside."
+            f" Largest {test.by} ({test.runs} runs): rmse {errors['rmse']:.5f}, bias {errors['bias']:+.5f}, "
+            f"{test.inside:.0%} inside."
         )
-        errors = (told[name] for name in ("points", "rmse", "bias", "largest_error"))
-        rows.append((one.by, one.law.form.name, one.runs, *errors, one.inside, told["rmse_of_nearest"]))
-    headers = (
-        "held out", "form", "runs", "points", "rmse", "bias", "largest error", "inside", "rmse of the nearest point",
-    )  # fmt: skip
-    return claim.figure(headers, tuple(rows), *charts, more=more)
+        row = {
+            "held out": test.by,
+            "form": test.law.form.name,
+            "runs": test.runs,
+            "points": errors["points"],
+            "rmse": errors["rmse"],
+            "bias": errors["bias"],
+            "largest error": errors["largest_error"],
+            "inside": test.inside,
+            "rmse of the nearest point": errors["rmse_of_nearest"],
+        }
+        rows.append(tuple(row.values()))
+    return claim.figure(tuple(row), rows, *charts, more=more)
