@@ -1,7 +1,7 @@
 """Write a store of impressions, encoded in a pass over chunks behind the one that fits the schema.
 
-Rows are written in the order train, validation, test; inside a part they keep input order. Files grow at three places,
-one for each part, whose beginnings the first pass has counted.
+Rows are written in the order train, validation, test; inside a part they keep input order. Files
+grow at three places, one for each part, whose beginnings the first pass has counted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RowCoder:
 
 @dataclass(frozen=True)
 class RowSplit:
-    """The part of each row by the schema's rule; asked once for every chunk, in input order."""
+    """The part of each row by the schema's rule; chunks come once, in input order."""
 
     schema: Schema
     typed: bool
@@ -82,7 +82,7 @@ class RowSplit:
 
 
 def split_times(schema: Schema, typed: bool, frame: pl.DataFrame, what: str) -> np.ndarray:
-    """The times of some rows as the temporal split compares them: in full, but with moments in whole seconds."""
+    """Times as the temporal split compares them: in full, or in seconds with moments."""
     assert isinstance(schema.split, TemporalSplit) and schema.time is not None
     whole, exact = seconds(frame[schema.time], what, schema.time_unit, typed=typed)
     return exact if schema.split.moments is None else whole
@@ -130,7 +130,7 @@ class StoreFiles:
 
 
 class _Array:
-    """A .npy file that grows at the beginning of each part. Written, not mapped: a full disk is an error, no signal."""
+    """A .npy file that grows at three positions. Not mapped: a full disk is an error, no signal."""
 
     def __init__(self, path: Path, dtype: str, shape: tuple[int, ...], sizes: np.ndarray):
         self.dtype = np.dtype(dtype)
