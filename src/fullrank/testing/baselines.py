@@ -1,4 +1,4 @@
-"""Checks of every baseline: fitted to training events alone, whole in its state, its blocks parts of one answer."""
+"""Checks of every baseline: fitted to training events alone, whole in its state dict."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check_contract(build: Callable[[Store], Any]) -> None:
 
 
 def check_training_alone(build: Callable[[Store], Any]) -> None:
-    """What was held out does not change the scores."""
+    """Held-out events do not change the scores."""
     assert torch.equal(scores_of(build(data())), scores_of(build(data(held_out=5))))
 
 
@@ -92,7 +92,7 @@ def check_rows(build: Callable[[Store], Any]) -> None:
 
 
 def check_state_dict(spec: Spec, device: torch.device) -> None:
-    """What is learned is in the state dict: a model that was not fitted answers like the fitted one once it has it."""
+    """All that is learned is in the state dict: an unfitted model that loads it answers alike."""
     spec = small(spec)
     model = fitted(spec, data(), device)
     assert isinstance(spec, BaselineSpec)
