@@ -85,8 +85,7 @@ def write_text(path: str | Path, text: str, *, private: bool = False) -> None:
 
 
 def jsonable(result: Any) -> Any:
-    """A result as JSON can hold it: NaN and infinity are null, numpy scalars numbers, paths
-    text."""
+    """A result for JSON: NaN and infinity are null, numpy scalars numbers, paths text."""
     return to_jsonable_python(
         result, inf_nan_mode="null", fallback=lambda other: other.item() if hasattr(other, "item") else str(other)
     )

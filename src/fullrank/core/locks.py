@@ -88,14 +88,14 @@ def holds_lock(target: Path) -> bool:
 
 
 def _lock_file(target: Path) -> Path:
-    """Beside the folder, which may be exchanged for another. In it where its surroundings cannot be
-    written to, as with a disk that is mounted there."""
+    """The lock file: beside the folder, which may be exchanged, or in it where nothing can be
+    written beside it, as with a mounted disk."""
     inside = target.is_dir() and not os.access(target.parent, os.W_OK)
     return (target if inside else target.parent) / f".{target.name}.lock"
 
 
 def _acquire(target: Path, what: str, wait: float) -> BaseFileLock | None:
-    """The lock on a place, with a note of who has it; None where there are no locks."""
+    """The lock on a folder, with a note of its holder; None where the disk has no locks."""
     from filelock import FileLock, Timeout
 
     path, reason = _lock_file(target), "its file vanishes"
@@ -113,7 +113,7 @@ def _acquire(target: Path, what: str, wait: float) -> BaseFileLock | None:
             if error.errno not in _NO_LOCKS:
                 reason = error.strerror or str(error)
                 break
-            _tell_no_locks(target)
+            _note_no_locks(target)
             with suppress(OSError):
                 path.unlink()
             return None
@@ -121,9 +121,10 @@ def _acquire(target: Path, what: str, wait: float) -> BaseFileLock | None:
 
 
 @cache
-def _tell_no_locks(target: Path) -> None:
-    consequence = "nothing keeps two processes from writing to one folder at the same time"
-    log.info(f"the disk of {target} has no locks: {consequence}")
+def _note_no_locks(target: Path) -> None:
+    log.info(
+        f"the disk of {target} has no locks: nothing keeps two processes from writing to one folder at the same time"
+    )
 
 
 def _write_note(what: str, handle: int) -> None:

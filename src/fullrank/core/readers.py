@@ -124,7 +124,7 @@ def read_json_text(text: str | bytes) -> Any:
         raise _Refused(f"it is larger than {MOST_JSON:,} bytes", code="too-large")
     try:
         whole = text if isinstance(text, str) else _decoded(text)
-        tree = json.loads(whole, parse_int=_whole)
+        tree = json.loads(whole, parse_int=lambda digits: int(_refuse_long(digits)))
     except _Refused:
         raise
     except (RecursionError, MemoryError):
@@ -146,7 +146,7 @@ def read_yaml_text(text: str) -> Any:
             node = loader.get_single_node()
             if node is None:
                 return None
-            _measure(node)
+            _measure(node, {})
             return loader.construct_document(node)
         finally:
             loader.dispose()
@@ -170,7 +170,7 @@ def _decoded(text: bytes) -> str:
 
 
 class _Refused(UserError):
-    """A reason, which a caller makes a sentence of."""
+    """A bare reason, which a caller makes a sentence of."""
 
 
 class _TooDeep(_Refused):
@@ -204,60 +204,47 @@ class _Loader(yaml.SafeLoader):
         super().fetch_flow_collection_start(token)
 
 
-def _refuse_long(number: str) -> None:
+def _refuse_long(number: str) -> str:
     if len(number) > MOST_DIGITS:
         raise _Refused(f"a number has {len(number):,} digits, more than {MOST_DIGITS:,}", code="number-too-long")
-
-
-def _whole(digits: str) -> int:
-    _refuse_long(digits)
-    return int(digits)
+    return number
 
 
 def _refuse_deep(tree: Any) -> None:
-    front, level = [tree], 0
-    while front := [inner for outer in front for inner in _inside(outer)]:
+    level, parents = 0, [tree]
+    while parents := [child for parent in parents for child in _children(parent)]:
         level += 1
         if level > MOST_LEVELS:
             raise _TooDeep()
 
 
-def _inside(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+def _children(tree: Any) -> list[Any]:
+    return list(tree.values()) if isinstance(tree, dict) else tree if isinstance(tree, list) else []
 
 
-def _measure(root: yaml.Node) -> None:
-    """Raise `_Refused` where the value below a node is too large, too deep, endless, or holds too
-    long a number.
+def _measure(node: yaml.Node, sizes: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """The values in a node and its levels. Raises `_Refused` for too many, for an endless node, and
+    for too long a number.
 
-    A node that aliases use often is measured once, so that the bound holds before anything is
-    written out.
+    `sizes` holds the nodes that were measured, by id, and None for those under way. So a node that
+    aliases use often is measured once, before anything is written out.
     """
-    sizes: dict[int, tuple[int, int]] = {}  # node -> (values, levels)
-    above: set[int] = set()
-    stack = [(root, False)]
-    while stack:
-        node, measured = stack.pop()
-        key = id(node)
-        inner = list(node.value) if isinstance(node, yaml.SequenceNode) else []
-        if isinstance(node, yaml.MappingNode):
-            inner = [child for pair in node.value for child in pair]
-        if measured:
-            above.discard(key)
-            values = 1 + sum(sizes[id(child)][0] for child in inner)
-            levels = 1 + max((sizes[id(child)][1] for child in inner), default=0)
-            if values > MOST_NODES:
-                raise _TooMany()
-            if levels > MOST_LEVELS:
-                raise _TooDeep()
-            sizes[key] = values, levels
-        elif key in above:
+    if id(node) in sizes:
+        size = sizes[id(node)]
+        if size is None:
             raise _Refused("it holds itself by an alias", code="endless-alias")
-        elif isinstance(node, yaml.ScalarNode):
-            if node.tag.endswith((":int", ":float")):
-                _refuse_long(node.value)
-            sizes[key] = 1, 0
-        elif key not in sizes:
-            above.add(key)
-            stack.append((node, True))
-            stack += [(child, False) for child in inner]
+        return size
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag.endswith((":int", ":float")):
+            _refuse_long(node.value)
+        return 1, 0
+    sizes[id(node)] = None
+    children = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in node.value for child in pair]
+    inner = [_measure(child, sizes) for child in reversed(children)]
+    values, levels = 1 + sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0)
+    if values > MOST_NODES:
+        raise _TooMany()
+    if levels > MOST_LEVELS:
+        raise _TooDeep()
+    sizes[id(node)] = values, levels
+    return values, levels
