@@ -42,8 +42,7 @@ def encoder_state(encoder: FieldEncoder[Any]) -> JsonObject:
 
 
 def write_encoder(folder: Path, encoder: FieldEncoder[Any], name: str = NAME) -> None:
-    """Write the encoder as JSON called `name`, with its vocabulary beside it, for
-    `restore_encoder`."""
+    """Write an encoder for `restore_encoder`: JSON called `name`, and its vocabulary."""
     write_json(folder / name, encoder_state(encoder), indent=1)
     write_vocabulary(folder, vocabularies(encoder))
 

@@ -97,8 +97,8 @@ class JoinedRows(PartRows):
     def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
         read = dict.fromkeys([self.key, *(name for name in columns if name not in self.names)])
         for first, frame in self.impressions.of(number, list(read)):
-            there = [name for name in self.names if name in columns]
-            yield first, frame.with_columns(self._users.gather(there, frame[self.key]))
+            wanted = [name for name in self.names if name in columns]
+            yield first, frame.with_columns(self._users.gather(wanted, frame[self.key]))
 
     def require_some(self, missing: Mapping[str, int]) -> None:
         """Raise `UserError` where every row lacks every column: ids of other users."""
@@ -126,8 +126,7 @@ class UserColumns:
 
     @classmethod
     def of(cls, table: KeyedTable, schema: Schema, source: InputTable, origin: Any, *, needed: bool) -> UserColumns:
-        """The columns that the schema names and the impressions lack; an error for none if
-        `needed`."""
+        """The columns that the schema names and impressions lack. Raises for none if `needed`."""
         names = tuple(name for name in schema.columns if name in table.columns and name not in source.columns)
         if needed and not names:
             raise no_effect("users", "since the schema names no column that they have and the impressions lack")
@@ -149,8 +148,7 @@ class UserColumns:
 def taken_over(
     schema: Schema, source: InputTable, users: Any, features_of: Store | str | Path | None, *, inferred: bool
 ) -> tuple[Schema, UserColumns]:
-    """A schema of impressions with the features of a store of events, and the columns of users that
-    it reads.
+    """A schema with the features of a store of events, and the columns of users that it reads.
 
     `users` is a table; without it, it is the store's. Fields that the schema names stay; those that
     were `inferred` are as the store declares them. Raises `UserError` for a store without features,
@@ -202,13 +200,12 @@ def _with_features(
         for field in store.features.schema.of(role).declared:
             if field.name in named or field.name not in {*source.columns, *(of_users if role == "user" else ())}:
                 continue
-            declared[field.name] = field
-            if role == "event":
-                past = isinstance(field, Categorical) and isinstance(types[field.name], nw.List | nw.Array)
-                how = field.dump() | {"kind": "sequence", "keep_missing": True}
-                declared[field.name] = SequenceOf.parse(how) if past else None
-    taken = [field for field in declared.values() if field is not None]
-    notes = [f"fields as {str(store.path)!r} declares them: {', '.join(field.name for field in taken) or 'none'}"]
+            declared[field.name] = field if role != "event" else None
+            if role == "event" and isinstance(field, Categorical) and isinstance(types[field.name], nw.List | nw.Array):
+                history = field.dump() | {"kind": "sequence", "keep_missing": True}
+                declared[field.name] = SequenceOf.parse(history)
+    added = [field for field in declared.values() if field is not None]
+    notes = [f"fields as {str(store.path)!r} declares them: {', '.join(field.name for field in added) or 'none'}"]
     notes += [
         f"{name!r} is left out, which is known with an event alone and no column of lists of categories"
         for name, field in declared.items()
@@ -216,4 +213,4 @@ def _with_features(
     ]
     log.info("; ".join(notes))
     unchanged = [field for field in schema.fields if field.name not in declared]
-    return Schema.parse(schema.dump() | {"fields": [field.dump() for field in (*unchanged, *taken)]})
+    return Schema.parse(schema.dump() | {"fields": [field.dump() for field in (*unchanged, *added)]})

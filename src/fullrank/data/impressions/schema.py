@@ -53,7 +53,7 @@ class _Shared(Spec):
 
     @field_validator("shares")
     @classmethod
-    def _whole(cls, shares: Shares) -> Shares:
+    def _sound_shares(cls, shares: Shares) -> Shares:
         if min(shares) < 0 or shares[0] <= 0 or abs(sum(shares) - 1) > 1e-9:
             raise UserError(
                 f"shares {shares} must be at least 0, with something to train on, and sum to 1", code="wrong-shares"
@@ -91,7 +91,7 @@ class TemporalSplit(_Shared):
 
     @field_validator("validation_from", "test_from", mode="before")
     @classmethod
-    def _text(cls, moment: Any) -> Any:
+    def _as_text(cls, moment: Any) -> Any:
         return moment.isoformat() if isinstance(moment, (datetime.date, datetime.datetime)) else moment
 
     @model_validator(mode="after")
@@ -149,15 +149,15 @@ class TimeParts:
     """A time, and how many rows of it come before the border; None lies behind all rows."""
 
     def parts(self, times: np.ndarray) -> np.ndarray:
-        """int8 [R]."""
+        """The part of each row: int8 [R]."""
         part = np.zeros(len(times), np.int8)
         for at, border in enumerate(self.borders):
             if border is not None:
                 moment, ties = border
                 equal = times == moment
-                first = equal & (np.cumsum(equal) <= ties)
+                before = (times < moment) | (equal & (np.cumsum(equal) <= ties))  # the first `ties` of equal times too
                 self.borders[at] = moment, max(ties - int(equal.sum()), 0)
-                part += ~((times < moment) | first)
+                part += ~before
         return part
 
 
