@@ -79,8 +79,7 @@ class Runner(ABC):
         return reduce(operator.add, (result for _, result in self.results(task, items)))
 
     def share(self, files: Callable[[], dict[str, bytes]]) -> Any | None:
-        """Send files to every worker: an object whose `value` they are; None if workers see
-        ours."""
+        """Send files to every worker, as an object with a `value`; None if workers see ours."""
         return None
 
     def check(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, get_args
@@ -43,12 +43,12 @@ class EngineSettings:
     """Parts of the users; None: as many as their number asks for."""
 
     @classmethod
-    def of(cls, keywords: EngineKeywords) -> EngineSettings:
+    def of(cls, keywords: Mapping[str, Any]) -> EngineSettings:
         """The settings among the keywords of a call.
 
         Raises `UserError` for an unknown engine, and for a setting of another one.
         """
-        return cls(**{name: keywords[name] for name in ENGINE_DEFAULTS if name in keywords})  # type: ignore[literal-required]
+        return cls(**{name: keywords[name] for name in ENGINE_DEFAULTS if name in keywords})
 
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, ENGINES)

@@ -61,7 +61,6 @@ from fullrank.run.manifest import (
     WEIGHTS,
     note_once,
     open_manifest,
-    require_listed,
     seal_run,
     sealed_files,
     write_manifest,
@@ -71,6 +70,9 @@ _MOST = 1e15
 """Steps, epochs and seconds of a row of metrics; far above any training."""
 ANSWERS: Mapping[Problem, str] = {"retrieval": "recommends items", "ranking": "predicts clicks"}
 """The verb for a run of each problem."""
+Tensors = dict[str, torch.Tensor]
+StoreSource = AnyStore | str | Path
+"""A store, or the path of its folder."""
 CatalogOrEncoder = Catalog | FieldEncoder
 """The basis of a model: a recommender's items, or a ranking model's encoder."""
 
@@ -84,7 +86,7 @@ class Run:
     manifest: JsonObject
 
     def __repr__(self) -> str:
-        state = {True: "finished", False: "not finished"}.get(self.manifest.get("finished", True), "finished")
+        state = "not finished" if self.manifest.get("finished") is False else "finished"
         return (
             f"Run({str(self.path)!r}: {self.spec.recipe} on {Path(self.manifest['data']['path']).name}, "
             f"{self.manifest['parameters']:,} parameters, {state})"
@@ -101,9 +103,14 @@ class Run:
         folder, manifest = open_manifest(path)
         with in_context(f"{folder / SPEC}: "):
             run = cls(folder, Experiment.parse(read_json(folder / SPEC)), manifest)
-        version = manifest["format_version"]
-        calibrated, featured = (CALIBRATION,) * (version == CALIBRATED), FEATURES * (version == FEATURED)
-        require_listed(manifest, folder, (ITEMS, *featured) if run.spec.clicks is None else (*ENCODER, *calibrated))
+        version, needed = manifest["format_version"], list(ENCODER)
+        if run.spec.clicks is None:
+            needed = [ITEMS, *FEATURES] if version == FEATURED else [ITEMS]
+        elif version == CALIBRATED:
+            needed = [*ENCODER, CALIBRATION]
+        for name in needed if version >= HASHED else ():
+            if name not in manifest["files"]:
+                raise manifests.incomplete_manifest(folder, f"does not list {name}", AGAIN)
         return run
 
     def file(self, name: str) -> Path:
@@ -119,11 +126,10 @@ class Run:
             manifests.check_hash(self.path, name, entry, AGAIN)
         return self.path / name
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The trained weights by name. Those of a run whose training has not ended have no hash
-        yet, which is logged.
+    def tensors(self) -> Tensors:
+        """The trained weights by name. Raises `UserError` for a missing or damaged file.
 
-        Raises `UserError` where the file is missing or damaged.
+        Those of a run whose training has not ended have no hash yet, which is logged.
         """
         if self.manifest.get("finished") is False:
             go_on = f"go on with it by `{command_line('train', '--out', self.path, '--resume')}`"
@@ -155,7 +161,7 @@ class Run:
         """Whether only the store has the encoder: of ranking runs of format 1."""
         return self.spec.clicks is not None and self.manifest["format_version"] == 1
 
-    def encoder(self, data: AnyStore | str | Path | None = None) -> FieldEncoder:
+    def encoder(self, data: StoreSource | None = None) -> FieldEncoder:
         """The fitted encoder of a ranking model: schema, vocabularies and statistics of its
         training rows.
 
@@ -164,10 +170,22 @@ class Run:
         for one that is needed and not there, and for a damaged folder.
         """
         require_problem(self, "ranking", "it has no encoder of impressions, but a catalog")
-        if data is None and not self.needs_store:
-            return self._own_encoder()
-        store = _impressions_of(self, data)
-        return store.encoder if self.needs_store else self._own_encoder()
+        if data is not None or self.needs_store:
+            store = _impressions_of(self, data)
+            if self.needs_store:
+                return store.encoder
+        path, _ = (self.file(name) for name in ENCODER)
+        encoder = encoder_files.restore_encoder(path, read_json(path), AGAIN)
+        if self.manifest["format_version"] >= HASHED:
+            return encoder
+        hashes, trained = {name: sha256_file(self.path / name) for name in ENCODER}, self.manifest.get("encoder")
+        if trained != hashes:
+            # two values that changed places have the right number of ids, and would predict in silence
+            known = trained if isinstance(trained, dict) else {}
+            name = next((file for file in hashes if known.get(file) != hashes[file]), encoder_files.NAME)
+            reason = f"its SHA-256 is {hashes[name]!r}, and the weights were trained with {brief(known.get(name), 80)}"
+            raise damaged_file(self.path / name, reason, AGAIN)
+        return encoder
 
     @property
     def calibration(self) -> Calibration | None:
@@ -191,9 +209,8 @@ class Run:
         except ValidationError as error:
             raise damaged_file(path, error_sentence(error), AGAIN) from None
 
-    def trained_until(self, data: AnyStore | str | Path | None = None) -> int | None:
-        """The time of the last training impression of a ranking model (seconds); None where its
-        store had no times.
+    def trained_until(self, data: StoreSource | None = None) -> int | None:
+        """The time of a ranking model's last training impression (seconds); None without times.
 
         A run of format 1 asks its store, as `encoder` does. Raises `UserError` where that is not
         there.
@@ -217,8 +234,9 @@ class Run:
                 _check_rows(known, tensors, self.path)
         try:
             held = sum(tensor.nbytes for tensor in tensors.values())
-            build = self.spec.model.build  # type: ignore[attr-defined]
-            if isinstance(self.spec.model, Blend):
+            spec: Any = self.spec.model
+            build = spec.build
+            if isinstance(spec, Blend):
                 build = partial(build, members=[member_of(member, name) for name, member in self.members().items()])
             model: nn.Module = build_within(lambda: build(known), 4 * held + 2**30, f"the spec of {self.path}")
         except (RuntimeError, MemoryError) as error:
@@ -241,28 +259,13 @@ class Run:
         return {name: Run.open(self.path / MEMBERS / name) for name in self.spec.model.members}
 
     def rows(self) -> list[JsonObject]:
-        """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line
-        short).
+        """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line).
 
         Of a run whose training has ended, raises `UserError` where the file is not as training left
         it.
         """
         self.file(METRICS)
         return metrics_rows(self.path)
-
-    def _own_encoder(self) -> FieldEncoder:
-        path, _ = (self.file(name) for name in ENCODER)
-        encoder = encoder_files.restore_encoder(path, read_json(path), AGAIN)
-        if self.manifest["format_version"] >= HASHED:
-            return encoder
-        hashes, trained = {name: sha256_file(self.path / name) for name in ENCODER}, self.manifest.get("encoder")
-        if trained != hashes:
-            # two values that changed places have the right number of ids, and would predict in silence
-            known = trained if isinstance(trained, dict) else {}
-            name = next((file for file in hashes if known.get(file) != hashes[file]), encoder_files.NAME)
-            reason = f"its SHA-256 is {hashes[name]!r}, and the weights were trained with {brief(known.get(name), 80)}"
-            raise damaged_file(self.path / name, reason, AGAIN)
-        return encoder
 
 
 def member_of(run: Run, name: str) -> Member:
@@ -279,16 +282,15 @@ def opened_run(run: Run | str | Path) -> Run:
 def build_model(
     experiment: Experiment, known: CatalogOrEncoder, device: torch.device | str = "cpu", shard: RowShard | None = None
 ) -> Any:
-    """The untrained model of an experiment, built on the items of its catalogue or on the fields of
-    its encoder.
+    """The untrained model of an experiment, on the items of a catalogue or the fields of an encoder.
 
     `shard`: which rows of the item table this process holds, where several hold it together. Raises
     `UserError` where training the model takes more memory than `device` has free.
     """
-    what = known.fields if isinstance(known, FieldEncoder) else known
-    build = experiment.model.build  # type: ignore[attr-defined]
+    spec: Any = experiment.model
+    basis = known.fields if isinstance(known, FieldEncoder) else known
     shards = () if shard is None else (shard,)
-    return build_to_train(lambda: build(what, *shards), device, lambda model: model.row_parameters())
+    return build_to_train(lambda: spec.build(basis, *shards), device, lambda model: model.row_parameters())
 
 
 def require_problem(run: Run, problem: Problem, remedy: str, *, code: str | None = None) -> None:
@@ -301,16 +303,16 @@ def require_problem(run: Run, problem: Problem, remedy: str, *, code: str | None
 
 
 def store_path(run: Run) -> Path:
-    """Where the store was that a run was trained on. Raises `UserError` where it is no longer."""
-    where = Path(run.manifest["data"]["path"])
-    name, remedy = f"the store {where} that {run.path} was trained on", "name it by data= (of a cascade: impressions=)"
-    return check_given(name, where if where.is_dir() else None, remedy, code="missing-store")
+    """The path of the store that a run was trained on. Raises `UserError` where it is gone."""
+    path = Path(run.manifest["data"]["path"])
+    name, remedy = f"the store {path} that {run.path} was trained on", "name it by data= (of a cascade: impressions=)"
+    return check_given(name, path if path.is_dir() else None, remedy, code="missing-store")
 
 
-def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
-    """The store that a run was trained on, wherever it is now (`data`), or the whole that this was
-    a part of with the same items. Raises `UserError` where it is another one, or encodes features
-    otherwise than a model that reads some.
+def store_of(run: Run, data: StoreSource | None = None) -> AnyStore:
+    """The store that a run was trained on, moved to `data` where that is given, or the whole store
+    that it was a part of. Raises `UserError` for another one, and where a model reads features that
+    it encodes in another way.
     """
     source = store_path(run) if data is None else data
     store = open_store(source) if isinstance(source, str | Path) else check_store("data", source)
@@ -328,7 +330,7 @@ def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
     return store
 
 
-def event_store_of(run: Run, data: AnyStore | str | Path | None = None) -> Store:
+def event_store_of(run: Run, data: StoreSource | None = None) -> Store:
     """The event store of a recommender. Raises `UserError` for a ranking model, as `store_of`."""
     _ = run.spec.lists  # refuses a ranking model
     store = store_of(run, data)
@@ -336,7 +338,7 @@ def event_store_of(run: Run, data: AnyStore | str | Path | None = None) -> Store
     return store
 
 
-def _impressions_of(run: Run, data: AnyStore | str | Path | None) -> ImpressionStore:
+def _impressions_of(run: Run, data: StoreSource | None) -> ImpressionStore:
     store = store_of(run, data)
     assert isinstance(store, ImpressionStore)  # of the run's problem
     return store
@@ -351,15 +353,15 @@ def metrics_rows(folder: Path) -> list[JsonObject]:
 
 
 def _is_row(row: JsonObject) -> bool:
-    """Whether an object has a step, an epoch, and numbers for figures of training and
-    validation."""
+    """Whether an object has a step, an epoch, and numbers where figures are due."""
     figures = [value for name, value in row.items() if name.startswith(("train/", "validation/"))]
     seconds = [row.get(name, 0) for name in ("epoch", "seconds", "validation_seconds")]
-    numbers = [*figures, *seconds]
     return (
         type(row.get("step")) is int
         and ("epoch" in row or row.get("event") != "epoch")
-        and all(type(number) in (int, float) and not abs(number) > sys.float_info.max for number in numbers)
+        and all(
+            type(number) in (int, float) and not abs(number) > sys.float_info.max for number in (*figures, *seconds)
+        )
         and all(abs(number) <= _MOST for number in (row["step"], *seconds))  # neither NaN nor infinite
     )
 
@@ -370,8 +372,7 @@ def is_run(folder: Path) -> bool:
 
 
 def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manifest: JsonObject) -> None:
-    """Everything of a run folder but its weights and metrics; the manifest last, since it makes the
-    folder a run.
+    """Write a run folder but for weights and metrics; the manifest last, since it makes it a run.
 
     The run counts as in training until `seal_run`. `manifest` says where it came from; that of a
     copied run will do.
@@ -398,12 +399,11 @@ def write_copy(
     run: Run,
     out: Path,
     known: CatalogOrEncoder,
-    tensors: dict[str, torch.Tensor],
+    tensors: Tensors,
     facts: JsonObject,
     calibration: Calibration | None = None,
 ) -> Run:
-    """A sealed copy of a run with other items and weights, or a calibration, whole or not at all;
-    `facts` say why.
+    """Write a sealed copy of a run with other items and weights, or a calibration; `facts` say why.
 
     Returns the folder `out`, opened. Raises `UserError` where it is not empty.
     """
@@ -421,8 +421,7 @@ def write_copy(
 
 
 def copy_run(run: Run, folder: Path, *, logs: bool = True) -> None:
-    """The files of a finished run in a new folder, each compared with its hash first; `logs` takes
-    metrics.jsonl too.
+    """Copy a finished run into a new folder, each file by its hash; `logs`: metrics.jsonl too.
 
     Raises `UserError` for a run whose training has not ended, for a ranking run of format 1, which
     cannot do without its store, and where a file is damaged or changes meanwhile.
@@ -437,7 +436,7 @@ def copy_run(run: Run, folder: Path, *, logs: bool = True) -> None:
             f"{run.path} is of run format 1, whose vocabularies lie in its store alone: train it again to ship it",
             code="run-needs-its-store",
         )
-    for name in {WEIGHTS: None, **dict.fromkeys(sealed_files(run.path))}:
+    for name in dict.fromkeys([WEIGHTS, *sealed_files(run.path)]):
         if name != METRICS or logs:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             copy_file(run.file(name), folder / name)
@@ -458,7 +457,7 @@ def weights_hash(path: Path) -> str:
     return manifests.file_hash(path / WEIGHTS)
 
 
-def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], where: Path) -> None:
+def _check_rows(fields: Sequence[FieldInfo], tensors: Tensors, where: Path) -> None:
     """Raise `UserError` for more ids than the weights have numbers, before memory is taken."""
     ids = sum(field.size for field in fields if field.shares is None)
     held = sum(tensor.numel() for tensor in tensors.values())
@@ -466,7 +465,7 @@ def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], w
         raise damaged_file(where, f"its fields have {ids:,} ids, and its weights hold {held:,} numbers", AGAIN)
 
 
-def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path) -> None:
+def load_weights(model: nn.Module, tensors: Tensors, where: Path) -> None:
     """Put tensors into a model. Raises `UserError` naming what does not fit."""
     if isinstance(model, Model | BoostedTrees):
         model.make_room(tensors)

@@ -8,7 +8,6 @@ weights have no hash yet.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -64,8 +63,7 @@ def sealed_files(folder: Path) -> list[str]:
 
 
 def open_manifest(path: str | Path) -> tuple[Path, JsonObject]:
-    """A run folder's path and its manifest, checked: its seal, and that its files are there, of the
-    size it says; the spec's hash too.
+    """A run folder's path, and its manifest once seal, files, their sizes and spec are checked.
 
     Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer
     format, and damage.
@@ -127,15 +125,6 @@ def _check_listed(manifest: JsonObject, folder: Path) -> None:
         raise manifests.incomplete_manifest(folder, f"lacks the size or the hash of {METRICS}", AGAIN)
 
 
-def require_listed(manifest: JsonObject, folder: Path, needed: Sequence[str]) -> None:
-    """Raise `UserError` unless a manifest of this format lists these files."""
-    if manifest["format_version"] < HASHED:
-        return
-    for name in needed:
-        if name not in manifest["files"]:
-            raise manifests.incomplete_manifest(folder, f"does not list {name}", AGAIN)
-
-
 @lru_cache(maxsize=1024)
 def note_once(sentence: str) -> None:
     """Log what a person should know of a folder, once in a process."""
@@ -143,8 +132,7 @@ def note_once(sentence: str) -> None:
 
 
 def seal_run(path: Path) -> None:
-    """Write the manifest anew, with the hashes of weights and metrics: training has ended, and
-    nothing will change.
+    """Write the manifest anew, with the hashes of weights and metrics: training has ended.
 
     A run that is sealed already stays as it is, and so does one of format 1 or 2.
     """
@@ -180,11 +168,10 @@ def write_manifest(path: Path, facts: JsonObject, *, finished: bool) -> None:
     of_format = ("format_version", "finished", "files", "encoder", manifests.SEAL)
     rest = {key: value for key, value in facts.items() if key not in of_format}  # those of a copied run are not ours
     files = manifests.hash_files(path, [name for name in sealed_files(path) if finished or name not in LATE])
-    known = {
-        CALIBRATED: CALIBRATION in files,
-        FEATURED: feature_files.NAME in files,
-        FORMAT: any(name.startswith(f"{MEMBERS}/") for name in files),
-    }
-    version = max((number for number, is_one in known.items() if is_one), default=HASHED)
+    version = CALIBRATED if CALIBRATION in files else HASHED
+    if feature_files.NAME in files:
+        version = FEATURED
+    if any(name.startswith(f"{MEMBERS}/") for name in files):
+        version = FORMAT
     tree = {"format_version": version, "finished": finished, **rest, "files": files}
     write_json(path / manifests.NAME, manifests.sealed(tree))
