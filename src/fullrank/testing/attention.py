@@ -87,8 +87,7 @@ def check_padding(module: Attention | Encoder) -> None:
 
 
 def check_weights(attention: Attention) -> None:
-    """Hidden positions have no weight; visible ones have, or may if `sparse`, where rows sum to
-    1."""
+    """Hidden positions have no weight; visible ones have, or may if `sparse`, in rows of sum 1."""
     x, batch = inputs_of(attention)
     weights = attention.weights(x, batch)
     assert weights.shape == (len(x), attention.heads, x.shape[1], x.shape[1])
@@ -208,8 +207,7 @@ def check_latent(attention: Attention) -> None:
 
 
 def check_across(attention: Attention) -> None:
-    """Tokens that look at others see the valid ones alone, and get from `attend` what `mix`
-    gives."""
+    """Tokens that look at others see valid ones alone, and get what `mix` gives from `attend`."""
     if attention.reads_times:  # a decoder's tokens have none
         return
     x, batch = inputs_of(attention, 2)
@@ -264,21 +262,21 @@ def counts_as_said(module: Any, inputs: tuple[Any, ...], *length: int) -> None:
 
 
 @cache
-def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
+def trace(spec: Any, device: torch.device) -> tuple[Any, ...] | None:
     """The observable behaviour of a spec: parameter shapes, an output, an output in training."""
     try:
         torch.manual_seed(0)
-        module = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
+        module = shaken(spec.build(DIM, LONGEST)).to(device)
     except UserError:
         return None
     x, batch = sequences(DIM, device)
     if isinstance(module, Encoder) and module.continues and not module.causal:
-        batch = replace(batch, answer=1)  # what stands in the answer's places is the decoder's
-    out = [outputs_of(module.eval(), x, batch)[batch.valid]]
+        batch = replace(batch, answer=1)  # the positions of the answer are the decoder's
+    outputs = outputs_of(module.eval(), x, batch)
     torch.manual_seed(0)
-    out.append(outputs_of(module.train(), x, batch)[batch.valid])
+    trained = outputs_of(module.train(), x, batch)
     shapes = [(label, tuple(p.shape)) for label, p in module.named_parameters()]
-    return shapes, *(tuple(o.flatten().tolist()) for o in out)
+    return shapes, *(output[batch.valid].flatten().tolist() for output in (outputs, trained))
 
 
 def check_effects(spec: Spec, device: torch.device) -> None:

@@ -281,7 +281,8 @@ def _collected(folder: Path, store: Any, experiments: list[Experiment], build: A
     with torch.random.fork_rng():
         for number, experiment in enumerate(experiments):
             torch.manual_seed(number)
-            model: Any = experiment.model.build(build)  # type: ignore[attr-defined]
+            spec: Any = experiment.model
+            model = spec.build(build)
             if hasattr(model, "fit"):
                 model.fit(store)
             path = folder / f"run-{number}"

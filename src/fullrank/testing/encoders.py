@@ -61,10 +61,10 @@ class Grown(Batch):
         return (self.lengths[:, None] - 3 - at).clamp_min(0) if from_end else at
 
 
-def entering(encoder: Any, new: Tensor, at: Tensor, times: Tensor) -> Tensor:
+def before_entry(encoder: Any, new: Tensor, at: Tensor, times: Tensor) -> Tensor:
     """The input that is `new` inside: less the position, scale and moment that it gets there."""
     if hasattr(encoder, "streams"):
-        return torch.cat([entering(stream, new[..., where], at, times) for stream, where in encoder.streams()], -1)
+        return torch.cat([before_entry(stream, new[..., where], at, times) for stream, where in encoder.streams()], -1)
     if getattr(encoder, "calendar", None) is not None:
         new = new - encoder.calendar(times)
     if getattr(encoder, "position", None) is not None:
@@ -95,14 +95,14 @@ def check_steps(encoder: Encoder) -> None:
     times = times_of(batch)
     ended = times.gather(1, batch.lengths[:, None] - 1).expand(-1, 2)
     times = times.scatter(1, at, ended)
-    longer = x.scatter(1, places, entering(encoder, new[:, :, 1], at, ended))
+    longer = x.scatter(1, places, before_entry(encoder, new[:, :, 1], at, ended))
     grown_batch = Grown(batch.items, batch.lengths + 2, times=times, answer=2 if encoder.continues else 0)
     full = encoder(longer, grown_batch).tokens
     cached = torch.stack([step_1[:, 1], step_2[:, 1]], 1)
     assert close(cached, full.gather(1, places)), "cached steps differ from full recomputation"
     assert close(full[batch.valid], states.tokens[batch.valid]), "the history sees the new tokens"
     if encoder.continues:  # a task goes on with a row, and its streams branch
-        assert torch.equal(entering(encoder, new[:, :, 1], at, ended), new[:, :, 1]), (
+        assert torch.equal(before_entry(encoder, new[:, :, 1], at, ended), new[:, :, 1]), (
             "the input of a position is another one"
         )
         parents = torch.tensor([2, 0, 0, 1], device=x.device).expand(len(x), -1)

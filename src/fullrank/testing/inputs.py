@@ -41,7 +41,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "features": {"categorical": ("brand",), "numeric": ("price",)},
     "s3rec": {"attributes": ("tags",)},
 }
-"""Settings for the kinds that have to be told something."""
+"""Settings of kinds whose required ones have no plain value."""
 
 
 def example(kind: type[Spec]) -> Spec:
@@ -69,10 +69,9 @@ def variations(spec: Spec) -> tuple[Spec, ...]:
 
 
 def reachable(spec: Spec, changes: int = 2, *, numbers: bool = True) -> list[Spec]:
-    """The spec and every one that differs from it in at most this many settings (but numbers,
-    unless asked for).
+    """The spec, and those that differ in up to `changes` settings, at most `MOST_CHANGES`.
 
-    At most `MOST_CHANGES`, where that is less.
+    Without `numbers`, no number differs.
     """
     specs, edge = {spec: None}, [spec]
     for _ in range(min(changes, MOST_CHANGES)):
@@ -93,7 +92,7 @@ def with_parts(spec: Spec, *, numbers: bool = True, part_numbers: bool = True) -
 
 
 def of_specs(checks: Iterable[Callable[..., None]], cases: Cases) -> tuple[Check, ...]:
-    """Checks of what a Spec builds as checks of the Spec: each is run on every one of its cases."""
+    """Checks of a Spec's modules as checks of the Spec: each runs on every one of its cases."""
 
     def of_spec(check: Callable[..., None]) -> Check:
         @wraps(check)
@@ -107,14 +106,13 @@ def of_specs(checks: Iterable[Callable[..., None]], cases: Cases) -> tuple[Check
     return tuple(map(of_spec, checks))
 
 
-def built(specs: Iterable[Spec], *arguments: Any, device: Device = "cpu") -> Iterator[tuple[Spec, Any]]:
-    """Modules of these specs, shaken, in evaluation mode; specs that refuse the sizes are
-    skipped."""
+def built(specs: Iterable[Any], *arguments: Any, device: Device = "cpu") -> Iterator[tuple[Spec, Any]]:
+    """Modules of these specs, shaken, in evaluation mode; specs that refuse sizes are skipped."""
     count = 0
     for spec in specs:
         try:
             torch.default_generator.manual_seed(0)  # parts are built on the CPU
-            module = spec.build(*arguments)  # type: ignore[attr-defined]
+            module = spec.build(*arguments)
         except UserError:
             continue
         count += 1
@@ -124,7 +122,7 @@ def built(specs: Iterable[Spec], *arguments: Any, device: Device = "cpu") -> Ite
 
 @contextmanager
 def naming(case: object) -> Iterator[None]:
-    """Say of which settings a failed check speaks."""
+    """Name the case, often the settings, in the error of a failed check."""
     try:
         yield
     except AssertionError as error:
@@ -259,8 +257,7 @@ def catalog(size: int = ITEMS) -> Catalog:
 
 
 def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[Sequence[int]] | None = None) -> Store:
-    """A store in memory, split by leave-one-out: the last event is test, the one before
-    validation."""
+    """A store in memory, split by leave-one-out: a row ends in a validation and a test event."""
     offsets = np.cumsum([0, *(len(row) for row in rows)])
     bounds = np.stack([np.maximum(offsets[1:] - 2, offsets[:-1]), np.maximum(offsets[1:] - 1, offsets[:-1])], 1)
     trained = [item for row in rows for item in row[:-2]]
@@ -273,7 +270,7 @@ def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[
 
 
 class Flat:
-    """A catalogue of given vectors and training counts."""
+    """An item index of these vectors and training counts."""
 
     def __init__(self, vectors: Tensor, counts: Tensor | None = None):
         self.vectors = vectors

@@ -44,7 +44,7 @@ def check_state(items: Any, again: Any) -> None:
     assert "popularity" in items.state_dict()
 
 
-def asked(index: ItemIndex, device: torch.device) -> Any:
+def added_scores(index: ItemIndex, device: torch.device) -> Any:
     """Score terms beside the inner product, of three queries and five items each, or None."""
     generator = torch.Generator().manual_seed(4)
     vectors = torch.randn(3, DIM, generator=generator).to(device)
@@ -55,7 +55,7 @@ def asked(index: ItemIndex, device: torch.device) -> Any:
 def check_gradients(items: Any) -> None:
     """Every parameter learns, of the vectors or of what scores have beside them."""
     items.train()
-    term = asked(ItemIndex(items, normalise=False), device_of(items))
+    term = added_scores(ItemIndex(items, normalise=False), device_of(items))
     assert (term is not None) == items.needs_times, "what scores have beside the vectors is not announced"
     (items.all().pow(3).sum() + (0 if term is None else term.pow(3).sum())).backward()
     all_learn(items.named_parameters())
@@ -75,7 +75,7 @@ def check_index(items: Any) -> None:
         assert close(table, unit(items.all()) if cosine else items.all())
         assert not cosine or close(table.norm(dim=1), torch.ones(ITEMS, device=table.device))
         table = ItemIndex(items.train(), normalise=cosine).all()  # some parameters are of training alone
-        term = asked(index, table.device)
+        term = added_scores(index, table.device)
         loss = (table * torch.randn(table.shape, device=table.device)).sum()
         (loss if term is None else loss + term.pow(3).sum()).backward()
         all_learn(items.named_parameters())

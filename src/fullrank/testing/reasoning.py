@@ -58,10 +58,10 @@ ODD = ("causal", "bidirectional", "hstu", "gru")
 """Encoders that odd batches are given to."""
 
 
-def made(spec: Spec, encoder: str = "causal", of: type | None = None, device: Device = "cpu") -> Any:
+def build_reasoner(spec: Any, encoder: str = "causal", of: type | None = None, device: Device = "cpu") -> Any:
     """The reasoner around one of the encoders, shaken, in evaluation mode."""
     inner = ENCODERS[encoder].build(DIM, LONGEST)
-    reasoner = spec.build(inner, DIM, LONGEST) if of is None else of(inner, DIM, spec)  # type: ignore[attr-defined]
+    reasoner = spec.build(inner, DIM, LONGEST) if of is None else of(inner, DIM, spec)
     return shaken(reasoner).to(device).eval()
 
 
@@ -109,7 +109,7 @@ class Recomputed(Encoder):
         allowed[:, :, :t, :t] = mask(batch, causal=self.causal)
         allowed[:, :, t:, :t] = batch.valid[:, None, None]
         allowed[:, :, t:, t:] = x.new_ones(s, s, dtype=torch.bool).tril()
-        places = stand(batch, s)
+        places = places_of(batch, s)
         for block in self.inner._stack():
             attention = block.attention
             seen = block.attention_norm(y) if block.pre else y
@@ -117,7 +117,7 @@ class Recomputed(Encoder):
         return self.inner.norm_output(y)
 
 
-def stand(batch: Batch, steps: int) -> Places:
+def places_of(batch: Batch, steps: int) -> Places:
     """Where the history and the tokens behind its last event stand."""
     latent = batch.lengths[:, None] + torch.arange(steps, device=batch.lengths.device)
     at = torch.cat([batch.positions(from_end=False), latent], 1)
@@ -229,7 +229,7 @@ def check_learns(reasoner: Any) -> None:
 def check_odd_batches(spec: Spec, device: torch.device) -> None:
     """Rows of length one, one row, the longest row, a row without events."""
     for encoder in ODD:
-        reasoner = made(spec, encoder, device=device)
+        reasoner = build_reasoner(spec, encoder, device=device)
         for rows in ([[1], [2]], [[5]], histories([LONGEST]), [[], [1, 2]]):
             batch = padded(rows).to(device)
             states = reasoner(torch.randn(*batch.items.shape, DIM).to(device), batch)
@@ -237,13 +237,13 @@ def check_odd_batches(spec: Spec, device: torch.device) -> None:
 
 
 @cache
-def trace(spec: Spec, device: torch.device) -> tuple[Any, ...]:
+def trace(spec: Any, device: torch.device) -> tuple[Any, ...]:
     """The observable behaviour of a spec: first parameters, and outputs of shaken ones."""
     torch.manual_seed(0)
-    fresh = spec.build(ENCODERS["causal"].build(DIM, LONGEST), DIM, LONGEST)  # type: ignore[attr-defined]
+    fresh = spec.build(ENCODERS["causal"].build(DIM, LONGEST), DIM, LONGEST)
     parameters = [p for label, p in fresh.named_parameters() if not label.startswith("encoder.")]
     torch.manual_seed(0)
-    reasoner, inputs = made(spec, device=device), sequences(DIM, device, extra=2)
+    reasoner, inputs = build_reasoner(spec, device=device), sequences(DIM, device, extra=2)
     states = reasoner(*inputs)
     torch.manual_seed(0)
     training = reasoner.train()(*inputs)
@@ -259,7 +259,7 @@ def check_effects(spec: Spec, device: torch.device) -> None:
 def _around_encoders(spec: Spec, device: torch.device) -> Iterator[tuple[Any, Any]]:
     for encoder in ENCODERS:
         for other in near(spec):
-            yield (other, encoder), made(other, encoder, device=device)
+            yield (other, encoder), build_reasoner(other, encoder, device=device)
 
 
 OF_MODULES = (check_cached, check_isolated, check_blind, check_padding, check_budgets, check_learns)

@@ -105,18 +105,18 @@ def _unbounded(schema: Any, known: Mapping[str, Any]) -> Iterator[str]:
     if "$ref" in schema:
         schema = known[schema["$ref"].rpartition("/")[2]]
     inner = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("prefixItems", ())]
-    inner += [one for name in ("items", "additionalProperties") if isinstance(one := schema.get(name), dict)]
+    items = schema.get("items")
+    inner += [part for part in (items, schema.get("additionalProperties")) if isinstance(part, dict)]
     if "kind" not in schema.get("properties", {}):
         inner += list(schema.get("properties", {}).values())
     if schema.get("type") in ("integer", "number") and not {"enum", "const"} & schema.keys():
-        for one, other, name in (("minimum", "exclusiveMinimum", "least"), ("maximum", "exclusiveMaximum", "largest")):
-            if one not in schema and other not in schema:
+        for bounds, name in (({"minimum", "exclusiveMinimum"}, "least"), ({"maximum", "exclusiveMaximum"}, "largest")):
+            if not bounds & schema.keys():
                 yield f"it has no {name} value"
-    items = schema.get("items", {})
     if isinstance(items, dict) and items.get("type") in ("integer", "number") and "maxItems" not in schema:
         yield "a list of numbers has no largest length (max_length)"
-    for one in inner:
-        yield from _unbounded(one, known)
+    for part in inner:
+        yield from _unbounded(part, known)
 
 
 OF_SETTINGS = (check_round_trip, check_refusal, check_frozen, check_schema, check_bounds, check_described)

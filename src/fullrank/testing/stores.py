@@ -216,7 +216,7 @@ async def check_closed(store: HistoryStore) -> None:
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert all(answer == [True] for answer in answers), f"calls that were under way when it was closed: {answers}"
     await store.close()
-    calls_of: list[Callable[[], Awaitable[Any]]] = [
+    requests: list[Callable[[], Awaitable[Any]]] = [
         store.ping,
         store.documents,
         lambda: store.add_events([Event("b", "u", 1, 1.0)]),
@@ -227,9 +227,9 @@ async def check_closed(store: HistoryStore) -> None:
         lambda: store.put_documents("item", {"a": {}}),
         lambda: store.sample_users(5),
     ]
-    for call in calls_of:
+    for request in requests:
         try:
-            await call()
+            await request()
         except StoreUnavailable as error:
             _equal("the code", error.code, "store-unavailable")
         else:
