@@ -11,7 +11,7 @@ from fullrank.models.sequential.reasoning.plr import PLRReasoner
 from fullrank.models.sequential.reasoning.rearec import ReaRecReasoner
 from fullrank.testing import reasoning
 from fullrank.testing.inputs import sequences
-from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, made, steps_of
+from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, build_reasoner, steps_of
 from parts import PLR, ReaRec
 from refusals import refused
 from tests.components.cases import every_kind, run_checks
@@ -27,12 +27,12 @@ def test_reasoners(pair) -> None:
 def test_one_step_of_one_stream() -> None:
     """PLR's z is h_1 under a gate of 1; ERL answers with the mean of two states, PRL with the second."""
     x, batch = sequences(DIM, extra=2)
-    plr = made(PLR(steps=1, streams=1))
+    plr = build_reasoner(PLR(steps=1, streams=1))
     states = plr(x, batch)
     start, one = steps_of(states).start, steps_of(states).steps[:, 0, 0]
     assert torch.equal(steps_of(states).gate, torch.ones(len(x), 1)) and plr.gate is None
     assert close(states.outputs["trained"], one) and close(states.outputs["answer"], start + one)
-    mean, end = (made(ReaRec(steps=1, answer=answer)) for answer in ("mean", "last"))  # type: ignore[arg-type]
+    mean, end = (build_reasoner(ReaRec(steps=1, answer=answer)) for answer in ("mean", "last"))  # type: ignore[arg-type]
     states = mean(x, batch)
     start, one = steps_of(states).start, steps_of(states).steps[:, 0, 0]
     assert close(states.outputs["answer"], (start + one) / 2)
@@ -43,7 +43,7 @@ def test_a_residual_adds_the_state_before() -> None:
     """h_(1,m) = f(h_0 + tau_m + r_1) + h_0 + tau_m, and step 2 reads and adds that (PLR, Eqs. 3 and 4)."""
     x, batch = sequences(DIM, extra=2)
     for encoder in ("post_norm", "gru"):
-        reasoner = made(PLR(residual=True), encoder)
+        reasoner = build_reasoner(PLR(residual=True), encoder)
         states = steps_of(reasoner(x, batch))
         _, cache = reasoner.encoder.start(x, batch)
         before = states.start[:, None] + reasoner.triggers
@@ -62,7 +62,7 @@ def test_a_residual_keeps_apart_what_a_step_brings_together() -> None:
 
     x, batch = sequences(DIM)
     for residual, apart in ((False, False), (True, True)):
-        reasoner = made(PLR(steps=3, residual=residual), "gru")
+        reasoner = build_reasoner(PLR(steps=3, residual=residual), "gru")
         reasoner.encoder.__class__ = Same
         last = steps_of(reasoner(x, batch)).steps[:, -1]
         wanted = (reasoner.triggers[0] - reasoner.triggers[1]).expand_as(last[:, 0]) * apart
@@ -79,7 +79,7 @@ def test_triggers_start_as_wide_as_they_are_told(std) -> None:
 
 def test_noise_falls_on_the_second_view_alone() -> None:
     x, batch = sequences(DIM, extra=2)
-    reasoner, twice = made(ReaRec(), "causal"), batch.repeated(2)
+    reasoner, twice = build_reasoner(ReaRec(), "causal"), batch.repeated(2)
     for part in reasoner.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -151,6 +151,6 @@ class Stuck(ReaRecReasoner):
 )  # fmt: skip
 def test_planted_faults_are_caught(spec, fault, check) -> None:
     run = getattr(reasoning, f"check_{check}")
-    run(made(spec))
+    run(build_reasoner(spec))
     with pytest.raises(AssertionError):
-        run(made(spec, of=fault))
+        run(build_reasoner(spec, of=fault))

@@ -1,7 +1,8 @@
-"""What an argument of a public function may be, checked at its door by its annotation (`public`).
+"""Check the arguments of public functions at the door, by their annotations (`public`).
 
-Each check gives the value back, or raises `UserError` that names the argument and what was given. Specs check their own
-fields; this is for the arguments beside them, so that a wrong one is a sentence and not an error from deep inside.
+Each check gives the value back, or raises `UserError` that names the argument and what was given.
+Specs check their own fields; this is for the arguments beside them, so that a wrong one is a
+sentence and not an error from deep inside.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 from pydantic.fields import FieldInfo
@@ -24,15 +25,17 @@ from fullrank.core.errors import MOST_SENTENCE, UserError, brief, called_now, di
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
+Check = Callable[[str, Any], Any]
+"""Called with an argument's name and the argument: gives it back, as its type, or raises `UserError`."""
 SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 NAMED_CODES = ("engine", "form", "method", "split", "start")
-"""Choices whose refusal has a code of its own, `unknown-engine`; that of others is `unknown-choice`."""
+"""Choices refused with a code of their own, `unknown-engine`; others with `unknown-choice`."""
 MOST = 2**63 - 1
 """The largest whole number that an array holds."""
 
 
 def keywords_checked(public: C) -> C:
-    """A public function, or a class with its public methods, that answers a keyword which it has not with the nearest.
+    """Answer an unknown keyword with the nearest known one: a decorator of functions and classes.
 
     Raises `UserError` then, before anything is done; what takes any keyword stays as it is.
     """
@@ -42,54 +45,54 @@ def keywords_checked(public: C) -> C:
                 setattr(public, name, keywords_checked(member))
         return public
     parameters = inspect.signature(public).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) or "checks" in vars(public):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()) or "checks" in vars(public):
         return public
 
     @functools.wraps(public)
-    def checked(*args: Any, **given: Any) -> Any:
-        _check_keywords(public, parameters, given)
-        return public(*args, **given)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        _check_keywords(public, parameters, keywords)
+        return public(*args, **keywords)
 
-    return checked  # type: ignore[return-value]
+    return cast(C, checked)
 
 
 def public(function: C) -> C:
-    """A function whose arguments are what their annotations say, and whose wrong keyword names the nearest.
+    """Check arguments by their annotations, and answer an unknown keyword with the nearest one.
 
     Read are `str | Path` (among Specs, stores and runs), `bool`, `int` and `float` (with bounds:
-    `Annotated[int, Field(ge=1)]`), `str`, `Literal`, `Sequence[str]` and classes, each with None where that is allowed;
-    others are the function's own to look at, as are those that `takes` adds unless they are `checked`. A value that is
-    the default passes.
+    `Annotated[int, Field(ge=1)]`), `str`, `Literal`, `Sequence[str]` and classes, each with None
+    where that is allowed; others are the function's own to look at, as are those that `takes` adds
+    unless they are `checked`. A value that is the default passes.
     """
     parameters = inspect.signature(function).parameters
-    own = parameters.keys() - vars(function).get("in_groups", ())
+    annotated = parameters.keys() - vars(function).get("in_groups", ())
     declared = vars(function).get("declared")
 
     @functools.cache
-    def checks() -> dict[str, Callable[[str, Any], Any]]:
+    def checks() -> dict[str, Check]:
         names = _Names(function)
         hints = {} if declared is None else get_type_hints(declared, include_extras=True)
-        hints |= {name: eval(str(parameters[name].annotation), {}, names) for name in own}
+        hints |= {name: eval(str(parameters[name].annotation), {}, names) for name in annotated}
         read = {name: _check_of(hint) for name, hint in hints.items()}
         return {name: check for name, check in read.items() if check is not None}
 
     @functools.wraps(function)
-    def checked(*args: Any, **given: Any) -> Any:
-        _check_keywords(function, parameters, given)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        _check_keywords(function, parameters, keywords)
 
         def sound(name: str, value: Any) -> Any:
             at_default = value is parameters[name].default
             return value if at_default or name not in checks() else checks()[name](name, value)
 
-        values = [sound(name, value) for name, value in zip(parameters, args, strict=False)]
-        return function(*values, *args[len(values) :], **{name: sound(name, value) for name, value in given.items()})
+        values = map(sound, parameters, args)
+        return function(*values, *args[len(parameters) :], **{name: sound(name, keywords[name]) for name in keywords})
 
     vars(checked)["checks"] = checks
-    return checked  # type: ignore[return-value]
+    return cast(C, checked)
 
 
-def _check_keywords(function: Callable[..., Any], parameters: Any, given: dict[str, Any]) -> None:
-    wrong = next((name for name in given if name not in parameters), None)
+def _check_keywords(function: Callable[..., Any], parameters: Any, keywords: dict[str, Any]) -> None:
+    wrong = next((name for name in keywords if name not in parameters), None)
     if wrong is not None:
         allowed = [name for name in parameters if name != "self"]
         name = function.__name__
@@ -101,10 +104,10 @@ def _check_keywords(function: Callable[..., Any], parameters: Any, given: dict[s
 
 
 def takes(keywords: Any, defaults: Mapping[str, Any], *, checked: bool = False) -> Callable[[C], C]:
-    """A public function of `**options`, whose signature shows the keywords that a typed dictionary declares.
+    """Show the keywords of a typed dictionary in the signature of a function of `**options`.
 
-    So `help()`, documentation and the error for a wrong keyword name them. `checked`: `public` looks at them, by their
-    annotations; else whoever reads the options does.
+    So `help()`, documentation and the error for a wrong keyword name them. `checked`: `public`
+    looks at them, by their annotations; else whoever reads the options does.
     """
     texts = {name: getattr(hint, "__forward_arg__", hint) for name, hint in keywords.__annotations__.items()}
     shown = [
@@ -114,23 +117,28 @@ def takes(keywords: Any, defaults: Mapping[str, Any], *, checked: bool = False) 
 
     def with_signature(function: C) -> C:
         signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
-        vars(function).update(in_groups=defaults.keys(), declared=keywords if checked else None)
+        named = [
+            parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
+        ]
+        vars(function).update(
+            __signature__=signature.replace(parameters=[*named, *shown]),
+            in_groups=defaults.keys(),
+            declared=keywords if checked else None,
+        )
         return function
 
     return with_signature
 
 
 def with_defaults(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """The options of a call, with the defaults of those left out. Raises `TypeError` for one that there is not."""
+    """The options of a call over the defaults. Raises `TypeError` for an unknown option."""
     if not options.keys() <= defaults.keys():
         raise TypeError(f"no option {sorted(options.keys() - defaults.keys())} (allowed: {', '.join(defaults)})")
     return {**defaults, **options}
 
 
 class _Unknown:
-    """A part of an annotation that only a type checker imports: anything."""
+    """A name in an annotation that only a type checker imports: it accepts anything."""
 
     def __getattr__(self, _: Any) -> _Unknown:
         return self
@@ -139,7 +147,7 @@ class _Unknown:
 
 
 class _Names(dict[str, Any]):
-    """What names in annotations stand for; those that only a type checker imports are anything."""
+    """The names in annotations; those that only a type checker imports accept anything."""
 
     def __init__(self, function: Any):
         known: FunctionType = inspect.unwrap(function)  # a type checker of tests wraps it
@@ -151,9 +159,9 @@ class _Names(dict[str, Any]):
         return _Unknown()
 
 
-def _check_of(annotation: Any) -> Callable[[str, Any], Any] | None:
-    """The check of an argument; None where its type is nothing that can be told here."""
-    check: Callable[[str, Any], Any] | None
+def _check_of(annotation: Any) -> Check | None:
+    """The check for an annotation; None where the annotation says nothing that can be checked."""
+    check: Check | None
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     others = [member for member in members if member is not type(None)]
     if Any in others:
@@ -174,7 +182,7 @@ def _check_of(annotation: Any) -> Callable[[str, Any], Any] | None:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def _member_check(annotation: Any) -> Callable[[str, Any], Any] | None:
+def _member_check(annotation: Any) -> Check | None:
     if get_origin(annotation) is Annotated:
         member, *marks = get_args(annotation)
         inner = _member_check(member)
@@ -191,41 +199,41 @@ def _member_check(annotation: Any) -> Callable[[str, Any], Any] | None:
     return None
 
 
-def check_choice(name: str, given: Any, allowed: Sequence[str]) -> Any:
+def check_choice(name: str, argument: Any, allowed: Sequence[str]) -> Any:
     """One of the allowed words. Raises `UserError` for another one, and for what is no text."""
-    if not isinstance(given, str) or given not in allowed:  # an array compares with each of its elements
-        near = did_you_mean(given, allowed) if isinstance(given, str) else ""
+    if not isinstance(argument, str) or argument not in allowed:  # an array compares with each of its elements
+        near = did_you_mean(argument, allowed) if isinstance(argument, str) else ""
         raise UserError(
-            f"{name}={brief(given, 80)}{near} (allowed: {', '.join(allowed)})",
+            f"{name}={brief(argument, 80)}{near} (allowed: {', '.join(allowed)})",
             code=f"unknown-{name}" if name in NAMED_CODES else "unknown-choice",
         )
-    return given
+    return argument
 
 
-def check_bounds(name: str, given: Any, bounds: Sequence[Any]) -> Any:
-    """A number within the bounds of a pydantic `Field`. Raises `UserError` for one outside of them."""
+def check_bounds(name: str, argument: Any, bounds: Sequence[Any]) -> Any:
+    """A number within the bounds of a pydantic `Field`; raises `UserError` outside of them."""
     limits = [(sign, getattr(bound, sign)) for bound in bounds for sign in SIGNS if hasattr(bound, sign)]
-    if not all(getattr(operator, sign)(given, limit) for sign, limit in limits):
-        told = " and ".join(f"{SIGNS[sign]} {limit:,}" if limit < math.inf else "finite" for sign, limit in limits)
-        raise UserError(f"{name}={brief(given, 80)} must be {told}", code="setting-out-of-range")
-    return given
+    if not all(getattr(operator, sign)(argument, limit) for sign, limit in limits):
+        demand = " and ".join(f"{SIGNS[sign]} {limit:,}" if limit < math.inf else "finite" for sign, limit in limits)
+        raise UserError(f"{name}={brief(argument, 80)} must be {demand}", code="setting-out-of-range")
+    return argument
 
 
-def check_path(name: str, given: Any) -> Path:
-    """A path from text or a path. Raises `UserError` for other types, no text at all, and text that names no file."""
-    text = os.fspath(given) if isinstance(given, str | os.PathLike) else ""
+def check_path(name: str, argument: Any) -> Path:
+    """A path from text or a path. Raises `UserError` for anything that cannot name a file."""
+    text = os.fspath(argument) if isinstance(argument, str | os.PathLike) else ""
     sound = isinstance(text, str) and text != "" and "\0" not in text
-    check_that(sound, name, given, ": give a path, as text without null characters", code="not-a-path")
+    check_that(sound, name, argument, ": give a path, as text without null characters", code="not-a-path")
     return Path(text)
 
 
-def check_whole(name: str, given: Any, least: int, most: int = MOST) -> int:
+def check_whole(name: str, argument: Any, least: int, most: int = MOST) -> int:
     """A whole number from `least` to `most`, of Python or numpy. True and False are none."""
-    whole = not isinstance(given, bool) and isinstance(given, int | np.integer)
-    check_that(whole, name, given, " is not a whole number", code="not-a-whole-number")
+    whole = not isinstance(argument, bool) and isinstance(argument, int | np.integer)
+    check_that(whole, name, argument, " is not a whole number", code="not-a-whole-number")
     limits = f"at least {least:,}" + (f" and at most {most:,}" if most < MOST else "")
-    check_that(least <= int(given) <= most, name, given, f" must be {limits}", code="setting-out-of-range")
-    return int(given)
+    check_that(least <= int(argument) <= most, name, argument, f" must be {limits}", code="setting-out-of-range")
+    return int(argument)
 
 
 def divided(width: int, parts: int, what: str, unit: str) -> int:
@@ -243,31 +251,32 @@ def halved(width: int, what: str) -> int:
 
 
 def known_times(times: T | None, reader: str, lacking: str, remedy: str) -> T:
-    """The times of events that `reader` reads. Raises `UserError` where there are none: `lacking` says of what."""
+    """Event times for `reader`. Raises `UserError` where `lacking` (a clause) has none."""
     if times is None:
         raise UserError(f"{reader} reads when events happened, and {lacking}: {remedy}", code="missing-times")
     return times
 
 
-def check_number(name: str, given: Any) -> float:
+def check_number(name: str, argument: Any) -> float:
     """A number; NaN is one."""
-    number = not isinstance(given, bool) and isinstance(given, int | float | np.integer | np.floating)
-    check_that(number, name, given, " is not a number", code="not-a-number")
+    number = not isinstance(argument, bool) and isinstance(argument, int | float | np.integer | np.floating)
+    check_that(number, name, argument, " is not a number", code="not-a-number")
     try:
-        return float(given)
+        return float(argument)
     except OverflowError:  # a whole number of hundreds of digits
-        return math.inf if given > 0 else -math.inf
+        return math.inf if argument > 0 else -math.inf
 
 
 def check_given(name: str, argument: T | None, remedy: str, *, code: str) -> T:
-    """What must not be left out, or must be there. Raises `UserError` where it is None; `remedy` says what to do."""
+    """Require an argument. Raises `UserError` where it is None; `remedy` says what to do."""
     if argument is None:
         raise UserError(f"{name} is missing: {remedy}", code=code)
     return argument
 
 
 def check_one_way(ways: Mapping[str, object], *, needed: bool = False, code: str | None = None) -> None:
-    """At most one of several ways to say the same, by their names, is not None; exactly one where it is `needed`.
+    """At most one of several ways to say the same, by their names, is not None; exactly one where
+    it is `needed`.
 
     Raises `UserError` that names them all. Without a `code` it has those of options.
     """
@@ -282,7 +291,7 @@ def check_one_way(ways: Mapping[str, object], *, needed: bool = False, code: str
 def check_once(
     names: Iterable[str], what: str, remedy: str, *, code: str, same: Callable[[str], Hashable] = str
 ) -> None:
-    """No name is there twice; `same` gives what is compared. Raises `UserError` that shows those up to the second."""
+    """Refuse a repeated name, compared by `same`. The `UserError` shows names up to the repeat."""
     before = dict[Hashable, str]()
     for name in names:
         if same(name) in before:
@@ -291,39 +300,39 @@ def check_once(
         before[same(name)] = name
 
 
-def check_flag(name: str, given: Any) -> bool:
+def check_flag(name: str, argument: Any) -> bool:
     """True or False, and nothing that would merely count as one of them."""
-    flag = type(given).__name__ in ("bool", "bool_")  # numpy's own
-    check_that(flag, name, given, ": give True or False", code="not-a-flag")
-    return bool(given)
+    flag = type(argument).__name__ in ("bool", "bool_")  # numpy's own
+    check_that(flag, name, argument, ": give True or False", code="not-a-flag")
+    return bool(argument)
 
 
-def check_texts(name: str, given: Any, such_as: str) -> tuple[str, ...]:
-    """A list of texts, such as settings. One text is no list, though Python could go through its letters."""
-    listed = isinstance(given, Sequence) and not isinstance(given, str | bytes)
-    texts = listed and all(isinstance(text, str) for text in given)
-    check_that(texts, name, given, f": give a list of texts, such as {such_as}", code="not-a-list")
-    return tuple(given)
+def check_texts(name: str, argument: Any, such_as: str) -> tuple[str, ...]:
+    """A list of texts, such as settings; a single text is refused."""
+    listed = isinstance(argument, Sequence) and not isinstance(argument, str | bytes)
+    texts = listed and all(isinstance(text, str) for text in argument)
+    check_that(texts, name, argument, f": give a list of texts, such as {such_as}", code="not-a-list")
+    return tuple(argument)
 
 
-def check_overrides(given: Any) -> tuple[str, ...]:
+def check_overrides(argument: Any) -> tuple[str, ...]:
     """The argument `set` of a public function."""
-    return check_texts("set", given, 'set=["seed=1"]')
+    return check_texts("set", argument, 'set=["seed=1"]')
 
 
-def check_type(name: str, given: Any, kinds: type[T] | tuple[type[Any], ...], what: str) -> Any:
+def check_type(name: str, argument: Any, kinds: type[T] | tuple[type[Any], ...], what: str) -> Any:
     """An object of one of the types; `what` says in words what that is."""
-    check_that(isinstance(given, kinds), name, given, f": give {what}", code="wrong-argument-type")
-    return given
+    check_that(isinstance(argument, kinds), name, argument, f": give {what}", code="wrong-argument-type")
+    return argument
 
 
-def check_that(sound: bool, name: str, given: Any, demand: str, *, code: str) -> None:
-    """Raise `UserError` where an argument is not `sound`; `demand` says behind it what it has to be."""
+def check_that(sound: bool, name: str, argument: Any, demand: str, *, code: str) -> None:
+    """Raise `UserError` unless `sound`; `demand` ends the sentence with what is allowed."""
     if not sound:
-        raise UserError(f"{name}={brief(given, 80)}{demand}", code=code)
+        raise UserError(f"{name}={brief(argument, 80)}{demand}", code=code)
 
 
-SIMPLE: dict[Any, Callable[[str, Any], Any]] = {
+SIMPLE: dict[Any, Check] = {
     bool: check_flag,
     int: lambda name, value: check_whole(name, value, -MOST),
     float: check_number,
@@ -332,4 +341,4 @@ SIMPLE: dict[Any, Callable[[str, Any], Any]] = {
         check_overrides(value) if name == "set" else check_texts(name, value, f'{name}=["..."]')
     ),
 }
-"""Annotation -> how such an argument is checked."""
+"""The check of each plain annotation."""

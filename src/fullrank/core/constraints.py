@@ -1,16 +1,17 @@
-"""What a setting of a Spec may be: bounds of its number, and what it asks of the other settings.
+"""Bounds of a Spec's settings, and constraints between them, declared on the fields themselves.
 
     norm: Annotated[Literal["layer", "rms"] | None, only_with("gate")] = None
     dropout: DropoutRate = 0.1
 
-Bounds lie far above what anybody published, and below what a tensor or a loop cannot take. Every number of a Spec has
-both (`fullrank.testing.settings.check_bounds` looks), and a list of numbers a largest length: what a file says reaches
-memory, loops and optimisers as a number that they can take, or it is refused with a sentence. They are for each number
-alone; what a model needs in all is counted before it is built (`core/memory.py`).
+Bounds lie far above what anybody published, and below what a tensor or a loop cannot take. Every
+number of a Spec has both (`fullrank.testing.settings.check_bounds` looks), and a list of numbers a
+largest length: what a file says reaches memory, loops and optimisers as a number that they can
+take, or it is refused with a sentence. They are for each number alone; what a model needs in all is
+counted before it is built (`core/memory.py`).
 
-Constraints are declared on the field that they are about and read by `Spec` alone. A setting that is changed (stands
-elsewhere than at its default) and would have no effect is refused, and so is one whose need is not met. The sentence
-names what was given, what is allowed and what to do.
+Constraints are declared on the field that they are about and read by `Spec` alone. A setting that
+is changed (stands elsewhere than at its default) and would have no effect is refused, and so is one
+whose need is not met. The sentence names what was given, what is allowed and what to do.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MOST_SEED = 2**63 - 1
 MOST_COUNT = 2**31 - 1
 """Rows, users, items, events, steps of training, buckets of a hash."""
 MOST_PARTS = 1024
-"""Parts of a model that are made or run one by one: layers, heads, experts, steps of reasoning or of a search."""
+"""Parts of a model that run one by one: layers, heads, experts, reasoning or search steps."""
 MOST_WIDTH = 2**17
 """Numbers in a vector."""
 MOST_LENGTH = 2**20
@@ -79,56 +80,57 @@ Seconds = Annotated[int, Field(ge=-MOST_TIME, le=MOST_TIME)]
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a field asks of the other settings: `broken` gives the sentence where it is not so, of (spec, field)."""
+    """A demand of a field on other settings: `broken(spec, field)` gives a sentence, or None."""
 
     code: str
     broken: Callable[[BaseModel, str], str | None]
 
 
 def only_with(setting: str, *values: Hashable, unread: tuple[Hashable, ...] = ()) -> Constraint:
-    """The field has no effect unless `setting` (`gate`, `deep.hidden`) has one of these values; without any, is set.
+    """The field has no effect unless `setting` (`gate`, `deep.hidden`) has one of these values;
+    without any, is set.
 
     `unread`: values that count as left out beside the default, since earlier versions wrote them.
     """
 
-    def told(name: str, value: Any, other: Any) -> str | None:
+    def wrong(name: str, value: Any, other: Any) -> str | None:
         if _holds(other, values) or value in unread:
             return None
         return f" has no effect with {setting}={typed(other)}: leave it out, or {_remedy(setting, other, values)}"
 
-    return _beside(setting, told, "setting-without-effect")
+    return _between(setting, wrong, "setting-without-effect")
 
 
 def not_with(setting: str, *values: Hashable) -> Constraint:
     """The field has no effect where `setting` has one of these values."""
 
-    def told(name: str, value: Any, other: Any) -> str | None:
+    def wrong(name: str, value: Any, other: Any) -> str | None:
         return f" has no effect with {setting}={typed(other)}: leave one of them out" if other in values else None
 
-    return _beside(setting, told, "setting-without-effect")
+    return _between(setting, wrong, "setting-without-effect")
 
 
 def needs(setting: str, *values: Hashable, code: str = "missing-setting") -> Constraint:
-    """The field, once changed, needs `setting` at one of these values; without any, it has to be set."""
+    """A changed field needs `setting` at one of these values; without any, set to something."""
 
-    def told(name: str, value: Any, other: Any) -> str | None:
+    def wrong(name: str, value: Any, other: Any) -> str | None:
         if _holds(other, values):
             return None
         remedy = f"{_remedy(setting, other, values)}, or leave {name} out"
         return f" needs {_wanted(setting, values)}, which is {typed(other)}: {remedy}"
 
-    return _beside(setting, told, code)
+    return _between(setting, wrong, code)
 
 
-def _beside(setting: str, told: Callable[[str, Any, Any], str | None], code: str) -> Constraint:
-    """What a changed field asks of `setting`: `told` says what is wrong of its name and both values, behind its own."""
+def _between(setting: str, wrong: Callable[[str, Any, Any], str | None], code: str) -> Constraint:
+    """A demand of a changed field on `setting`: `wrong(name, value, other)` ends the sentence."""
 
     def broken(spec: BaseModel, name: str) -> str | None:
         if not changed(spec, name):
             return None
         value = getattr(spec, name)
-        wrong = told(name, value, attrgetter(setting)(spec))
-        return None if wrong is None else f"{name}={typed(value)}{wrong}"
+        end = wrong(name, value, attrgetter(setting)(spec))
+        return None if end is None else f"{name}={typed(value)}{end}"
 
     return Constraint(code, broken)
 
@@ -138,7 +140,7 @@ def some_of(*others: str, code: str = "weights-all-zero") -> Constraint:
 
     def broken(spec: BaseModel, name: str) -> str | None:
         names = [name, *others]
-        if any(getattr(spec, one) for one in names):
+        if any(getattr(spec, setting) for setting in names):
             return None
         number = isinstance(getattr(spec, name), int | float)
         nothing = f"{'all' if len(names) > 2 else 'both'} {'0' if number else 'empty'}"
@@ -152,7 +154,7 @@ def some_of(*others: str, code: str = "weights-all-zero") -> Constraint:
 
 
 def once(what: str, of: Callable[[Any], Iterable[Any]] = iter, *, code: str = "repeated-field") -> Constraint:
-    """Nothing is there twice in the list (or None); `of`: what of it is compared, `what` the name of one."""
+    """No element twice in a list (or None): `of` gives what is compared, `what` names one."""
 
     def broken(spec: BaseModel, name: str) -> str | None:
         elements = list(of(getattr(spec, name) or ()))

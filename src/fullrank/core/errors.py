@@ -1,4 +1,4 @@
-"""The one exception that means "what was asked cannot be done as asked", and the sentence that helps."""
+"""The one exception for mistakes of the caller, and the sentence in it that helps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 MOST_SENTENCE = 2000
-"""Characters of a sentence: what is longer is cut in the middle, where it lists what was given or is allowed."""
+"""Characters of a sentence; longer ones are cut in the middle, where they list values."""
 MOST_GIVEN = 200
 """Characters that a sentence shows of a value."""
 MOST_NAMES = 2000
@@ -23,25 +23,26 @@ _QUOTED = re.compile(rf"""(?<!\w)(?:'[^'\n]{{{MOST_GIVEN},}}'|"[^"\n]{{{MOST_GIV
 
 
 class UserError(ValueError):
-    """A mistake of the caller: one sentence that says what was given, what is allowed and what to do.
+    """A mistake of the caller: one sentence with what was given, what is allowed, what to do.
 
-    `code` names the kind of mistake for programs (`unknown-column`); it stays when the sentence is improved. The
-    command line prints the sentence without a traceback and leaves with exit code 2.
+    `code` names the kind of mistake for programs (`unknown-column`); it stays when the sentence is
+    improved. The command line prints the sentence without a traceback and leaves with exit code 2.
 
-    `public`: the service may tell the sentence to whoever sent the request, since it is about the request and names
-    nothing of this machine. All other sentences are for the service's log.
+    `public`: the service may tell the sentence to whoever sent the request, since it is about the
+    request and names nothing of this machine. All other sentences are for the service's log.
     """
 
     def __init__(self, sentence: str, *, code: str = "user-error", public: bool = False):
         if len(sentence) > MOST_GIVEN:
-            sentence = middle_cut(_QUOTED.sub(lambda found: middle_cut(found[0]), sentence), MOST_SENTENCE)
+            sentence = middle_cut(_QUOTED.sub(lambda quoted: middle_cut(quoted[0]), sentence), MOST_SENTENCE)
         super().__init__(sentence)
         self.code, self.public = code, public
 
 
 @contextmanager
 def in_context(before: str, after: str = "", *, code: str | None = None, public: bool = False) -> Iterator[None]:
-    """The block's mistakes with words around the sentence: where they were made, what to do. `code` is a new one.
+    """The block's mistakes with words around the sentence: where they were made, what to do. `code`
+    is a new one.
 
     Each is `public` as said here, whatever it was: the block knows what its sentences are about.
     """
@@ -56,35 +57,35 @@ def command_line(*words: object) -> str:
     return shlex.join(["fullrank", *map(str, words)])
 
 
-def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` where one allowed name is close to what was given, else the empty string."""
-    close = nearest(given, allowed)
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the closest allowed name, or an empty string."""
+    close = nearest(word, allowed)
     return f"; did you mean {close!r}?" if close is not None else ""
 
 
-def nearest(given: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name that is closest to what was given; None where none is close."""
-    given, names = str(given), [name for a in allowed if len(name := str(a)) <= MOST_GIVEN]
-    if len(given) > MOST_GIVEN or len(names) > MOST_NAMES:
+def nearest(word: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name closest to a word; None where none is close."""
+    word, names = str(word), [name for a in allowed if len(name := str(a)) <= MOST_GIVEN]
+    if len(word) > MOST_GIVEN or len(names) > MOST_NAMES:
         return None
     lower = {name.lower(): name for name in names}  # `SASRec` is a spelling of `sasrec`
-    close = [name for name in difflib.get_close_matches(given, names, n=5, cutoff=0.5) if _is_slip(given, name)]
-    close = [lower[given.lower()]] if given.lower() in lower else close
+    close = [name for name in difflib.get_close_matches(word, names, n=5, cutoff=0.5) if _is_slip(word, name)]
+    close = [lower[word.lower()]] if word.lower() in lower else close
     return close[0] if close else None
 
 
-def _is_slip(given: str, name: str) -> bool:
-    """Whether one begins with the other or ends with its words, or they differ in a third of their letters at most."""
-    short, long = sorted((given.lower().lstrip("-"), name.lower().lstrip("-")), key=len)
+def _is_slip(word: str, name: str) -> bool:
+    """Whether one starts with the other or ends in its words, or few letters differ."""
+    short, long = sorted((word.lower().lstrip("-"), name.lower().lstrip("-")), key=len)
     same = sum(block.size for block in difflib.SequenceMatcher(None, short, long).get_matching_blocks())
     part = len(short) > 2 and (long.startswith(short) or long.endswith(f"_{short}"))
     return part or len(long) - same <= max(1, len(long) // 3)
 
 
-def unknown(what: str, given: str, allowed: Iterable[str], *, public: bool = False) -> UserError:
-    """The error for a name that is none of those allowed; its code is `unknown-` and what it is the name of."""
+def unknown(what: str, name: str, allowed: Iterable[str], *, public: bool = False) -> UserError:
+    """The error for an unknown name; its code is `unknown-` and `what` was named."""
     names = sorted(str(a) for a in allowed)
-    return no_such(f"unknown {what}", given, names, code=f"unknown-{what.replace(' ', '-')}", public=public)
+    return no_such(f"unknown {what}", name, names, code=f"unknown-{what.replace(' ', '-')}", public=public)
 
 
 def no_such(
@@ -97,7 +98,7 @@ def no_such(
     code: str,
     public: bool = False,
 ) -> UserError:
-    """The error for a name that `what` has not ("the items have no column"), with the nearest of those there are."""
+    """The error for a name that `what` lacks ("the items have no column"), with the nearest one."""
     names_of = list(allowed)
     shown = f"{did_you_mean(name, names_of)} ({names}: {', '.join(names_of) or 'none'})"
     return UserError(f"{what} {brief(name, 80)}{shown}{remedy}", code=code, public=public)
@@ -109,7 +110,7 @@ def no_effect(what: str, why: str, remedy: str = "leave it out") -> UserError:
 
 
 def brief(value: object, most: int = MOST_GIVEN) -> str:
-    """A value as an error sentence shows it: its `repr`, cut in the middle where it has more than `most` characters."""
+    """The `repr` of a value, with its middle cut out beyond `most` characters."""
     try:
         text = repr(value)
         return middle_cut(" ".join(text.split()) if "\n" in text else text, most)  # tables and arrays have many lines
@@ -118,7 +119,7 @@ def brief(value: object, most: int = MOST_GIVEN) -> str:
 
 
 def reason_line(error: BaseException, *, file: bool = False) -> str:
-    """The first line of what an error of the system or of another library says, or its type where it says nothing.
+    """The first line of an error of the system or a library, or its type where it says nothing.
 
     Of the system's it has no number, and its `file` for a sentence that does not name it.
     """
@@ -134,7 +135,7 @@ def middle_cut(text: str, most: int = MOST_GIVEN) -> str:
 
 
 def package(name: str, extra: str, what: str, instead: str = "") -> Any:
-    """The package of an extra that `what` needs, imported. Raises `UserError` where it is not installed."""
+    """Import the package of an extra for `what`. Raises `UserError` where it is not installed."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -147,7 +148,7 @@ def package(name: str, extra: str, what: str, instead: str = "") -> Any:
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs an extra from where this fullrank came: the index, a clone, a wheel or a repository."""
+    """The command that installs an extra from where this fullrank came: index, clone or wheel."""
     try:
         origin = json.loads(importlib.metadata.distribution("fullrank").read_text("direct_url.json") or "{}")
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -178,10 +179,10 @@ RENAMED = {
     **{f"recommend --{name}": PARTS for name in ("engine", "parts", "workers", "master", "ray")},
     **{f"recommend --{name}": ASK for name in ("url", "user", "key")},
 }
-"""What was typed, a function or verb before its argument -> what is to be typed."""
+"""Old spelling, behind its function or verb -> the new spelling."""
 
 
 def called_now(where: str, old: str) -> str:
-    """The end of a sentence that names the new spelling; empty for what never had another."""
+    """The end of a sentence with the new spelling; empty for words that never had another."""
     new = RENAMED.get(f"{where} {old}")
     return "" if new is None else f"; it is {new} now"

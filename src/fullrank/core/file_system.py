@@ -1,4 +1,4 @@
-"""Check a file system: does it do what the promises about folders rest on (rename, flush, exchange, locks)?"""
+"""Check what a file system can do: rename, flush, exchange, lock."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ NEEDED = ("rename", "flush")
 
 
 def check_file_system(folder: Path) -> dict[str, str | None]:
-    """What it can do -> None, or why it cannot, tried out in a folder of its own below `folder`.
+    """Each ability -> None, or why it is lacking, tried out in a new folder below `folder`.
 
-    `rename`: one file takes another's place in one step. `flush`: a file and a folder reach the disk when asked.
-    `exchange`: two folders change places in one step (without it an older folder is aside for the time of two renames).
-    `lock`: a second process is refused. Raises `OSError` where nothing can be written there.
+    `rename`: one file takes another's place in one step. `flush`: a file and a folder reach the
+    disk when asked. `exchange`: two folders change places in one step (without it an older folder
+    is aside for the time of two renames). `lock`: a second process is refused. Raises `OSError`
+    where nothing can be written there.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fullrank-doctor-") as home:
         return {name: _tried(check, Path(home) / name) for name, check in CHECKS.items()}
@@ -71,8 +72,11 @@ def _lock(home: Path) -> str | None:
 
 
 CHECKS: dict[str, Callable[[Path], str | None]] = {
-    "rename": _rename, "flush": _flush, "exchange": _exchange, "lock": _lock,
-}  # fmt: skip
+    "rename": _rename,
+    "flush": _flush,
+    "exchange": _exchange,
+    "lock": _lock,
+}
 
 
 NETWORK = frozenset({
@@ -84,8 +88,8 @@ NETWORK = frozenset({
 
 
 def network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """The type of the network file system that a path is on (`nfs4`); None for a local one, or where nobody says."""
-    place, found, deepest = os.path.realpath(path), "", -1
+    """The network file system below a path (`nfs4`); None for a local or an unknown one."""
+    target, kind, deepest = os.path.realpath(path), "", -1
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # no Linux
@@ -95,6 +99,6 @@ def network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo"))
         if len(before.split()) < 5 or not behind.split():
             continue
         point = before.split()[4].encode().decode("unicode_escape", "replace")  # a space is written \040
-        if (place == point or place.startswith(point.rstrip("/") + "/")) and len(point) >= deepest:
-            found, deepest = behind.split()[0], len(point)  # of two at one place the later one is on top
-    return found if found in NETWORK else None
+        if (target == point or target.startswith(point.rstrip("/") + "/")) and len(point) >= deepest:
+            kind, deepest = behind.split()[0], len(point)  # of two at one place the later one is on top
+    return kind if kind in NETWORK else None

@@ -1,8 +1,9 @@
 """Write files and folders that are whole or absent: the one way in which anything is written.
 
-What is being written lies in a hidden folder ``.NAME.PID-N-HOST.part`` beside its place. It is flushed to disk and
-then takes the place in one step, so a killed process or a full disk leaves what was there before. What a killed process
-left beside a place is removed by the next one that writes there, and never counts as one of `foreign_files`.
+What is being written lies in a hidden folder ``.NAME.PID-N-HOST.part`` beside its place. It is
+flushed to disk and then takes the place in one step, so a killed process or a full disk leaves what
+was there before. What a killed process left beside a place is removed by the next one that writes
+there, and never counts as one of `foreign_files`.
 
 A folder has one writer at a time (`core.locks`). Of a file the last writer wins, whole.
 """
@@ -24,12 +25,11 @@ from pydantic_core import to_jsonable_python
 
 from fullrank.core.errors import UserError, reason_line
 from fullrank.core.locks import folder_lock, forget_part, is_leftover, part_name, remove_leftovers
+from fullrank.core.readers import JsonObject as JsonObject
 
 if TYPE_CHECKING:
     import numpy as np
 
-JsonObject = dict[str, Any]
-"""An object of JSON: a manifest, a protocol, the body of an answer."""
 _AT_CWD, _EXCHANGE = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 
 
@@ -44,7 +44,8 @@ class NotWritten(UserError):
 
 @contextmanager
 def not_written(path: Path, *, folder: bool = False) -> Iterator[None]:
-    """Raise `NotWritten` where the system refuses to write in the block; of a file a `BrokenPipeError` passes."""
+    """Raise `NotWritten` where the system refuses to write in the block; of a file a
+    `BrokenPipeError` passes."""
     try:
         yield
     except OSError as error:
@@ -57,9 +58,9 @@ def not_written(path: Path, *, folder: bool = False) -> Iterator[None]:
 def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """A path to write to, which becomes the file `path` when the block ends without an error.
 
-    Its folder is made where it is missing. A link is followed; a device or pipe is written to directly. The file has
-    the mode that the umask asks for, whatever wrote it; `private`: the owner alone may read it, at any time. Raises
-    `UserError` where the disk refuses.
+    Its folder is made where it is missing. A link is followed; a device or pipe is written to
+    directly. The file has the mode that the umask asks for, whatever wrote it; `private`: the owner
+    alone may read it, at any time. Raises `UserError` where the disk refuses.
     """
     pending = Pending(Path(path), private)
     try:
@@ -72,7 +73,7 @@ def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def open_whole(path: str | Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """A file open for writing bytes, which becomes the file `path` when the block ends without an error."""
+    """Open a file for bytes, which becomes `path` when the block ends without an error."""
     with whole_file(path, private=private) as part, open(part, "wb") as file:
         yield file
 
@@ -84,17 +85,22 @@ def write_text(path: str | Path, text: str, *, private: bool = False) -> None:
 
 
 def jsonable(result: Any) -> Any:
-    """A result as what JSON can hold: NaN and infinity are null, scalars of numpy and torch numbers, paths text."""
+    """A result for JSON: NaN and infinity are null, numpy scalars numbers, paths text."""
     return to_jsonable_python(
         result, inf_nan_mode="null", fallback=lambda other: other.item() if hasattr(other, "item") else str(other)
     )
 
 
 def write_json(
-    path: str | Path, tree: Any, *, indent: int | None = 2, ensure_ascii: bool = True, sort_keys: bool = False,
+    path: str | Path,
+    tree: Any,
+    *,
+    indent: int | None = 2,
+    ensure_ascii: bool = True,
+    sort_keys: bool = False,
     private: bool = False,
-) -> None:  # fmt: skip
-    """Write plain data as JSON, with a newline behind it. NaN is written as Python reads it back; see `jsonable`."""
+) -> None:
+    """Write plain data as JSON and a newline. NaN is written as Python reads it; see `jsonable`."""
     text = json.dumps(tree, indent=indent, ensure_ascii=ensure_ascii, sort_keys=sort_keys) + "\n"
     write_text(path, text, private=private)
 
@@ -113,8 +119,8 @@ def write_array(path: str | Path, array: np.ndarray) -> None:
 def put_array(file: IO[bytes], array: np.ndarray) -> None:
     """Write an array to a file as .npy files have it.
 
-    `np.save` writes through a stream of C and does not look whether its end reached the disk: on a full one the file
-    would be cut short without an error.
+    `np.save` writes through a stream of C and does not look whether its end reached the disk: on a
+    full one the file would be cut short without an error.
     """
     import numpy as np
 
@@ -130,7 +136,7 @@ def copy_file(source: Path, path: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a log. A killed process may leave half of it, so readers stop at a torn line."""
+    """Add a line to a log. A killed process may leave half a line: readers stop there."""
     with not_written(path), open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
@@ -142,19 +148,19 @@ def require_space(folder: Path, needed: int, what: str) -> None:
         raise UserError(f"{what} needs {needed:,} bytes but {folder} has {free:,} free; make room", code="disk-full")
 
 
-def make_folder(place: Path, what: str = "folder") -> None:
-    """Make a folder with those around it, where it is not there. Raises `UserError` where the disk refuses."""
+def make_folder(folder: Path, what: str = "folder") -> None:
+    """Make a folder and those around it. Raises `UserError` where the disk refuses."""
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"cannot make the {what} {str(place)!r}: {reason_line(error)}; name one that can be written",
+            f"cannot make the {what} {str(folder)!r}: {reason_line(error)}; name one that can be written",
             code="not-written",
         ) from None
 
 
 class Pending:
-    """A file on its way: `begin`, then `commit`, and `abandon` in any case. All three raise `OSError`."""
+    """A file being written: `begin`, `commit`, and `abandon` in any case. All raise `OSError`."""
 
     def __init__(self, path: Path, private: bool = False):
         self.private = private
@@ -189,9 +195,10 @@ class Pending:
 
 
 class PendingFolder:
-    """A folder on its way: `begin`, then `commit`, and `abandon` in any case. All three raise `OSError`.
+    """A folder being written: `begin`, `commit`, and `abandon` in any case. All raise `OSError`.
 
-    The caller holds its lock. `keeps` says of a name in the older folder whether it goes over into the new one.
+    The caller holds its lock. `keeps` says of a name in the older folder whether it goes over into
+    the new one.
     """
 
     def __init__(self, path: str | Path, keeps: Callable[[str], bool] = lambda name: False):
@@ -220,33 +227,35 @@ class PendingFolder:
 def whole_folder(out: str | Path, what: str = "another command") -> Iterator[Path]:
     """An empty folder to write into; it becomes `out` when the block ends without an error.
 
-    An older folder is exchanged for it in one step. Holds the lock of `out`; `what` names the holder. Raises
-    `UserError` where another process writes there, the disk is full, or the place cannot be written.
+    An older folder is exchanged for it in one step. Holds the lock of `out`; `what` names the
+    holder. Raises `UserError` where another process writes there, the disk is full, or the place
+    cannot be written.
     """
-    place = Path(os.path.realpath(out))
-    with folder_lock(place, what):
-        pending = PendingFolder(place)
+    target = Path(os.path.realpath(out))
+    with folder_lock(target, what):
+        pending = PendingFolder(target)
         try:
-            with not_written(place, folder=True):
+            with not_written(target, folder=True):
                 yield pending.begin()
                 pending.commit()
         except NotWritten as error:  # perhaps of a file in the folder: what is named is the folder that was asked for
-            raise NotWritten(place, error.reason, folder=True) from error
+            raise NotWritten(target, error.reason, folder=True) from error
         finally:
             pending.abandon()
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """An empty folder for temporary files, gone when the block ends; that of a killed process goes with the next one.
+    """An empty folder for temporary files, gone when the block ends; that of a killed process goes
+    with the next one.
 
     Raises `UserError` where the disk refuses.
     """
-    place = Path(tempfile.gettempdir()) / "fullrank"
-    scratch = part_name(place)
+    base = Path(tempfile.gettempdir()) / "fullrank"
+    scratch = part_name(base)
     try:
         with not_written(scratch, folder=True):
-            remove_leftovers(place)
+            remove_leftovers(base)
             scratch.mkdir(mode=0o700)
         yield scratch
     finally:
@@ -254,7 +263,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def without_dots(out: str | Path) -> Path:
-    """A path to write to. One with `..` in it is resolved: `a/missing/../z` is `a/z`, also where `a/missing` is not."""
+    """A path to write to; `..` is resolved, so that `a/missing/../z` is `a/z`."""
     path = Path(out)
     return Path(os.path.realpath(path)) if ".." in path.parts else path
 
@@ -262,10 +271,11 @@ def without_dots(out: str | Path) -> Path:
 def require_replaceable(
     out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool], *, overwrite: bool = True
 ) -> None:
-    """Raise `UserError` unless `what` may be written at `out`: nothing there, an empty folder, or one of its kind,
-    which is replaced where `overwrite` is true.
+    """Raise `UserError` unless `what` may be written at `out`: nothing there, an empty folder, or
+    one of its kind, which is replaced where `overwrite` is true.
 
-    `is_own` says of a file's name whether such a folder may hold it: nothing else is deleted by replacing it.
+    `is_own` says of a file's name whether such a folder may hold it: nothing else is deleted by
+    replacing it.
     """
     if not out.exists():
         return
@@ -292,23 +302,22 @@ def require_replaceable(
 
 
 def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: False) -> list[str]:
-    """Names in a folder that are not its own, in order; none where it does not exist. What killed writers left, and the
-    files of locks, count as nobody's.
-    """
+    """Foreign names in a folder, sorted; none where it does not exist. What killed writers left,
+    and the files of locks, are nobody's."""
     if not folder.exists():
         return []
     return sorted(path.name for path in folder.iterdir() if not is_own(path.name) and not is_leftover(path.name))
 
 
 def take_place(folder: Path, out: Path) -> None:
-    """Give a finished folder the place `out`, in exchange for an older one, which goes. Raises `OSError`."""
+    """Move a finished folder to `out`, and remove an older one there. Raises `OSError`."""
     old = _swap(folder, out)
     if old is not None:
         shutil.rmtree(old)
 
 
 def _swap(new: Path, out: Path) -> Path | None:
-    """Give `new`, flushed, the place `out`; where the older folder is now, None where there was none."""
+    """Flush `new` and move it to `out`. Returns where the older folder is now, or None."""
     for file in (*new.iterdir(), new):
         flush(file)
     aside: Path | None = None
@@ -331,7 +340,7 @@ def _swap(new: Path, out: Path) -> Path | None:
 
 
 def _carry(old: Path, new: Path, keeps: Callable[[str], bool]) -> None:
-    """Copies (links, where the disk has them) of what is kept of an older folder: it loses nothing by that."""
+    """Copy what is kept of an older folder, as hard links where the disk has them."""
     for entry in sorted(old.iterdir()) if old.is_dir() else ():
         copy = new / entry.name
         if not keeps(entry.name) or is_leftover(entry.name) or copy.exists():
@@ -349,13 +358,13 @@ def _link(source: str | Path, copy: str | Path) -> None:
         shutil.copy2(source, copy, follow_symlinks=False)
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Let two files or folders change places in one step; whether the system can."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):  # Windows does not take None for the program itself
         return False
-    return rename(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0
+    return rename(_AT_CWD, os.fsencode(first), _AT_CWD, os.fsencode(second), _EXCHANGE) == 0
 
 
 def flush(path: Path) -> None:

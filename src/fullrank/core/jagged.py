@@ -1,12 +1,14 @@
-"""Ragged arrays: R rows of different lengths in one flat array of values (the words are torchrec's).
+"""Ragged arrays: R rows of different lengths in one flat array of values (the words are
+torchrec's).
 
     values   every value, row after row; a row may also be a stretch of a longer array, such as a memory-mapped store
     starts   [R] where each row begins in `values`, and `ends` [R] where it ends; rows may overlap, repeat or skip
     lengths  [R] values of each row;  offsets [R + 1] of rows that lie behind each other from 0
 
-`stable_order` sorts what is to become rows. Choosing rows (`take`) or parts of rows (`last`) moves no values: it makes
-new starts and ends. `flat` and `padded` copy, and take values of any shape behind the first axis. E are the values of
-the array, R the rows, n the values in all rows together, O = R + 1.
+`stable_order` sorts what is to become rows. Choosing rows (`take`) or parts of rows (`last`) moves
+no values: it makes new starts and ends. `flat` and `padded` copy, and take values of any shape
+behind the first axis. E are the values of the array, R the rows, n the values in all rows together,
+O = R + 1.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Jagged:
 
     @classmethod
     def from_pairs(cls, rows: Int[np.ndarray, "n"], values: Shaped[np.ndarray, "n *d"], count: int) -> Jagged:
-        """`count` rows from pairs (row, value) in any order; within a row values keep the order given."""
+        """`count` rows from pairs (row, value) in any order; values of a row keep their order."""
         order = np.argsort(rows, kind="stable")
         return cls.from_lengths(values[order], np.bincount(rows, minlength=count))
 
@@ -70,7 +72,7 @@ class Jagged:
 
     @property
     def offsets(self) -> Int[np.ndarray, "O"]:
-        """Where rows begin once they lie behind each other, and where the last ends (what `flat` numbers)."""
+        """Where rows begin in `flat`, one behind the other, and where the last one ends."""
         return offsets_of(self.lengths)
 
     def take(self, rows: Rows) -> Jagged:
@@ -104,7 +106,7 @@ class Jagged:
         return self.values[self.places()]
 
     def keys(self, width: int) -> Int[np.ndarray, "n"]:
-        """row * width + value of each value of `flat`: one number for each pair, for ids in 0 .. width - 1."""
+        """row * width + value for each value of `flat`: one number a pair, for ids below width."""
         return self.row_of() * width + self.flat()
 
     def distinct(self) -> Jagged:
@@ -117,25 +119,25 @@ class Jagged:
         return Jagged.from_lengths(keys % width, np.bincount(keys // width, minlength=len(self)))
 
     def padded(self, width: int | None = None, fill: Any = 0) -> Shaped[np.ndarray, "R W *d"]:
-        """Right-padded with `fill`; W is the longest row, at least 1, or `width`, which longer rows are cut to."""
+        """Rows padded with `fill` on the right, to the longest (at least 1) or cut to `width`."""
         if len(self) == 1 and width is None and self.ends[0] > self.starts[0]:
             return self.flat()[None]
         return _padded(self.values, *self._grid(width), fill)
 
     def padded_with(self, beside: Shaped[Flat, "E *d"]) -> tuple[np.ndarray, np.ndarray]:
-        """`padded()`, and that of the same rows of another array: the places are worked out once."""
+        """`padded()` of these rows and of the same rows of another array; positions found once."""
         at, padding = self._grid()
         return _padded(self.values, at, padding), _padded(beside, at, padding)
 
     def _grid(self, width: int | None = None) -> tuple[Int[np.ndarray, "R W"], Bool[np.ndarray, "R W"]]:
-        """Places in `values`, which go on behind the end of a row, and which of them are padding."""
+        """Positions in `values`, which run on behind the end of a row, and which are padding."""
         lengths = self.lengths
         steps = np.arange(max(int(lengths.max(initial=0)), 1) if width is None else width)
         return self.starts[:, None] + steps, steps >= lengths[:, None]
 
 
 def offsets_of(lengths: Integer[np.ndarray, "R"] | Bool[np.ndarray, "R"]) -> Int64[np.ndarray, "O"]:
-    """Where rows of these lengths begin once they lie behind each other, and where the last ends. A mask is 0 or 1."""
+    """Where rows of these lengths (or of a mask) begin, one behind the other, and the last end."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -146,9 +148,9 @@ def _padded(values: Flat, at: np.ndarray, padding: np.ndarray, fill: Any = 0) ->
     # behind the last value are clipped to it.
     # of a mapped file the array, not the map
     whole = np.asarray(values) if isinstance(values, np.ndarray) else values
-    found = whole.take(at, axis=0, mode="clip")
-    found[padding] = fill
-    return found
+    rows = whole.take(at, axis=0, mode="clip")
+    rows[padding] = fill
+    return rows
 
 
 _BITS = 63
@@ -156,10 +158,11 @@ _BITS = 63
 
 
 def stable_order(*keys: Shaped[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
-    """The rows in order of the first key, those where it is equal by the second, and so on; equal ones as they stood.
+    """The rows in order of the first key, those where it is equal by the second, and so on; equal
+    ones as they stood.
 
-    `np.lexsort` by one sort of numbers that hold key and row: numpy sorts plain 64-bit numbers with vector
-    instructions, ten times as fast as it sorts rows by a key.
+    `np.lexsort` by one sort of numbers that hold key and row: numpy sorts plain 64-bit numbers with
+    vector instructions, ten times as fast as it sorts rows by a key.
     """
     rows = len(keys[0])
     row_bits = max(rows - 1, 0).bit_length()

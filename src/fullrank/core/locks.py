@@ -1,12 +1,13 @@
-"""Several writers at one place: a lock on a folder while it is written, and what killed writers left beside it.
+"""Several writers at one place: a lock on a folder while it is written, and what killed writers
+left beside it.
 
-A second writer, of whatever verb, process or thread, is refused at once. The lock is the kernel's (the package filelock
-on `.NAME.lock` beside the folder NAME), so it ends with its process, however that ends: the file that a killed process
-left is no lock. What stands in the file says who has it, for whoever is refused. The kernel's lock does not reach
-across machines on every shared disk.
+A second writer, of whatever verb, process or thread, is refused at once. The lock is the kernel's
+(the package filelock on `.NAME.lock` beside the folder NAME), so it ends with its process, however
+that ends: the file that a killed process left is no lock. What stands in the file says who has it,
+for whoever is refused. The kernel's lock does not reach across machines on every shared disk.
 
-What is being written lies in a hidden folder ``.NAME.PID-N-HOST.part`` beside the place NAME (`core/files.py`). A
-killed process leaves it; the next one that writes there removes it.
+What is being written lies in a hidden folder ``.NAME.PID-N-HOST.part`` beside the place NAME
+(`core/files.py`). A killed process leaves it; the next one that writes there removes it.
 """
 
 from __future__ import annotations
@@ -42,29 +43,31 @@ _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.
 _NOTE = 4096
 """Bytes of a lock file that are read."""
 _TRIES = 100
-"""How often a lock file may vanish between being opened and being locked: each time another writer has ended."""
+"""How often a lock file may vanish before it is locked: each time another writer has ended."""
 _HELD: ContextVar[Mapping[Path, bool]] = ContextVar("_HELD", default={})  # noqa: B039  # never changed, only replaced
 """Places that this chain of calls writes, and whether the kernel keeps others out of them."""
 
 
 @contextmanager
 def folder_lock(folder: str | Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold a folder while it is written; `what` (`train`) is for the sentence of the one who is refused.
+    """Hold a folder while it is written; `what` (`train`) is for the sentence of the one who is
+    refused.
 
-    The folder need not exist. Who holds it already, further up in the same chain of calls, may enter again. Where the
-    disk has no locks, one note is logged and nobody is kept out. `wait`: seconds to wait for another holder, such as
-    one that is being ended. Raises `UserError`: `folder-locked` where another process or thread has it, `not-written`
-    where no lock file can be made.
+    The folder need not exist. Who holds it already, further up in the same chain of calls, may
+    enter again. Where the disk has no locks, one note is logged and nobody is kept out. `wait`:
+    seconds to wait for another holder, such as one that is being ended. Raises `UserError`:
+    `folder-locked` where another process or thread has it, `not-written` where no lock file can be
+    made.
     """
-    place = Path(os.path.realpath(folder))
+    target = Path(os.path.realpath(folder))
     held = _HELD.get()
-    if place in held:
+    if target in held:
         yield
         return
-    missing = [parent for parent in place.parents if not os.path.exists(parent)]
+    missing = [parent for parent in target.parents if not os.path.exists(parent)]
     try:
-        lock = _acquire(place, what, wait)
-        token = _HELD.set({**held, place: lock is not None})
+        lock = _acquire(target, what, wait)
+        token = _HELD.set({**held, target: lock is not None})
         try:
             yield
         finally:
@@ -79,23 +82,23 @@ def folder_lock(folder: str | Path, what: str, *, wait: float = 0.0) -> Iterator
                 parent.rmdir()
 
 
-def holds_lock(place: Path) -> bool:
-    """Whether this chain of calls holds the lock of a place (resolved), and the kernel keeps all others out."""
-    return _HELD.get().get(place, False)
+def holds_lock(target: Path) -> bool:
+    """Whether this chain of calls holds the lock of a resolved path, and keeps all others out."""
+    return _HELD.get().get(target, False)
 
 
-def _lock_file(place: Path) -> Path:
-    """Beside the folder, which may be exchanged for another. In it where its surroundings cannot be written to, as with
-    a disk that is mounted there."""
-    inside = place.is_dir() and not os.access(place.parent, os.W_OK)
-    return (place if inside else place.parent) / f".{place.name}.lock"
+def _lock_file(target: Path) -> Path:
+    """The lock file: beside the folder, which may be exchanged, or in it where nothing can be
+    written beside it, as with a mounted disk."""
+    inside = target.is_dir() and not os.access(target.parent, os.W_OK)
+    return (target if inside else target.parent) / f".{target.name}.lock"
 
 
-def _acquire(place: Path, what: str, wait: float) -> BaseFileLock | None:
-    """The lock on a place, with a note of who has it; None where there are no locks."""
+def _acquire(target: Path, what: str, wait: float) -> BaseFileLock | None:
+    """The lock on a folder, with a note of its holder; None where the disk has no locks."""
     from filelock import FileLock, Timeout
 
-    path, reason = _lock_file(place), "its file vanishes"
+    path, reason = _lock_file(target), "its file vanishes"
     lock = FileLock(path, timeout=wait, thread_local=False, on_acquired=partial(_write_note, what))
     for _ in range(_TRIES):
         try:
@@ -103,24 +106,25 @@ def _acquire(place: Path, what: str, wait: float) -> BaseFileLock | None:
             return lock
         except Timeout:
             if wait or path.exists():  # else its holder has just ended, or no file can be made there
-                raise _refusal(path, place) from None
+                raise _refusal(path, target) from None
         except FileNotFoundError as error:  # whoever made the folder around it has just removed it
             reason = str(error.strerror)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 reason = error.strerror or str(error)
                 break
-            _tell_no_locks(place)
+            _note_no_locks(target)
             with suppress(OSError):
                 path.unlink()
             return None
-    raise UserError(f"cannot lock {str(place)!r} ({reason})", code="not-written")
+    raise UserError(f"cannot lock {str(target)!r} ({reason})", code="not-written")
 
 
 @cache
-def _tell_no_locks(place: Path) -> None:
-    consequence = "nothing keeps two processes from writing to one folder at the same time"
-    log.info(f"the disk of {place} has no locks: {consequence}")
+def _note_no_locks(target: Path) -> None:
+    log.info(
+        f"the disk of {target} has no locks: nothing keeps two processes from writing to one folder at the same time"
+    )
 
 
 def _write_note(what: str, handle: int) -> None:
@@ -130,21 +134,21 @@ def _write_note(what: str, handle: int) -> None:
         os.write(handle, json.dumps({"pid": os.getpid(), "host": HOST, "what": what, "since": since}).encode())
 
 
-def _refusal(path: Path, place: Path) -> UserError:
-    """What to tell of the process that has the lock, as far as its note says."""
+def _refusal(path: Path, target: Path) -> UserError:
+    """The error that names the process that holds the lock, as far as its note says."""
     who = "another process"
     with suppress(OSError, UserError, KeyError, TypeError), path.open("rb") as file:
         note = read_json_text(file.read(_NOTE))
         what, pid, host, since = (brief(note[key], 80).strip("'") for key in ("what", "pid", "host", "since"))
         who = f"{what} (process {pid} on {host}, since {since})"
     return UserError(
-        f"{str(place)!r} is being written by {who}; wait until that has ended, or name another folder",
+        f"{str(target)!r} is being written by {who}; wait until that has ended, or name another folder",
         code="folder-locked",
     )
 
 
 _HOST = hashlib.sha256(HOST.encode()).hexdigest()[:8]
-"""This machine in the names of parts: on a disk that several share, a process id says nothing without it."""
+"""This machine in the names of parts: on a shared disk a process id alone says nothing."""
 _LEFTOVER = re.compile(r"\..+\.((\d+)(?:-\d+)?(?:-([0-9a-f]{8}))?)\.(?:part|previous)")
 """[1] the writer, [2] its process, [3] its machine, which names of versions up to 0.1 lack."""
 _LOCK = re.compile(r"\..+\.lock")
@@ -171,7 +175,8 @@ def forget_part(part: Path) -> None:
 def remove_tree(folder: Path) -> None:
     """Remove a folder and all that is in it, as far as that can be.
 
-    One file is open at a time (`shutil.rmtree` has one a level): what ran out of them still clears up behind itself.
+    One file is open at a time (`shutil.rmtree` has one a level): what ran out of them still clears
+    up behind itself.
     """
     for path, folders, files in reversed([*os.walk(folder)]):
         with suppress(OSError):  # gone by now, or of another user
@@ -181,18 +186,19 @@ def remove_tree(folder: Path) -> None:
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a name is that of something half written, of this process or a killed one, or of a lock."""
+    """Whether a name is that of a half-written file or folder, or of a lock."""
     return _LEFTOVER.fullmatch(name) is not None or _LOCK.fullmatch(name) is not None
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers to this place left beside it: all that is half written where this one holds its lock,
-    or that of the folder around it, and otherwise what belongs to processes that are gone.
+    """Remove what killed writers to this place left beside it: all that is half written where this
+    one holds its lock, or that of the folder around it, and otherwise what belongs to processes
+    that are gone.
     """
     alone = holds_lock(path) or holds_lock(Path(os.path.realpath(path.parent)))
     for left in _leftovers(path.parent):
-        found = _LEFTOVER.fullmatch(left.name)
-        if found is None or not left.name.startswith(f".{path.name}.{found[1]}."):
+        match = _LEFTOVER.fullmatch(left.name)
+        if match is None or not left.name.startswith(f".{path.name}.{match[1]}."):
             continue
         if left.suffix == ".previous" and not path.exists():
             continue  # killed between two renames: this is the only copy
@@ -224,9 +230,9 @@ def _remove(left: Path) -> None:
 
 def _written(part: Path, alone: bool) -> bool:
     """Whether a part may still be written: by a process that lives, or by a thread of this one."""
-    found = _LEFTOVER.fullmatch(part.name)
-    assert found is not None
-    process, host = int(found[2]), found[3]
+    match = _LEFTOVER.fullmatch(part.name)
+    assert match is not None
+    process, host = int(match[2]), match[3]
     if process == os.getpid() and host in (None, _HOST):
         return str(part) in _LIVE
     if alone and host is not None:
@@ -239,7 +245,7 @@ def _written(part: Path, alone: bool) -> bool:
 
 
 def lives(process: int) -> bool:
-    """Whether a process of this machine is there; another user's is, and on Windows each counts as being there."""
+    """Whether a process of this machine runs, also another user's; on Windows always true."""
     if os.name == "nt":  # no signal is harmless there: 0 is Ctrl-C
         return True
     try:

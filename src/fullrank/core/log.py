@@ -1,15 +1,16 @@
-"""What a person sees while the library works, all of it on stderr: messages, and progress of what takes long.
+"""Messages and progress for people, all on stderr.
 
 Messages are one tree of loggers, `fullrank`:
 
     logging.getLogger("fullrank").setLevel(logging.WARNING)   # steps are silent, doubts are told
     logging.getLogger("fullrank").setLevel(logging.DEBUG)     # all steps, also those that nobody asked to see
 
-A module takes its logger by ``log = logger(__name__)``. `INFO` is what a person asked to see or should know, `DEBUG`
-the same where nobody asked. The root logger is never touched; where it writes to stderr already, ours is silent.
+A module takes its logger by ``log = logger(__name__)``. `INFO` is what a person asked to see or
+should know, `DEBUG` the same where nobody asked. The root logger is never touched; where it writes
+to stderr already, ours is silent.
 
-`Progress` is what a library function takes, and `Reporter` shows it: a bar on a terminal, a line now and then
-elsewhere, nothing where it is off.
+`Progress` is what a library function takes, and `Reporter` shows it: a bar on a terminal, a line
+now and then elsewhere, nothing where it is off.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u202a-\u202e\u2066-\u2069]")
-"""What a terminal obeys where it should show it: escape sequences and the like, and overrides of the direction of text.
-An id, a title, a column's name or a path may hold any of them."""
+"""What a terminal obeys where it should show it: escape sequences and the like, and overrides of
+the direction of text. An id, a title, a column's name or a path may hold any of them."""
 
 
 def printable(text: str) -> str:
-    """A text as it may be printed: control characters but newline and tab are shown as escapes (`\\x1b`)."""
+    """A printable text: control characters but newline and tab become escapes (`\\x1b`)."""
     return CONTROLS.sub(lambda control: control[0].encode("unicode_escape").decode(), text)
 
 
@@ -42,13 +43,13 @@ def logger(name: str) -> logging.Logger:
     return logging.getLogger(name)
 
 
-def shown_at(asked: bool) -> int:
-    """The level of a step's message: `INFO` where the caller asked to see progress, else `DEBUG`."""
-    return logging.INFO if asked else logging.DEBUG
+def shown_at(progress: bool) -> int:
+    """The level of a step's message: `INFO` where progress is to be shown, else `DEBUG`."""
+    return logging.INFO if progress else logging.DEBUG
 
 
 class _Stderr(logging.Handler):
-    """The message alone, on what stderr is at that moment (a test, or rich, may have put something in its place)."""
+    """The message alone, on the stderr of the moment (a test or rich may have replaced it)."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if any(_shows(handler) for handler in logging.getLogger().handlers):
@@ -76,8 +77,8 @@ class Reporter:
     """Shows one or more tasks while it is open (`with`), and lines that stay."""
 
     def __init__(self, shown: bool = True, *, sizes: bool = False, lines: bool = True, transient: bool = False):
-        """`sizes`: what is counted are bytes. `lines`: without a terminal, a line now and then; else nothing of tasks.
-        `transient`: bars vanish in the end.
+        """`sizes`: what is counted are bytes. `lines`: without a terminal, a line now and then;
+        else nothing of tasks. `transient`: bars vanish in the end.
         """
         self.shown, self.sizes, self.lines = shown, sizes, lines
         self._bar = _bar(sizes, transient) if shown and sys.stderr.isatty() else None
@@ -97,7 +98,7 @@ class Reporter:
             self._bar.stop()
 
     def task(self, name: str) -> Progress:
-        """What to call with (done, in all) of one task."""
+        """The callback of one task: call it with (done, in all)."""
         return lambda done, total: self.at(name, done, total)
 
     def at(self, name: str, done: int, total: int, text: str | None = None) -> None:
@@ -173,7 +174,11 @@ def _bar(sizes: bool, transient: bool) -> Any:
     if not sizes:
         middle = (rich.TextColumn("{task.percentage:>3.0f} %  elapsed"), rich.TimeElapsedColumn())
     return rich.Progress(
-        rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), *middle,
-        rich.TextColumn("remaining"), rich.TimeRemainingColumn(),
-        console=Console(stderr=True), transient=transient,
-    )  # fmt: skip
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        *middle,
+        rich.TextColumn("remaining"),
+        rich.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=transient,
+    )

@@ -1,7 +1,8 @@
-"""How much memory this process may still take: of the machine, of its control group, and of its own limit.
+"""How much memory this process may still take: of the machine, of its control group, and of its own
+limit.
 
-What is larger than that is refused before it is made, with its size in the sentence: a process that takes more is
-killed without one. And what it may keep of the memory that it has freed.
+What is larger than that is refused before it is made, with its size in the sentence: a process that
+takes more is killed without one. And what it may keep of the memory that it has freed.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from fullrank.core.errors import UserError
 
 GROUPS = Path("/sys/fs/cgroup")
 SMALL = 2**26
-"""Bytes of which nobody is asked whether they are there: asking takes longer than a short answer."""
+"""Bytes below which nothing is asked: asking takes longer than a short answer."""
 KEPT = 2**28
-"""Bytes of freed memory that a process keeps at most at the end of its heap (`keep_freed_memory`)."""
+"""Bytes of freed memory that a process keeps at most at the end of its heap
+(`keep_freed_memory`)."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
 
@@ -26,9 +28,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 def keep_freed_memory() -> bool:
     """Have malloc keep the memory of one batch for the next; whether it does.
 
-    glibc gives the end of its heap back once 64 MiB of it are free, and tensors of 32 MiB and more at once. The next
-    batch gets the same pages again, each by a fault that costs more than filling it. A variable `MALLOC_...` of the
-    environment has the last word, and where the library is not glibc nothing changes.
+    glibc gives the end of its heap back once 64 MiB of it are free, and tensors of 32 MiB and more
+    at once. The next batch gets the same pages again, each by a fault that costs more than filling
+    it. A variable `MALLOC_...` of the environment has the last word, and where the library is not
+    glibc nothing changes.
     """
     if not sys.platform.startswith("linux") or any(
         name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ
@@ -41,13 +44,13 @@ def keep_freed_memory() -> bool:
 
 
 def available_bytes() -> int | None:
-    """Bytes that this process may still take, swap included; None where the system does not say (no Linux)."""
-    found = [*_machine(), *_groups(), *_limit()]
-    return max(0, min(found)) if found else None
+    """Bytes that this process may still take, with swap; None where the system does not say."""
+    limits = [*_machine(), *_groups(), *_limit()]
+    return max(0, min(limits)) if limits else None
 
 
 def require_memory(needed: int, what: str, remedy: str) -> None:
-    """Raise `UserError` where `needed` bytes are more than there are: `what` takes them, `remedy` says what to do."""
+    """Raise `UserError` where `what` needs more bytes than there are; `remedy` says what to do."""
     if needed <= SMALL:
         return
     free = available_bytes()
@@ -64,30 +67,30 @@ def gibibytes(count: int) -> str:
 
 
 def _machine() -> Iterator[int]:
-    """Of the machine."""
-    found = {}
+    """Free bytes of the machine."""
+    entries = {}
     for line in _lines(Path("/proc/meminfo")):
         name, _, value = line.partition(":")
-        found[name] = int(value.split()[0]) * 1024 if value.split() else 0
-    if "MemAvailable" in found:
-        yield found["MemAvailable"] + found.get("SwapFree", 0)
+        entries[name] = int(value.split()[0]) * 1024 if value.split() else 0
+    if "MemAvailable" in entries:
+        yield entries["MemAvailable"] + entries.get("SwapFree", 0)
 
 
 def _groups() -> Iterator[int]:
-    """Of this process's control group and of those above it (version 2); file caches can be given up."""
+    """Free bytes of the control groups (version 2) of this process; file caches are free."""
     for line in _lines(Path("/proc/self/cgroup")):
         if line.startswith("0::"):
             group = GROUPS / line.removeprefix("0::").strip().lstrip("/")
             while group.is_relative_to(GROUPS):
                 most, used = _lines(group / "memory.max"), _lines(group / "memory.current")
                 if most and used and most[0].strip().isdecimal():
-                    stat = dict(one.split()[:2] for one in _lines(group / "memory.stat") if len(one.split()) == 2)
+                    stat = dict(entry.split()[:2] for entry in _lines(group / "memory.stat") if len(entry.split()) == 2)
                     yield int(most[0]) - int(used[0]) + int(stat.get("inactive_file", 0))
                 group = group.parent
 
 
 def _limit() -> Iterator[int]:
-    """Of the address space of this process (`ulimit -v`)."""
+    """Free bytes of the address space of this process (`ulimit -v`)."""
     try:
         import resource
     except ImportError:  # Windows

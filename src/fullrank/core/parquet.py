@@ -1,13 +1,15 @@
-"""Parquet files that somebody else made: refused where they would take too much memory, and of one type in a folder.
+"""Parquet files that somebody else made: refused where they would take too much memory, and of one
+type in a folder.
 
-A few bytes announce a billion equal values, and a page of some KB unpacks to gigabytes. So the footer and the header of
-every page are read first (https://parquet.apache.org/docs/file-format, Thrift's compact protocol), and a file that
-takes out of all proportion to its size is refused. What the library writes takes up to a hundred times its bytes.
+A few bytes announce a billion equal values, and a page of some KB unpacks to gigabytes. So the
+footer and the header of every page are read first (https://parquet.apache.org/docs/file-format,
+Thrift's compact protocol), and a file that takes out of all proportion to its size is refused. What
+the library writes takes up to a hundred times its bytes.
 
-Files of a folder may have columns of different types, as those of different months do (`unlike_files`). A column is
-cast where that loses nothing: whole numbers of any width, whole numbers beside floats without fractions (what pandas
-makes of a column with a gap), text beside categories, dates beside datetimes. Any other is left out, and who asks for
-it is told why.
+Files of a folder may have columns of different types, as those of different months do
+(`unlike_files`). A column is cast where that loses nothing: whole numbers of any width, whole
+numbers beside floats without fractions (what pandas makes of a column with a gap), text beside
+categories, dates beside datetimes. Any other is left out, and who asks for it is told why.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ MOST_FOOTER = 8 * 2**20
 PAGE = 64 * 2**10
 """Bytes that a page counts at least, which bounds how many are looked at."""
 HEADER, MOST_HEADER = 2**12, 2**20
-"""Bytes of a page's header, and of one that holds long texts, the least and the greatest of the page."""
+"""Bytes of a page's header, and of one that holds long texts (minimum and maximum)."""
 _TEXT, _END = 6, b"PAR1"
 BROKEN = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 """What polars raises for a file that it cannot read."""
@@ -40,9 +42,11 @@ BROKEN = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 def read_parquet(
     path: Path, what: str, *, rows: int | None = None, columns: Sequence[str] | None = None
 ) -> pl.DataFrame:
-    """The table of a folder's file, of so many `rows` where the caller knows; `what` names it in errors.
+    """The table of a folder's file, of so many `rows` where the caller knows; `what` names it in
+    errors.
 
-    Raises `FileNotFoundError`, and `UserError` for a file that is damaged, has other rows, or is out of all proportion.
+    Raises `FileNotFoundError`, and `UserError` for a file that is damaged, has other rows, or is
+    out of all proportion.
     """
     name = f"{what} {str(path)!r}"
     try:
@@ -69,23 +73,27 @@ def unreadable(name: str, error: BaseException) -> UserError:
 
 
 def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str, *, whole: bool = True) -> None:
-    """Raise `UserError` for other rows than expected, and for what takes too much memory for its `size`: all of it
-    (`whole`), or a single page or group of rows."""
+    """Raise `UserError` for other rows than expected, and for too much memory beside the `size`: of
+    all pages (`whole`), or of a single one."""
     file.seek(max(size - 8, 0))
     length, end = int.from_bytes(file.read(4), "little"), file.read(4)
     if end != _END or not 0 < length <= min(MOST_FOOTER, size - 8):
         raise ValueError(f"its footer of {length:,} bytes is none")
     file.seek(size - 8 - length)
+    # Fields by their numbers in parquet.thrift: of the footer 3 rows and 4 row groups; of a group 1 columns and 3 rows;
+    # of a column's metadata 1 type, 7 bytes, 9 first data page, 11 dictionary page; of a page's header 2 and 3 bytes
+    # uncompressed and compressed, and 5, 7 or 8 the kind of page, whose 1 is how many values it has.
     footer, _ = _struct(file.read(length), 0)
     if rows is not None and footer[3] != rows:
         raise UserError(f"{name} is damaged: it has {footer[3]:,} rows, not {rows:,}", code="file-damaged")
     most, needed = FLOOR + MOST_RATIO * size, 0
     for group in footer[4]:
         for chunk in group[1]:
-            width = 16 if chunk[3][1] == _TEXT else 8
+            column = chunk[3]
+            width = 16 if column[1] == _TEXT else 8
             needed = (needed if whole else 0) + group[3] * width
-            at = min(place for place in (chunk[3].get(11), chunk[3][9]) if place)
-            stop = at + chunk[3][7]
+            at = min(offset for offset in (column.get(11), column[9]) if offset)
+            stop = at + column[7]
             while at < stop and needed <= most:
                 header, read = _header(file, at, stop)
                 values = (header.get(5) or header.get(7) or header.get(8) or {1: 0})[1]
@@ -104,8 +112,8 @@ def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str, *
 def refuse_oversized(path: Path, name: str) -> None:
     """Raise `UserError` for a user's file with a page out of all proportion, or of a negative size.
 
-    The engine would end the process where it cannot get the memory. What cannot be followed here is left to it: files
-    of any writer come here, also wide ones of which most columns are empty.
+    The engine would end the process where it cannot get the memory. What cannot be followed here is
+    left to it: files of any writer come here, also wide ones of which most columns are empty.
     """
     try:
         refuse_special(path)
@@ -118,7 +126,7 @@ def refuse_oversized(path: Path, name: str) -> None:
 
 
 def _header(file: IO[bytes], at: int, stop: int) -> tuple[dict[int, Any], int]:
-    """The header of a page there, and its length; most are short, so that a large file is not read twice."""
+    """The header of a page, and its length; most are short, so little is read."""
     for most in (HEADER, MOST_HEADER):
         file.seek(at)
         with suppress(IndexError):
@@ -157,11 +165,11 @@ def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
     length, inner, at = data[at] >> 4, data[at] & 15, at + 1
     if length == 15:
         length, at = _varint(data, at)
-    found = []
+    elements = []
     for _ in range(length):
         value, at = _value(data, at, inner)
-        found.append(value)
-    return found, at
+        elements.append(value)
+    return elements, at
 
 
 def _whole(data: bytes, at: int) -> tuple[int, int]:
@@ -193,7 +201,7 @@ class UnlikeFiles:
 
 
 def unlike_files(folder: Path) -> UnlikeFiles | None:
-    """The files of a folder, by name, as one table; None where all have the same columns and types."""
+    """The files of a folder as one table; None where all have the same columns and types."""
     files = sorted(folder.rglob("*.parquet"))
     schemas = [dict(pl.read_parquet_schema(glob.escape(str(file)))) for file in files]
     if all(schema == schemas[0] for schema in schemas):
@@ -206,12 +214,14 @@ def unlike_files(folder: Path) -> UnlikeFiles | None:
             left_out[name] = f"is not in the file {lacking[0]!r}"
             continue
         kinds = [schema[name] for schema in schemas]
-        types[name] = _common(name, files, kinds)
-        if types[name] is None:
-            del types[name]
-            other = next((n for n, kind in enumerate(kinds) if _group(kind) != _group(kinds[0])), 1)
-            left_out[name] = (f"is of type {kinds[0]} in {files[0].name!r} and of type {kinds[other]} in "
-                              f"{files[other].name!r}, and a cast would change values")  # fmt: skip
+        if (common := _common(name, files, kinds)) is not None:
+            types[name] = common
+            continue
+        other = next((n for n, kind in enumerate(kinds) if _group(kind) != _group(kinds[0])), 1)
+        left_out[name] = (
+            f"is of type {kinds[0]} in {files[0].name!r} and of type {kinds[other]} in {files[other].name!r}, and a "
+            "cast would change values"
+        )
     for schema in schemas:
         left_out |= {name: f"is not in the file {files[0].name!r}" for name in schema if name not in schemas[0]}
     return UnlikeFiles(
@@ -239,14 +249,9 @@ def _common(name: str, files: Sequence[Path], kinds: Sequence[Any]) -> Any:
     groups = {_group(kind) for _, kind in known}
     if len({str(kind) for _, kind in known}) < 2:
         return known[0][1] if known else pl.Null()
-    if groups == {"text"}:
-        return pl.String()
-    if groups == {"date"}:
-        return _DATETIME
-    if groups == {"float"}:
-        return pl.Float64()
-    if groups == {"unsigned"}:
-        return pl.UInt64()
+    widest = {"text": pl.String(), "date": _DATETIME, "float": pl.Float64(), "unsigned": pl.UInt64()}
+    if len(groups) == 1 and groups <= widest.keys():
+        return widest[groups.pop()]
     if not groups <= {"signed", "unsigned", "float"}:
         return None
 
@@ -264,8 +269,8 @@ def _common(name: str, files: Sequence[Path], kinds: Sequence[Any]) -> Any:
 
 def _cast(name: str, kind: Any, common: Any) -> pl.Expr:
     column = pl.col(name)
-    if isinstance(kind, pl.Datetime) and common == _DATETIME:
-        column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if kind.time_zone else column
+    if isinstance(kind, pl.Datetime) and kind.time_zone and common == _DATETIME:
+        column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
     if kind.is_float() and common.is_integer():
         column = column.fill_nan(None)
     return column.cast(common)

@@ -1,7 +1,9 @@
-"""Random numbers that are a function of their place (seed, step, row, draw): equal on every shard and after a resume.
+"""Random numbers that are a function of their place (seed, step, row, draw): equal on every shard
+and after a resume.
 
-A place is hashed by SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014, doi:10.1145/2660193.2660195). Three
-streams, told apart by how a place enters the hash; stores, negatives and sampled metrics rest on every bit of them:
+A place is hashed by SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014,
+doi:10.1145/2660193.2660195). Three streams, told apart by how a place enters the hash; stores,
+negatives and sampled metrics rest on every bit of them:
 
     uniform_at       numpy: any number of coordinates, one hash for each (subsets, candidates of the evaluation)
     uniform_of_rows  numpy: row numbers alone, one hash (random splits; `bits_of_rows` picks the rows of quantiles)
@@ -29,7 +31,7 @@ _UNIT = 2.0**-53
 def uniform_at(
     seed: int, first: Integer[np.ndarray, "N"], *others: Integer[np.ndarray, "N"] | np.uint64
 ) -> Float64[np.ndarray, "N"]:
-    """A number in [0, 1) for each place; its coordinates are whole numbers of at least 0, a scalar is one of all."""
+    """A number in [0, 1) for each tuple of whole coordinates of at least 0; scalars broadcast."""
     state = np.full(len(first), _signed(seed), np.int64)
     for coordinate in (first, *others):
         state = finalise((state ^ np.asarray(coordinate).astype(np.int64)) + _GOLDEN)
@@ -48,17 +50,17 @@ def bits_of_rows(seed: int, rows: Int64[np.ndarray, "R"]) -> UInt64[np.ndarray, 
 
 
 def uniform_draws(seed: int, step: int, rows: Int[Tensor, "R"], draws: int) -> Float64[Tensor, "R draws"]:
-    """`draws` numbers in [0, 1) for each row id, whichever other rows are asked for; seeds count modulo 2^63."""
+    """`draws` numbers in [0, 1) for each row id, whatever the other rows; seeds modulo 2^63."""
     import torch
 
-    place = finalise(torch.tensor(seed % 2**63, dtype=torch.int64, device=rows.device) * _GOLDEN + step)
-    row = finalise(place ^ (rows.long() * _FIRST))
+    state = finalise(torch.tensor(seed % 2**63, dtype=torch.int64, device=rows.device) * _GOLDEN + step)
+    row = finalise(state ^ (rows.long() * _FIRST))
     count = torch.arange(1, draws + 1, dtype=torch.int64, device=rows.device)
     return shifted(finalise(row[:, None] + count * _GOLDEN), 11).double() * _UNIT
 
 
 def finalise(x: Any) -> Any:
-    """SplitMix64's finaliser, on signed integers that wrap around: of numpy and of torch, the same bits."""
+    """SplitMix64's finaliser on signed integers that wrap: the same bits in numpy and torch."""
     x = (x ^ shifted(x, 30)) * _FIRST
     x = (x ^ shifted(x, 27)) * _SECOND
     return x ^ shifted(x, 31)

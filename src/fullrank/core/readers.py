@@ -1,7 +1,8 @@
-"""Read JSON, JSON lines and YAML that somebody else wrote: bounded, and with one short sentence for all that is wrong.
+"""Read JSON, JSON lines and YAML of others, with bounds, and one short sentence for any fault.
 
-The bounds stand far above what the library or a person writes: a text beyond them is damaged, or made to exhaust the
-memory of whoever opens it. In YAML, aliases count as often as they are used, before anything is built from them.
+The bounds stand far above what the library or a person writes: a text beyond them is damaged, or
+made to exhaust the memory of whoever opens it. In YAML, aliases count as often as they are used,
+before anything is built from them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import yaml
 
 from fullrank.core.errors import UserError, brief, in_context
 
+JsonObject = dict[str, Any]
+"""An object of JSON: a manifest, a protocol, the body of an answer."""
 MOST_JSON = 64 * 2**20
 """Bytes of a JSON file, or of one line of JSON lines."""
 MOST_YAML = 2**20
@@ -26,14 +29,14 @@ MOST_NODES = 30_000
 MOST_LEVELS = 100
 """Lists and mappings inside each other."""
 MOST_DIGITS = 1000
-"""Characters of a number, in whatever base: Python refuses to print one of more than 4,300 decimal digits."""
+"""Characters of a number: Python refuses to print more than 4,300 decimal digits."""
 
 _NOT_THE_FILE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES})
 """Errors of the system that say nothing about what a file holds."""
 
 
 def read_text(path: str | Path, most: int = MOST_YAML) -> str:
-    """The text of a file. Raises `UserError` where it cannot be read, is not UTF-8, or has more than `most` bytes."""
+    """The text of a file. Raises `UserError`: unreadable, no UTF-8, more than `most` bytes."""
     try:
         with in_context(f"cannot read {path}: "):
             return _decoded(read_bytes(path, most))
@@ -42,23 +45,23 @@ def read_text(path: str | Path, most: int = MOST_YAML) -> str:
 
 
 def read_bytes(path: str | Path, most: int = MOST_JSON) -> bytes:
-    """What a file holds. Raises `OSError`, and `UserError` with the reason alone for more than `most` bytes."""
+    """The bytes of a file. Raises `OSError`, and `UserError` with a bare reason beyond `most`."""
     with open(path, "rb") as file:
-        found = file.read(most + 1)
-    if len(found) > most:
+        content = file.read(most + 1)
+    if len(content) > most:
         raise _Refused(f"it is larger than {most:,} bytes", code="too-large")
-    return found
+    return content
 
 
 def refuse_special(path: str | Path) -> None:
-    """Raise `OSError` for a pipe or a device in the place of a folder's file: reading one may wait for ever."""
+    """Raise `OSError` for a pipe or a device: reading one may wait for ever."""
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder fails at once, with words of its own
         raise OSError(errno.EINVAL, "it is a pipe or a device, and no file", str(path))
 
 
 def cannot_open(path: Path, error: BaseException) -> UserError | None:
-    """The error for a file that could not be opened, whatever it holds: too many are open; None for other errors."""
+    """The error for a file that was not opened, such as too many open ones; None for others."""
     return cannot_read(path, error) if isinstance(error, OSError) and error.errno in _NOT_THE_FILE else None
 
 
@@ -72,7 +75,7 @@ def missing_file(path: str | Path, again: str = "the folder is incomplete") -> U
     return UserError(f"{path} is missing; {again}", code="missing-file")
 
 
-def read_json(path: str | Path) -> dict[str, Any]:
+def read_json(path: str | Path) -> JsonObject:
     """The JSON object of a file in a folder of ours; anything else gives a `UserError`."""
     try:
         refuse_special(path)
@@ -88,12 +91,13 @@ def read_json(path: str | Path) -> dict[str, Any]:
         ) from None
 
 
-def read_jsonl(path: str | Path, *, torn: bool = True) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines, up to the first line that is none: a killed process leaves half a line.
+def read_jsonl(path: str | Path, *, torn: bool = True) -> list[JsonObject]:
+    """The objects of a file of JSON lines, up to the first line that is none: a killed process
+    leaves half a line.
 
     With `torn=False` such a line is refused. Raises `UserError` where the file cannot be read.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     try:
         refuse_special(path)
         with open(path, "rb") as file:
@@ -115,12 +119,12 @@ def read_jsonl(path: str | Path, *, torn: bool = True) -> list[dict[str, Any]]:
 
 
 def read_json_text(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises `UserError` with the reason alone, for a caller who knows what it was."""
+    """Parse JSON text. Raises `UserError` with the reason alone, for a caller who adds the rest."""
     if len(text) > MOST_JSON:
         raise _Refused(f"it is larger than {MOST_JSON:,} bytes", code="too-large")
     try:
         whole = text if isinstance(text, str) else _decoded(text)
-        tree = json.loads(whole, parse_int=_whole)
+        tree = json.loads(whole, parse_int=lambda digits: int(_refuse_long(digits)))
     except _Refused:
         raise
     except (RecursionError, MemoryError):
@@ -133,7 +137,7 @@ def read_json_text(text: str | bytes) -> Any:
 
 
 def read_yaml_text(text: str) -> Any:
-    """The value of a YAML text. Raises `UserError` with the reason alone, for a caller who knows what it was."""
+    """Parse YAML text. Raises `UserError` with the reason alone, for a caller who adds the rest."""
     if len(text) > MOST_YAML:
         raise _Refused(f"it is larger than {MOST_YAML:,} characters", code="too-large")
     try:
@@ -142,7 +146,7 @@ def read_yaml_text(text: str) -> Any:
             node = loader.get_single_node()
             if node is None:
                 return None
-            _measure(node)
+            _measure(node, {})
             return loader.construct_document(node)
         finally:
             loader.dispose()
@@ -166,7 +170,7 @@ def _decoded(text: bytes) -> str:
 
 
 class _Refused(UserError):
-    """A reason, which a caller makes a sentence of."""
+    """A bare reason, which a caller makes a sentence of."""
 
 
 class _TooDeep(_Refused):
@@ -182,8 +186,9 @@ class _TooMany(_Refused):
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader of plain data, which stops at the bounds: it looks a thousand brackets ahead before it says that
-    they are too deep, and is too slow to read on behind the last value that is allowed."""
+    """PyYAML's loader of plain data, which stops at the bounds: it looks a thousand brackets ahead
+    before it says that they are too deep, and is too slow to read on behind the last value that is
+    allowed."""
 
     nodes = 0
 
@@ -199,58 +204,47 @@ class _Loader(yaml.SafeLoader):
         super().fetch_flow_collection_start(token)
 
 
-def _refuse_long(number: str) -> None:
+def _refuse_long(number: str) -> str:
     if len(number) > MOST_DIGITS:
         raise _Refused(f"a number has {len(number):,} digits, more than {MOST_DIGITS:,}", code="number-too-long")
-
-
-def _whole(digits: str) -> int:
-    _refuse_long(digits)
-    return int(digits)
+    return number
 
 
 def _refuse_deep(tree: Any) -> None:
-    front, level = [tree], 0
-    while front := [inner for outer in front for inner in _inside(outer)]:
+    level, parents = 0, [tree]
+    while parents := [child for parent in parents for child in _children(parent)]:
         level += 1
         if level > MOST_LEVELS:
             raise _TooDeep()
 
 
-def _inside(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+def _children(tree: Any) -> list[Any]:
+    return list(tree.values()) if isinstance(tree, dict) else tree if isinstance(tree, list) else []
 
 
-def _measure(root: yaml.Node) -> None:
-    """Raise `_Refused` where the value below a node is too large, too deep, endless, or holds too long a number.
+def _measure(node: yaml.Node, sizes: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """The values in a node and its levels. Raises `_Refused` for too many, for an endless node, and
+    for too long a number.
 
-    A node that aliases use often is measured once, so that the bound holds before anything is written out.
+    `sizes` holds the nodes that were measured, by id, and None for those under way. So a node that
+    aliases use often is measured once, before anything is written out.
     """
-    found: dict[int, tuple[int, int]] = {}  # node -> (values, levels)
-    above: set[int] = set()
-    stack = [(root, False)]
-    while stack:
-        node, measured = stack.pop()
-        key = id(node)
-        inner = list(node.value) if isinstance(node, yaml.SequenceNode) else []
-        if isinstance(node, yaml.MappingNode):
-            inner = [one for pair in node.value for one in pair]
-        if measured:
-            above.discard(key)
-            values = 1 + sum(found[id(one)][0] for one in inner)
-            levels = 1 + max((found[id(one)][1] for one in inner), default=0)
-            if values > MOST_NODES:
-                raise _TooMany()
-            if levels > MOST_LEVELS:
-                raise _TooDeep()
-            found[key] = values, levels
-        elif key in above:
+    if id(node) in sizes:
+        size = sizes[id(node)]
+        if size is None:
             raise _Refused("it holds itself by an alias", code="endless-alias")
-        elif isinstance(node, yaml.ScalarNode):
-            if node.tag.endswith((":int", ":float")):
-                _refuse_long(node.value)
-            found[key] = 1, 0
-        elif key not in found:
-            above.add(key)
-            stack.append((node, True))
-            stack += [(one, False) for one in inner]
+        return size
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag.endswith((":int", ":float")):
+            _refuse_long(node.value)
+        return 1, 0
+    sizes[id(node)] = None
+    children = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in node.value for child in pair]
+    inner = [_measure(child, sizes) for child in reversed(children)]
+    values, levels = 1 + sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0)
+    if values > MOST_NODES:
+        raise _TooMany()
+    if levels > MOST_LEVELS:
+        raise _TooDeep()
+    sizes[id(node)] = values, levels
+    return values, levels

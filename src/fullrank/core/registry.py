@@ -1,19 +1,21 @@
-"""The registry of components (which kinds a room has, and the Spec class of each), and the two families of models.
+"""The registry of components (which kinds a room has, and the Spec class of each), and the two
+families of models.
 
-A room here is a group of components that do the same job; its folder is in `PLACES`. Its kinds are found by reading
-the source of its folder for Spec classes with a field ``kind: Literal["name"] = "name"``; nothing is imported before a
-kind is asked for. A field of a Spec that holds a component is annotated with its room,
-``attention: Annotated[Spec, Room("attention")]``: it accepts a Spec, a mapping with ``kind``, or the bare kind. Third
-parties join a room through the entry-point group ``fullrank.<room>``.
+A room here is a group of components that do the same job; its folder is in `PLACES`. Its kinds are
+found by reading the source of its folder for Spec classes with a field ``kind: Literal["name"] =
+"name"``; nothing is imported before a kind is asked for. A field of a Spec that holds a component
+is annotated with its room, ``attention: Annotated[Spec, Room("attention")]``: it accepts a Spec, a
+mapping with ``kind``, or the bare kind. Third parties join a room through the entry-point group
+``fullrank.<room>``.
 
-The two families of models are told apart by one word, their `Problem`, which stores, evaluation specs, experiments and
-results have as an attribute:
+The two families of models are told apart by one word, their `Problem`, which stores, evaluation
+specs, experiments and results have as an attribute:
 
 - retrieval: a model orders a whole catalogue for each history of events (`data.events.store.Store`).
 - ranking: a CTR model gives the probability that an impression is clicked (`data.impressions.store.ImpressionStore`).
 
-A room that does something for both problems states in a Protocol what that is, and registers its two in one table of
-its own; callers look up by `problem`:
+A room that does something for both problems states in a Protocol what that is, and registers its
+two in one table of its own; callers look up by `problem`:
 
     evaluation.EVALUATE              metrics of a model on a split        `evaluation.Evaluate`
     evaluation.compare.COMPARE       the paired difference of two results a function of both sides and a metric
@@ -51,7 +53,7 @@ load = importlib.import_module
 
 
 class Room:
-    """Marks a field that holds a component of one of these rooms (modules or packages below ``fullrank``).
+    """Mark of a field that holds a component of one of these rooms.
 
     `without`: kinds that it may not hold, such as that of the Spec that has the field.
     """
@@ -72,55 +74,54 @@ class Room:
     def kinds(self) -> list[str]:
         return [kind for name in self.names for kind in kinds(name) if kind not in self.without]
 
-    def validate(self, given: Any) -> Spec:
-        if isinstance(given, str):
-            given = {"kind": given}
-        if isinstance(given, Spec):
-            if given.kind_of() in self.kinds() and isinstance(given, find(given.kind_of(), *self.names)):
-                return given
+    def validate(self, setting: Any) -> Spec:
+        if isinstance(setting, str):
+            setting = {"kind": setting}
+        if isinstance(setting, Spec):
+            if setting.kind_of() in self.kinds() and isinstance(setting, find(setting.kind_of(), *self.names)):
+                return setting
             raise UserError(
-                f"{given.kind_of()!r} is not one of {', '.join(sorted(self.kinds()))}", code="kind-not-allowed"
+                f"{setting.kind_of()!r} is not one of {', '.join(sorted(self.kinds()))}", code="kind-not-allowed"
             )
-        if not isinstance(given, dict) or not isinstance(given.get("kind"), str):
+        if not isinstance(setting, dict) or not isinstance(setting.get("kind"), str):
             raise UserError(
                 f"expected a mapping with 'kind', one of: {', '.join(sorted(self.kinds()))}", code="missing-kind"
             )
-        if given["kind"] in self.without:
-            raise unknown("kind", given["kind"], sorted(self.kinds()))
-        return find(given["kind"], *self.names).model_validate(given)
+        if setting["kind"] in self.without:
+            raise unknown("kind", setting["kind"], sorted(self.kinds()))
+        return find(setting["kind"], *self.names).model_validate(setting)
 
 
 def kinds(room: str) -> list[str]:
-    """Every kind of a room, ours and those of installed third parties, without importing any of them."""
-    own = list(declared(room))
-    return own + [point.name for point in points(room) if point.name not in own]
+    """Every kind of a room, third parties' too, without importing any of them."""
+    ours = list(declared(room))
+    return ours + [point.name for point in points(room) if point.name not in ours]
 
 
 def find(kind: str, *rooms: str) -> type[Spec]:
-    """The Spec class of a kind in one of these rooms. Raises with the nearest name where there is none."""
-    spec: type[Spec] = component(kind, *rooms)
-    return spec
+    """The Spec class of a kind in one of these rooms. Raises `UserError` with the nearest name."""
+    return component(kind, *rooms)
 
 
 def component(kind: str, *rooms: str) -> Any:
-    """What declares a kind in one of these rooms: a Spec class, or the function of a recipe."""
+    """The declaration of a kind in one of these rooms: a Spec class, or a recipe's function."""
     for room in rooms:
         if kind in kinds(room):
-            own = declared(room).get(kind)
+            module = declared(room).get(kind)
             named = [point for point in points(room) if point.name == kind]
-            if len(named) + (own is not None) > 1:
+            if len(named) + (module is not None) > 1:
                 values = ", ".join(point.value for point in named)
                 raise UserError(
                     f"{kind!r} is declared twice in fullrank.{room}: rename the entry point of {values}",
                     code="declared-twice",
                 )
-            if own is None:
+            if module is None:
                 return _checked(named[0].load(), kind, room)
-            return getattr(load(own), defined_names(own)[kind])
+            return getattr(load(module), defined_names(module)[kind])
     allowed = [k for room in rooms for k in kinds(room)]
     name = rooms[0].split(".")[-1]
-    one = {"losses": "loss", "items": "kind of items", "regularizers": "penalty"}.get(name, name.removesuffix("s"))
-    raise no_such(f"no {one} is called", kind, allowed, code="unknown-kind")
+    noun = {"losses": "loss", "items": "kind of items", "regularizers": "penalty"}.get(name, name.removesuffix("s"))
+    raise no_such(f"no {noun} is called", kind, allowed, code="unknown-kind")
 
 
 _ROOMS: dict[str, tuple[str, str, str | None]] = {
@@ -158,42 +159,43 @@ _ROOMS: dict[str, tuple[str, str, str | None]] = {
     "data.sources": ("public data sets and the generated one", "data.sources", None),
     "recipes": ("complete experiments under their published names", "recipes", None),
 }
-"""Room -> what its components do, where their source lies below the package (a folder, or a file), and the setting that
-chooses one of them, of an experiment or of `fullrank encode` (vectors, learner).
+"""Room -> what its components do, where their source lies below the package (a folder, or a file),
+and the setting that chooses one of them, of an experiment or of `fullrank encode` (vectors,
+learner).
 
-The names of rooms are older than the folders, and files of other people hold them (entry points, `fullrank list`)."""
+The names of rooms are older than the folders, and files of other people hold them (entry points,
+`fullrank list`)."""
 ROOMS = {room: what for room, (what, _, _) in _ROOMS.items()}
 """Room -> what its components do."""
-PLACES = {room: place for room, (_, place, _) in _ROOMS.items()}
+PLACES = {room: folder for room, (_, folder, _) in _ROOMS.items()}
 """Room -> where their source lies below the package: a folder, or a file."""
 SETTINGS = {room: setting for room, (_, _, setting) in _ROOMS.items() if setting is not None}
 """Room -> the setting that chooses one of them."""
 
 
-def rooms_named(given: str) -> list[str]:
-    """The rooms of a name: a room's own or its last word, or the setting that chooses among its kinds, or that's last
-    word (`regularizers`, `model.penalties`, `penalties`). Raises `UserError` with the nearest where there is none."""
-    for names in ({room: (room, room.split(".")[-1]) for room in ROOMS},
-                  {room: (path, path.split(".")[-1]) for room, path in SETTINGS.items()}):  # fmt: skip
-        if found := [room for room in names if given in names[room]]:
-            return found
+def rooms_named(word: str) -> list[str]:
+    """The rooms of this name, last word of a name, or setting (`regularizers`, `model.penalties`,
+    `penalties`). Raises `UserError` with the nearest name where there is none."""
+    for names in ({room: room for room in ROOMS}, SETTINGS):
+        if rooms := [room for room, name in names.items() if word in (name, name.split(".")[-1])]:
+            return rooms
     short = sorted({name.split(".")[-1] for name in (*ROOMS, *SETTINGS.values())})
-    hint = did_you_mean(given, [*short, *SETTINGS.values()])
+    hint = did_you_mean(word, [*short, *SETTINGS.values()])
     raise UserError(
-        f"unknown component type {brief(given)}{hint} (allowed: {', '.join(short)})", code="unknown-component-type"
+        f"unknown component type {brief(word)}{hint} (allowed: {', '.join(short)})", code="unknown-component-type"
     )
 
 
 @functools.cache
 def declared(room: str) -> dict[str, str]:
-    """kind -> module that declares it, of a room's own components, read from the source (no import: no torch)."""
+    """Kind -> module of a room's own components, read from the source: no import, no torch."""
     if room not in ROOMS:
         raise unknown("room", room, ROOMS)
-    place = Path(__file__).parent.parent.joinpath(*PLACES[room].split("."))
+    folder = Path(__file__).parent.parent.joinpath(*PLACES[room].split("."))
     modules = [f"fullrank.{PLACES[room]}"]
-    if place.is_dir():
+    if folder.is_dir():
         others = {p.rpartition(".")[2] for p in PLACES.values() if p.rpartition(".")[0] == PLACES[room]}
-        names = sorted(file.stem for file in place.glob("*.py"))
+        names = sorted(file.stem for file in folder.glob("*.py"))
         modules += [f"{modules[0]}.{name}" for name in names if name not in {"__init__", *others}]
     places = {kind: module for module in modules for kind in defined_names(module)}
     return dict(sorted(places.items()))
@@ -204,8 +206,8 @@ _KIND = re.compile(r'^class (\w+)|^    kind: .*? = "(.+?)"|^@recipe\(.*?(?:kind=
 
 @functools.cache
 def defined_names(module: str) -> dict[str, str]:
-    """kind -> name of what declares it in one of our modules: a class with ``kind: Literal["name"] = "name"``, or a
-    function below ``@recipe``.
+    """Kind -> name of its class (with a field ``kind``) or of its function (below ``@recipe``) in one
+    of our modules.
     """
     names, name = {}, ""
     for line in _KIND.finditer(source_file(module).read_text(encoding="utf-8")):
@@ -216,10 +218,10 @@ def defined_names(module: str) -> dict[str, str]:
 
 
 def source_file(module: str) -> Path:
-    """Where one of our modules stands; there may be no such file."""
-    place = Path(__file__).parent.parent.joinpath(*module.split(".")[1:])
-    file = place.with_suffix(".py")  # looked for first: a folder of that name may be left of an older version
-    return file if file.is_file() or not place.is_dir() else place / "__init__.py"
+    """The path of one of our modules; there may be no such file."""
+    folder = Path(__file__).parent.parent.joinpath(*module.split(".")[1:])
+    file = folder.with_suffix(".py")  # looked for first: a folder of that name may be left of an older version
+    return file if file.is_file() or not folder.is_dir() else folder / "__init__.py"
 
 
 @functools.cache
@@ -229,27 +231,27 @@ def source(module: str) -> ast.Module:
 
 
 def points(room: str) -> list[importlib.metadata.EntryPoint]:
-    """What installed packages bring to a room, or to another group of entry points of ours (`fullrank.metrics`)."""
+    """Entry points of a room, or of another group of ours (`fullrank.metrics`)."""
     return list(_of_room(room, tuple(sys.path)))
 
 
 @functools.cache
 def _of_room(room: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Selecting walks over all of them, and every kind of a Spec asks."""
+    """The entry points of one room, cached: selecting walks over all, and every Spec asks."""
     return tuple(_installed(path).select(group=f"fullrank.{room}"))
 
 
 @functools.cache
 def _installed(path: tuple[str, ...]) -> Any:
-    """Every entry point, read once for each value of sys.path: a look-up opens the files of every package."""
+    """Every entry point, read once for each sys.path: a look-up opens files of all packages."""
     return importlib.metadata.entry_points()
 
 
-def _checked(found: Any, kind: str, room: str) -> Any:
-    is_recipe = room == "recipes" and getattr(found, "kind", None) == kind
-    if not (is_recipe or (isinstance(found, type) and issubclass(found, Spec) and found.kind_of() == kind)):
+def _checked(loaded: Any, kind: str, room: str) -> Any:
+    is_recipe = room == "recipes" and getattr(loaded, "kind", None) == kind
+    if not (is_recipe or (isinstance(loaded, type) and issubclass(loaded, Spec) and loaded.kind_of() == kind)):
         raise UserError(
-            f"the entry point {kind!r} must name a Spec class whose kind is {kind!r}, not {found!r}",
+            f"the entry point {kind!r} must name a Spec class whose kind is {kind!r}, not {loaded!r}",
             code="invalid-entry-point",
         )
-    return found
+    return loaded

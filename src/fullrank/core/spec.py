@@ -1,8 +1,8 @@
 """Spec: a frozen description of one component, which can be built, saved, compared and overridden.
 
-A component's hyperparameters are declared once, in its Spec; ``kind`` is the component's published name, by which
-`core/registry.py` finds it. One setting as a person writes it, `a.b=value`, is read by `read_setting` and put into the
-plain data of a spec by `put_setting`.
+A component's hyperparameters are declared once, in its Spec; ``kind`` is the component's published
+name, by which `core/registry.py` finds it. One setting as a person writes it, `a.b=value`, is read
+by `read_setting` and put into the plain data of a spec by `put_setting`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from fullrank.core.constraints import Constraint
 from fullrank.core.errors import UserError, brief, did_you_mean, in_context, middle_cut, nearest, no_such, unknown
-from fullrank.core.readers import read_json_text, read_yaml_text
+from fullrank.core.readers import JsonObject, read_json_text, read_yaml_text
 
 FEW = 5
 """Mistakes that an error sentence tells."""
@@ -31,7 +31,7 @@ MEMBER = re.compile(r"(constrained-)?(int|float|str)|(tuple|dict|list|function-\
 
 
 class Removed(NamedTuple):
-    """A setting that is gone: of a spec that has it at this value nothing has changed, and its hash holds it still."""
+    """A removed setting: a spec with it at this default is unchanged, and hashes still hold it."""
 
     default: Any
     last: str
@@ -48,7 +48,7 @@ S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that 
 
 
 class Spec(BaseModel):
-    """Base of every hyperparameter record: frozen, and closed to keys it does not know."""
+    """Base of every record of hyperparameters: frozen, and closed to unknown keys."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -61,35 +61,35 @@ class Spec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown_keys(cls, given: Any) -> Any:
-        if isinstance(given, dict) and not given.keys() <= cls.model_fields.keys():
-            given = cls._without_removed(given)
-            for key in given:
+    def _refuse_unknown_keys(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and not tree.keys() <= cls.model_fields.keys():
+            tree = cls._without_removed(tree)
+            for key in tree:
                 if key not in cls.model_fields:
                     names = [n for n in cls.model_fields if n != "kind"]
                     raise no_such(f"{cls.kind_of()} has no setting", key, names, code="unknown-setting")
-        return given
+        return tree
 
     @model_validator(mode="after")
     def _keep_constraints(self: S) -> S:
         for name, constraint in _constraints(type(self)):
             if (sentence := constraint.broken(self, name)) is not None:
-                kind, several = getattr(self, "kind", None), getattr(self, "name", None)  # the name of one in a list
-                whose = f"{kind} {several!r}: " if kind and several else f"{kind}: " if kind else ""
-                raise UserError(whose + sentence, code=constraint.code)
+                kind, label = getattr(self, "kind", None), getattr(self, "name", None)  # a name: one of a list
+                owner = f"{kind} {label!r}: " if kind and label else f"{kind}: " if kind else ""
+                raise UserError(owner + sentence, code=constraint.code)
         return self
 
     @classmethod
-    def _without_removed(cls, given: dict[Any, Any]) -> dict[Any, Any]:
-        """What an earlier version wrote, less the settings that are gone."""
+    def _without_removed(cls, tree: dict[Any, Any]) -> dict[Any, Any]:
+        """The plain data without removed settings. Raises `UserError` where one was in use."""
         for (kind, name), removed in REMOVED.items():
-            if kind == cls.kind_of() and given.get(name, removed.default) != removed.default:
+            if kind == cls.kind_of() and tree.get(name, removed.default) != removed.default:
                 raise UserError(
-                    f"{kind}.{name}={brief(given[name])} was removed; the last version that reads it is fullrank "
+                    f"{kind}.{name}={brief(tree[name])} was removed; the last version that reads it is fullrank "
                     f"{removed.last}: install that one, or leave {name} out, which is {removed.default!r}",
                     code="removed-setting",
                 )
-        return {name: value for name, value in given.items() if (cls.kind_of(), name) not in REMOVED}
+        return {name: value for name, value in tree.items() if (cls.kind_of(), name) not in REMOVED}
 
     @classmethod
     def kind_of(cls) -> str:
@@ -99,19 +99,21 @@ class Spec(BaseModel):
 
     @classmethod
     def parse(cls: type[S], tree: Any) -> S:
-        """A spec from plain data (the inverse of `dump`). Raises `UserError` with the path of what is wrong."""
+        """A spec from plain data, the inverse of `dump`. Raises `UserError` with the wrong path."""
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise UserError(error_sentence(error), code=_code(error)) from None
+            causes = (mistake.get("ctx", {}).get("error") for mistake in error.errors())
+            code = next((cause.code for cause in causes if isinstance(cause, UserError)), "invalid-setting")
+            raise UserError(error_sentence(error), code=code) from None
 
     @classmethod
     def from_text(cls: type[S], text: str) -> S:
         """A spec from YAML or JSON text."""
         return cls.parse(read_tree(text))
 
-    def dump(self) -> dict[str, Any]:
-        """Plain data: what JSON and YAML can hold."""
+    def dump(self) -> JsonObject:
+        """Plain data, as JSON and YAML can hold it."""
         return self.model_dump(mode="json")
 
     def to_json(self) -> str:
@@ -121,10 +123,12 @@ class Spec(BaseModel):
         return yaml.safe_dump(self.dump(), sort_keys=False)
 
     def override(self: S, *settings: str) -> S:
-        """A copy with dotted settings replaced: ``spec.override("model.dim=128", "model.loss=bce")``.
+        """A copy with dotted settings replaced: ``spec.override("model.dim=128",
+        "model.loss=bce")``.
 
-        Values are YAML. Setting a component to a bare kind, or setting its ``kind``, starts it from its defaults.
-        Settings that are sound only together may come in either order: what counts is where they end.
+        Values are YAML. Setting a component to a bare kind, or setting its ``kind``, starts it from
+        its defaults. Settings that are sound only together may come in either order: what counts is
+        where they end.
         """
         tree, refusal = self.dump(), None
         for setting in settings:
@@ -144,7 +148,7 @@ class Spec(BaseModel):
 
 @functools.cache
 def _constraints(spec: type[Spec]) -> tuple[tuple[str, Constraint], ...]:
-    """What the fields of a Spec ask of each other (`core/constraints.py`)."""
+    """The constraints of a Spec class by field (`core/constraints.py`)."""
     fields = spec.model_fields.items()
     return tuple((name, mark) for name, field in fields for mark in field.metadata if isinstance(mark, Constraint))
 
@@ -168,25 +172,25 @@ def read_setting(setting: str) -> tuple[str, Any]:
 
 
 class _Started(dict[str, Any]):
-    """A component of which the kind alone is known: what else it has, and lacks, shows when it is read."""
+    """A component of which only the kind is known; reading it shows what else it has and lacks."""
 
 
-def put_setting(tree: dict[str, Any], path: str, value: Any) -> None:
-    """Put a value at a dotted path, in place. Raises `UserError` with the nearest name where there is no such path."""
+def put_setting(tree: JsonObject, path: str, value: Any) -> None:
+    """Set the value at a dotted path, in place. Raises `UserError` with the nearest name."""
     *above, last = path.strip().split(".")
     inner: Any = tree
-    around, place = inner, last
+    around, entry = inner, last
     for key in above:
-        around, place = inner, _place(inner, key, path, tree)
-        inner = around.get(place) if isinstance(around, dict) else around[place]
+        around, entry = inner, _entry(inner, key, path, tree)
+        inner = around.get(entry) if isinstance(around, dict) else around[entry]
     if above and last == "kind" and isinstance(around, dict):
-        around[place] = _Started(kind=value)
+        around[entry] = _Started(kind=value)
     else:
-        inner[_place(inner, last, path, tree)] = value
+        inner[_entry(inner, last, path, tree)] = value
 
 
-def _place(tree: Any, key: str, whole: str, root: dict[str, Any]) -> Any:
-    """What a key of the path `whole` names in a list or a mapping. Raises `UserError` where it is none of them."""
+def _entry(tree: Any, key: str, whole: str, root: JsonObject) -> Any:
+    """The index or key that `key` names in a list or mapping. Raises `UserError` for none."""
     if isinstance(tree, list) and key.isdecimal() and len(key) < 10 and int(key) < len(tree):
         return int(key)
     if isinstance(tree, dict):
@@ -200,12 +204,12 @@ def _place(tree: Any, key: str, whole: str, root: dict[str, Any]) -> Any:
         if not meant and not here:
             meant = [path for path, last in paths.items() if last == nearest(key, paths.values())]
         hint = f"; did you mean {' or '.join(map(repr, meant[:3]))}?" if meant else here
-        told = f"there is no setting {brief(key)}{hint} (allowed: {', '.join(names)})"
+        problem = f"there is no setting {brief(key)}{hint} (allowed: {', '.join(names)})"
     elif isinstance(tree, list):
-        told = f"{brief(key)} is not a place in a list of {len(tree)}"
+        problem = f"{brief(key)} is not a place in a list of {len(tree)}"
     else:
-        told = f"nothing can be set below this value; it is {brief(tree)}"
-    raise UserError(f"{middle_cut(whole)}: {told}", code="unknown-setting")
+        problem = f"nothing can be set below this value; it is {brief(tree)}"
+    raise UserError(f"{middle_cut(whole)}: {problem}", code="unknown-setting")
 
 
 def _paths(tree: Any, before: str = "") -> Iterator[str]:
@@ -219,8 +223,9 @@ def _paths(tree: Any, before: str = "") -> Iterator[str]:
 def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:
     """The `Field` of a setting that joins a Spec after sweeps with it were recorded.
 
-    `before` (left out: the default) is the value with which everything is as it was without the setting. The hash of a
-    spec leaves the setting out while it stands there (`spec_tree`), so recorded rows still count as run.
+    `before` (left out: the default) is the value with which everything is as it was without the
+    setting. The hash of a spec leaves the setting out while it stands there (`spec_tree`), so
+    recorded rows still count as run.
     """
     # as a dump has it: a tuple is a list there, a Spec a mapping
     plain = TypeAdapter(Any).dump_python(default if before is ... else before, mode="json")
@@ -228,75 +233,76 @@ def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:
 
 
 def spec_tree(spec: Spec, without: Mapping[tuple[str, str], Any] | None = None) -> Any:
-    """A spec as its hash sees it: plain data in which fields of `later` are left out at their old value.
+    """A spec as its hash sees it: plain data in which fields of `later` are left out at their old
+    value.
 
-    `without` names further fields, (kind, field) -> old value, that must stand there and are left out: the spec as it
-    was before they existed. None where one of them stands elsewhere, for then there was no such spec.
+    `without` names further fields, (kind, field) -> old value, that must stand there and are left
+    out: the spec as it was before they existed. None where one of them stands elsewhere, for then
+    there was no such spec.
     """
     try:
-        return _without(spec, spec.dump(), without or {})
+        return _hashed(spec, spec.dump(), without or {})
     except LookupError:
         return None
 
 
-def _without(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) -> Any:
+def _hashed(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) -> Any:
+    """`spec_tree` of a value inside a spec, beside its dump. Raises `LookupError` in place of None."""
     if isinstance(value, list | tuple):
-        return [_without(one, plain, without) for one, plain in zip(value, dumped, strict=True)]
+        return [_hashed(element, plain, without) for element, plain in zip(value, dumped, strict=True)]
     if isinstance(value, Mapping):  # a dump keeps the order of a mapping, and has its keys as text
-        inside = zip(dumped, value.values(), dumped.values(), strict=True)
-        return {key: _without(one, plain, without) for key, one, plain in inside}
+        return {
+            key: _hashed(element, dumped[key], without) for key, element in zip(dumped, value.values(), strict=True)
+        }
     if not isinstance(value, Spec):
         return dumped
     kind = type(value).kind_of()
-    tree = {field: was.default for (of, field), was in REMOVED.items() if of == kind and (of, field) not in without}
-    for name, about in type(value).model_fields.items():
-        inner, key = _without(getattr(value, name), dumped[name], without), (kind, name)
-        if key in without and inner != without[key]:
-            raise LookupError(name)
-        extra = about.json_schema_extra
-        at_old_value = isinstance(extra, dict) and BEFORE in extra and dumped[name] == extra[BEFORE]
-        if key not in without and not at_old_value:
+    tree = {
+        name: old.default for (owner, name), old in REMOVED.items() if owner == kind and (kind, name) not in without
+    }
+    for name, field in type(value).model_fields.items():
+        inner, key, extra = _hashed(getattr(value, name), dumped[name], without), (kind, name), field.json_schema_extra
+        if key in without:
+            if inner != without[key]:
+                raise LookupError(name)
+        elif not isinstance(extra, dict) or BEFORE not in extra or dumped[name] != extra[BEFORE]:
             tree[name] = inner
     return tree
 
 
 def error_sentence(error: ValidationError) -> str:
-    """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few.
+    """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the
+    first few.
 
     A list with a wrong entry is not called too short as well: pydantic counts the right ones alone.
     """
-    wrong = error.errors()
-    around = {item["loc"][:depth] for item in wrong for depth in range(len(item["loc"]))}
-    parts, found = [], [item for item in wrong if item["type"] != "too_short" or item["loc"] not in around]
-    for item in found[:FEW]:
-        where = ".".join(middle_cut(str(p), 80) for p in item["loc"] if not MEMBER.fullmatch(str(p)))
-        text = middle_cut(item["msg"].removeprefix("Value error, "), MOST_MESSAGE)
-        if item["type"] == "too_short":
-            least = item["ctx"]["min_length"]
+    mistakes, parts = error.errors(), []
+    around = {mistake["loc"][:depth] for mistake in mistakes for depth in range(len(mistake["loc"]))}
+    mistakes = [mistake for mistake in mistakes if mistake["type"] != "too_short" or mistake["loc"] not in around]
+    for mistake in mistakes[:FEW]:
+        path = ".".join(middle_cut(str(p), 80) for p in mistake["loc"] if not MEMBER.fullmatch(str(p)))
+        text = middle_cut(mistake["msg"].removeprefix("Value error, "), MOST_MESSAGE)
+        if mistake["type"] == "too_short":
+            least = mistake["ctx"]["min_length"]
             text = f"name at least {least} value{'s' * (least > 1)}"
-        given = "" if item["type"] == "value_error" else f" (given: {brief(item['input'])})"
-        parts.append(f"{where}: {text}{given}" if where else f"{text}{given}")
-    return "; ".join([*parts, f"and {len(found) - FEW:,} more mistakes"] if len(found) > FEW else parts)
-
-
-def _code(error: ValidationError) -> str:
-    """The code of the first mistake that has one of its own."""
-    inner = (item.get("ctx", {}).get("error") for item in error.errors())
-    return next((one.code for one in inner if isinstance(one, UserError)), "invalid-setting")
+        if mistake["type"] != "value_error":
+            text += f" (given: {brief(mistake['input'])})"
+        parts.append(f"{path}: {text}" if path else text)
+    return "; ".join([*parts, f"and {len(mistakes) - FEW:,} more mistakes"] if len(mistakes) > FEW else parts)
 
 
 def by_kind(what: str, *specs: type[Spec], text: str = "kind", usual: str | None = None) -> BeforeValidator:
-    """The reader of one of some specs, of a mapping with its `kind` (else the `usual` one), or of a bare `text`."""
+    """Read one of these specs: a mapping with `kind` (or of the `usual` one), or a bare `text`."""
     kinds = {spec.model_fields["kind"].default: spec for spec in specs}
 
-    def read(given: Any) -> Any:
-        if isinstance(given, str):
-            given = {text: given}
-        if not isinstance(given, dict):
-            return given
-        kind = given.get("kind", usual)
+    def read(tree: Any) -> Any:
+        if isinstance(tree, str):
+            tree = {text: tree}
+        if not isinstance(tree, dict):
+            return tree
+        kind = tree.get("kind", usual)
         if not isinstance(kind, str) or kind not in kinds:
             raise unknown(what, str(kind), kinds)
-        return kinds[kind].model_validate(given)
+        return kinds[kind].model_validate(tree)
 
     return BeforeValidator(read)

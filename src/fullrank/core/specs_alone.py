@@ -1,10 +1,11 @@
-"""Specs without torch: what of a module says what may be set, without what computes.
+"""Specs without torch: a module's settings without the code that computes.
 
-A Spec stands in the file of the model that it builds, so importing it imports torch, which takes seconds; a page of
-help and a mistake in a setting need the Spec alone. Here a class is made from the source of its module once more, with
-the names that it needs and no others; torch, and classes that are derived from its own, are none of them. Fields,
-bounds, validators and the `build` of a recipe are the module's. The classes are not: a Spec from here is asked and
-thrown away, and never handed to the library.
+A Spec stands in the file of the model that it builds, so importing it imports torch, which takes
+seconds; a page of help and a mistake in a setting need the Spec alone. Here a class is made from
+the source of its module once more, with the names that it needs and no others; torch, and classes
+that are derived from its own, are none of them. Fields, bounds, validators and the `build` of a
+recipe are the module's. The classes are not: a Spec from here is asked and thrown away, and never
+handed to the library.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from fullrank.core import registry
 
 HEAVY = ("torch", "lightning", "safetensors.torch")
 IMPORTED = "fullrank.core."
-"""What is shared with the library, since it loads nothing heavy: errors, the base of Specs, the registry."""
+"""Modules shared with the library, since they load nothing heavy: errors, Spec, registry."""
 T = TypeVar("T")
 
 
 def ask_alone(module: str, ask: Callable[[Any], T]) -> T | None:
-    """What `ask` gives of a module without torch (as it is, where torch is loaded already); None where that is needed.
+    """Call `ask` with a module loaded without torch; None where it needs torch.
 
     Raises the `UserError` that the module itself would raise.
     """
@@ -45,7 +46,7 @@ def ask_alone(module: str, ask: Callable[[Any], T]) -> T | None:
 
 @functools.cache
 def module_alone(name: str) -> ModuleType:
-    """One of our modules, in which a name is defined when somebody asks for it, and none that needs torch."""
+    """A module of ours whose names are defined when they are asked for, without torch."""
     if name.startswith(IMPORTED) and not any(map(_heavy, registry.source(name).body)):
         return importlib.import_module(name)
     return _Alone(name)
@@ -58,7 +59,7 @@ class _Alone(ModuleType):
         self.__file__ = f"<{self.__name__}>"  # and here docstrings; the module's own file would pass for both modules
         text = registry.source_file(name).read_text(encoding="utf-8")
         linecache.cache[self.__file__] = (len(text), None, text.splitlines(keepends=True), self.__file__)
-        self._waiting = {name: one for one in registry.source(name).body for name in _defined(one)}
+        self._waiting = {name: statement for statement in registry.source(name).body for name in _defined(statement)}
         self._names = _Names(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -66,11 +67,11 @@ class _Alone(ModuleType):
         if statement is None or _heavy(statement):
             raise AttributeError(name)
         if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("fullrank."):
-            found = _imported(statement, name)
+            defined = _imported(statement, name)
         else:
-            found = self._run(statement, name)
-        vars(self)[name] = self._names[name] = found
-        return found
+            defined = self._run(statement, name)
+        vars(self)[name] = self._names[name] = defined
+        return defined
 
     def _run(self, statement: ast.stmt, name: str) -> Any:
         for used in _used(statement):  # Python asks a subclass of dict in functions only, and not in classes
@@ -99,9 +100,9 @@ class _Names(dict[str, Any]):
 
 
 def _imported(statement: ast.ImportFrom, name: str) -> Any:
-    """What `from module import name` gives, of a module of ours."""
+    """The object that `from module import name` gives, for a module of ours."""
     module = str(statement.module)
-    what = next(one.name for one in statement.names if (one.asname or one.name) == name)
+    what = next(alias.name for alias in statement.names if (alias.asname or alias.name) == name)
     inner = f"{module}.{what}"
     return module_alone(inner) if registry.source_file(inner).is_file() else getattr(module_alone(module), what)
 

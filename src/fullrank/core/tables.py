@@ -19,7 +19,7 @@ SUFFIXES = (".parquet", ".csv", ".jsonl")
 
 
 def check_suffix(name: str, suffix: str, allowed: Sequence[str] = SUFFIXES) -> None:
-    """Raise `UserError` unless a file ends in one of the suffixes; without `allowed`, in one that can be written."""
+    """Raise `UserError` unless a suffix is allowed: by default one of `SUFFIXES`."""
     if suffix not in allowed:
         raise UserError(f"{name} has the suffix {suffix!r}; allowed: {', '.join(allowed)}", code="unknown-suffix")
 
@@ -39,8 +39,9 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
 class TableWriter:
     """A table that grows by frames into a file, in the memory of one frame. Use it in a `with`.
 
-    Leaving without an error puts the file in place of an older one, else nothing is left. Parquet is gathered in
-    pieces, because its rows are known only at the end. Raises `UserError` as `write_table` does.
+    Leaving without an error puts the file in place of an older one, else nothing is left. Parquet
+    is gathered in pieces, because its rows are known only at the end. Raises `UserError` as
+    `write_table` does.
     """
 
     def __init__(self, path: Path):
@@ -107,7 +108,7 @@ def _refuse_nested(frame: pl.DataFrame, path: Path) -> None:
 
 @contextmanager
 def _refusals(path: Path) -> Iterator[None]:
-    """What polars and the system raise, also for a full disk, as the sentence that the file was not written."""
+    """Turn errors of polars and the system, a full disk too, into `NotWritten`."""
     from polars.exceptions import PanicException, PolarsError
 
     try:

@@ -1,7 +1,8 @@
 """Read and write safetensors files: tensors without pickle, whole or absent.
 
-A tensor that is in no memory whole (`Pieces`) is written piece by piece. The library writes whole tensors alone, so the
-header of such a file is made here: 8 bytes of its length, JSON, then the numbers of one tensor after another.
+A tensor that is in no memory whole (`Pieces`) is written piece by piece. The library writes whole
+tensors alone, so the header of such a file is made here: 8 bytes of its length, JSON, then the
+numbers of one tensor after another.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ class Pieces:
 
 
 def in_file_order(tensors: Mapping[str, Tensor | Pieces]) -> list[str]:
-    """The names in the order of a file: wide dtypes first, so that every tensor is aligned; then by name."""
+    """The names in file order: wide dtypes first, so that all are aligned; then by name."""
     return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor | Pieces]) -> None:
-    """Write a safetensors file. Raises `UserError` where the disk refuses; an older file is then unchanged."""
+    """Write a safetensors file, whole. Raises `UserError` where the disk refuses."""
     whole: dict[str, Tensor] = {}
-    places: set[int] = set()
+    addresses: set[int] = set()
     if any(isinstance(tensor, Pieces) for tensor in tensors.values()):
         _write_pieces(path, tensors)
         return
     for name, tensor in tensors.items():
         assert isinstance(tensor, Tensor)
         flat = tensor.detach().cpu().contiguous()
-        place = flat.untyped_storage().data_ptr()
-        whole[name] = flat.clone() if place in places else flat  # the format has no two names for one place
-        places.add(place)
+        address = flat.untyped_storage().data_ptr()
+        whole[name] = flat.clone() if address in addresses else flat  # the format has no two names for one place
+        addresses.add(address)
     with whole_file(path) as part, _held_interrupt():
         try:
             safetensors.torch.save_file(whole, str(part))
@@ -107,12 +108,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def _held_interrupt() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block: the library takes it for an error of the file, and it would be lost."""
+    """Delay Ctrl-C to the end of the block: the library would report it as a damaged file."""
     handle, held = signal.getsignal(signal.SIGINT), []
     if threading.current_thread() is not threading.main_thread() or not callable(handle):
         yield
         return
-    signal.signal(signal.SIGINT, lambda *given: held.append(given))
+    signal.signal(signal.SIGINT, lambda *arguments: held.append(arguments))
     try:
         yield
     finally:

@@ -1,9 +1,11 @@
-"""Runners: who runs the tasks of a verb that works in parts or in jobs, and what becomes of a worker that is lost.
+"""Runners: who runs the tasks of a verb that works in parts or in jobs, and what becomes of a
+worker that is lost.
 
-A task is a function of an item (the number of a part, a job of a sweep) that can be sent to another process; what it
-gives comes back in any order. Preparation, lists, evaluation, sweeps and searches call a runner and know of no process,
-session or cluster. `Local` is this process, `processes.py` has those of this machine, `spark.py` and `ray.py` the
-machines of a cluster; a part computed with one thread of torch has the same bits on all of them.
+A task is a function of an item (the number of a part, a job of a sweep) that can be sent to another
+process; what it gives comes back in any order. Preparation, lists, evaluation, sweeps and searches
+call a runner and know of no process, session or cluster. `Local` is this process, `processes.py`
+has those of this machine, `spark.py` and `ray.py` the machines of a cluster; a part computed with
+one thread of torch has the same bits on all of them.
 """
 
 from __future__ import annotations
@@ -49,17 +51,19 @@ class Runner(ABC):
     remote: bool = False
     """Whether tasks run on other machines, whose devices are not known here."""
     placed: Path | None = None
-    """Folder of each node's local disk that a store is copied into, once per node; None: read where it lies."""
+    """A node's local folder that a store is copied into; None: read where it lies."""
     session: Any = None
     """The Spark session that reads a table; None: this process does."""
 
     @abstractmethod
     def map(self, task: Callable[[A], R], items: Iterable[A]) -> Outcomes[A, R]:
-        """Every item with the task's result, each once and as soon as it ends, in any order; a generator.
+        """Every item with the task's result, each once and as soon as it ends, in any order; a
+        generator.
 
-        An error of the task, or the loss of its worker, takes the place of the result, and the other items go on. An
-        item is asked for when there is room to start it: whether a job still fits the time allowed is decided then.
-        Where the caller closes the generator, what still runs is ended.
+        An error of the task, or the loss of its worker, takes the place of the result, and the
+        other items go on. An item is asked for when there is room to start it: whether a job still
+        fits the time allowed is decided then. Where the caller closes the generator, what still
+        runs is ended.
         """
 
     def results(self, task: Callable[[A], R], items: Iterable[A]) -> Iterator[tuple[A, R]]:
@@ -75,7 +79,7 @@ class Runner(ABC):
         return reduce(operator.add, (result for _, result in self.results(task, items)))
 
     def share(self, files: Callable[[], dict[str, bytes]]) -> Any | None:
-        """Files on their way to every worker: what has them as its `value` there; None where workers see ours."""
+        """Send files to every worker, as an object with a `value`; None if workers see ours."""
         return None
 
     def check(self) -> None:
@@ -100,7 +104,7 @@ class Local(Runner):
 
 @dataclass(frozen=True)
 class Threads(Runner):
-    """Threads of this process, as many as it has cores, and memory for; results come in the order of the items."""
+    """Threads of this process, limited by cores and memory; results in the order of items."""
 
     task_bytes: int = 0
     """Memory that a task takes."""
@@ -113,14 +117,14 @@ class Threads(Runner):
 
 
 def thread_count() -> int:
-    """How many work at a time: as many as polars has, one for each core unless POLARS_MAX_THREADS says else."""
+    """Threads at a time: polars' number, one a core unless POLARS_MAX_THREADS says else."""
     import polars as pl
 
     return min(pl.thread_pool_size(), MOST_THREADS)
 
 
 def in_order(task: Callable[[A], R], items: Iterable[A], threads: int) -> Iterator[R]:
-    """`task` of each item, in order. One more than `threads` are under way or wait at a time, so memory is bounded."""
+    """`task` of each item, in order. At most `threads` + 1 are held, which bounds memory."""
     if threads == 1:
         yield from map(task, items)
         return
@@ -136,7 +140,7 @@ def in_order(task: Callable[[A], R], items: Iterable[A], threads: int) -> Iterat
 
 @dataclass(frozen=True)
 class Attempt(Generic[A, R]):
-    """A task as workers call it: with so many threads of torch, and with an error in place of a result."""
+    """A task as workers call it: with these threads of torch, and an error in place of a result."""
 
     task: Callable[[A], R]
     threads: int | None = None
@@ -161,7 +165,7 @@ class Attempt(Generic[A, R]):
             return error
 
     def sent(self, item: A) -> R | Exception:
-        """The same, for another process: an error of whatever class is one that is made of its sentence alone."""
+        """The outcome for another process: any error becomes one made of its text alone."""
         outcome = self(item)
         if isinstance(outcome, UserError):
             return UserError(str(outcome), code=outcome.code)
@@ -183,7 +187,8 @@ def pull(
     tries: int,
     lost: tuple[type[Exception], ...] = (Lost,),
 ) -> Outcomes[A, R]:
-    """`Runner.map` by workers that `start` hands an item to, as many at a time as there is `room` for.
+    """`Runner.map` by workers that `start` hands an item to, as many at a time as there is `room`
+    for.
 
     One that is `lost` costs its item a try, of so many, and no other.
     """

@@ -1,4 +1,5 @@
-"""A folder that is made in parts: it lies beside its place until it is whole, and a call that was killed goes on there.
+"""A folder that is made in parts: it lies beside its place until it is whole, and a call that was
+killed goes on there.
 
 OUT.preparing/state.json     what was asked for, and what is known since the reading
 OUT.preparing/scratch/       what only the tasks need
@@ -12,11 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, not_written, take_place, write_json
-from fullrank.core.readers import read_json
+from fullrank.core.readers import JsonObject, read_json
 
 SUFFIX = ".preparing"
 """Behind the name of the place: the folder of what is under way."""
@@ -28,26 +28,28 @@ class Unfinished:
     """A folder in which a place is made in parts."""
 
     path: Path
-    request: dict[str, Any]
-    state: dict[str, Any] | None
+    request: JsonObject
+    state: JsonObject | None
     """What an earlier call of the same request has noted; None: this one is the first."""
 
     @property
     def scratch(self) -> Path:
         return self.path / SCRATCH
 
-    def note(self, state: dict[str, Any]) -> dict[str, Any]:
+    def note(self, state: JsonObject) -> JsonObject:
         """Note what is known once everything is read: the next call goes on behind it."""
         write_json(self.path / STATE, state | self.request)
         return state
 
 
 @contextmanager
-def unfinished(out: Path, request: dict[str, Any]) -> Iterator[Unfinished]:
-    """A folder that takes the place `out` when the block ends without an error; its caller holds the lock.
+def unfinished(out: Path, request: JsonObject) -> Iterator[Unfinished]:
+    """A folder that takes the place `out` when the block ends without an error; its caller holds
+    the lock.
 
-    It goes on where an earlier call with the same `request` was killed; where `request["input"]` is None, the input is
-    known by nothing and all begins anew. Raises `UserError` where the disk refuses.
+    It goes on where an earlier call with the same `request` was killed; where `request["input"]` is
+    None, the input is known by nothing and all begins anew. Raises `UserError` where the disk
+    refuses.
     """
     path = out.with_name(out.name + SUFFIX)
     with not_written(out, folder=True):
@@ -61,11 +63,11 @@ def unfinished(out: Path, request: dict[str, Any]) -> Iterator[Unfinished]:
         take_place(path, out)
 
 
-def _known_state(path: Path, request: dict[str, Any]) -> dict[str, Any] | None:
+def _known_state(path: Path, request: JsonObject) -> JsonObject | None:
     if request["input"] is None or not path.is_file():
         return None
     try:
-        state: dict[str, Any] = read_json(path)
+        state: JsonObject = read_json(path)
     except UserError:
         return None
     return state if all(state.get(key) == jsonable(wanted) for key, wanted in request.items()) else None

@@ -22,7 +22,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class LocalProcesses(Runner):
-    """Worker processes that live as long as there are jobs. One that is killed costs its job a try, and no other.
+    """Worker processes that live as long as there are jobs. One that is killed costs its job a try,
+    and no other.
 
     They begin anew, so a script that starts them is guarded by ``if __name__ == "__main__"``.
     """
@@ -34,7 +35,7 @@ class LocalProcesses(Runner):
     device: str = "auto"
     """Where models run."""
     tries: int = 2
-    """How often a job is started whose process is killed; from the second on it goes on from its last checkpoint."""
+    """Starts of a job whose process is killed; later ones go on from the last checkpoint."""
 
     def __post_init__(self) -> None:
         for name in ("jobs", "threads", "tries"):
@@ -96,8 +97,8 @@ class _Process:
         return f"it ended with exit code {code}; a script starts processes below `if __name__ == '__main__':`"
 
     def end(self) -> None:
-        """End it at once, which leaves what it writes as a kill does: the run folder of a job whole up to the last
-        checkpoint, the file of a part whole or absent."""
+        """End it at once, which leaves what it writes as a kill does: the run folder of a job whole
+        up to the last checkpoint, the file of a part whole or absent."""
         self._process.kill()
         self._process.join()
         self.pipe.close()
@@ -115,8 +116,9 @@ def _serve(pipe: Any, task: Attempt[Any, Any]) -> None:
 
 
 def end_with_parent(seconds: float = 0.0) -> None:
-    """End this process once the one that started it is gone, killed or not: so nobody is left in the folders of a
-    caller, or at the port of a service. With `seconds` it is told to stop by SIGTERM, and has these to end.
+    """End this process once the one that started it is gone, killed or not: so nobody is left in
+    the folders of a caller, or at the port of a service. With `seconds` it is told to stop by
+    SIGTERM, and has these to end.
     """
     parent = parent_process()
     assert parent is not None, "for processes that multiprocessing started"

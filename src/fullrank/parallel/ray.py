@@ -1,8 +1,9 @@
-"""The nodes of a Ray cluster, a task for each item; the cluster is the one that is there, one at an address, or a small
-one started on this machine.
+"""The nodes of a Ray cluster, a task for each item; the cluster is the one that is there, one at an
+address, or a small one started on this machine.
 
-Ray's own retries are off: an item that ends its process each time (out of memory) is to end with that error. Where its
-node or its process is lost it is handed in again, so what tasks write lies where every node sees it.
+Ray's own retries are off: an item that ends its process each time (out of memory) is to end with
+that error. Where its node or its process is lost it is handed in again, so what tasks write lies
+where every node sees it.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ def require_ray(address: Any) -> Any:
 
 @contextmanager
 def ray_cluster(address: str) -> Iterator[Any]:
-    """The module `ray`, connected to the cluster at `address` (`auto`, `local`, or `HOST:PORT`) while the block runs.
+    """The module `ray`, connected to the cluster at `address` (`auto`, `local`, or `HOST:PORT`)
+    while the block runs.
 
-    A connection that this process has already is used and stays; an address of another cluster is then an error.
-    Raises `UserError`, also where no cluster answers.
+    A connection that this process has already is used and stays; an address of another cluster is
+    then an error. Raises `UserError`, also where no cluster answers.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user asks for it
     ray = require_ray(address)
@@ -59,10 +61,10 @@ def ray_cluster(address: str) -> Iterator[Any]:
             raise no_effect(f"the address {address!r}", why, "give auto, or leave that one by ray.shutdown()")
         yield ray
         return
-    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
     try:
         _require_answer(address)
-        ray.init(address=address, logging_level=logging.WARNING, **(own if address == "local" else {}))
+        ray.init(address=address, logging_level=logging.WARNING, **(options if address == "local" else {}))
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"no Ray cluster could be reached at {address!r} ({reason_line(error)}); start one with `ray start "
@@ -88,9 +90,9 @@ class RayEngine(Runner):
     """Jobs as tasks on a Ray cluster (extra `ray`)."""
 
     address: str = "auto"
-    """`auto`: the cluster that this machine belongs to; `local`: one is started here; or HOST:PORT of its head."""
+    """`auto`: this machine's cluster; `local`: a new one here; or HOST:PORT of its head."""
     jobs: int | None = None
-    """Jobs at a time, those that wait for a free node included; None: as many as the nodes have room for."""
+    """Jobs at a time, waiting ones included; None: as many as the nodes have room for."""
     cpus: float = 1.0
     """CPUs of a job; it runs as many threads, at least one."""
     gpus: float = 0.0
@@ -98,7 +100,7 @@ class RayEngine(Runner):
     device: str = "auto"
     """Where models run; auto is cuda for a job with a GPU, else cpu."""
     placed: Path | None = None
-    """Folder of each node's local disk that the store is copied into, once per node; None: read where it lies."""
+    """A node's local folder that the store is copied into; None: read where it lies."""
     tries: int = 4
     """How often a job is started whose node or process is lost."""
     remote = True

@@ -1,8 +1,8 @@
-"""What a caller says of the engine that runs parts, and the runner that it names."""
+"""Settings of the engine that runs parts, and the runner that they name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, get_args
@@ -30,11 +30,11 @@ class EngineKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What a caller says about the engine."""
+    """A caller's choice of the engine."""
 
     engine: EngineName = "embedded"
     master: str | None = None
-    """Spark's address; None: the session that is there, or the one that `spark-submit` describes."""
+    """Spark's address; None: the present session, or that of `spark-submit`."""
     ray: str | None = None
     """Address of the Ray cluster; None is `auto`."""
     workers: int | None = None
@@ -43,12 +43,12 @@ class EngineSettings:
     """Parts of the users; None: as many as their number asks for."""
 
     @classmethod
-    def of(cls, keywords: EngineKeywords) -> EngineSettings:
+    def of(cls, keywords: Mapping[str, Any]) -> EngineSettings:
         """The settings among the keywords of a call.
 
         Raises `UserError` for an unknown engine, and for a setting of another one.
         """
-        return cls(**{name: keywords[name] for name in ENGINE_DEFAULTS if name in keywords})  # type: ignore[literal-required]
+        return cls(**{name: keywords[name] for name in ENGINE_DEFAULTS if name in keywords})
 
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, ENGINES)
@@ -65,15 +65,16 @@ class EngineSettings:
 
 
 ENGINE_DEFAULTS: dict[str, Any] = {setting.name: setting.default for setting in fields(EngineSettings)}
-"""What `EngineKeywords` are where the caller says nothing."""
+"""Defaults of `EngineKeywords`."""
 
 
 @contextmanager
 def runner_of(settings: EngineSettings, *, table: Any = None, device: str = "auto") -> Iterator[Runner]:
-    """The runner, for as long as the block runs: tasks have one thread of torch, since floats are summed in one order
-    for one number of threads, so a part has the same bits on every engine.
+    """The runner, for as long as the block runs: tasks have one thread of torch, since floats are
+    summed in one order for one number of threads, so a part has the same bits on every engine.
 
-    `table` may be a Spark DataFrame, whose session is taken. Raises `UserError` where the engine cannot be reached.
+    `table` may be a Spark DataFrame, whose session is taken. Raises `UserError` where the engine
+    cannot be reached.
     """
     if settings.engine == "spark":
         from fullrank.parallel.spark import OnSpark, session_of

@@ -1,7 +1,7 @@
 """The workers of a Spark session, a task of a job for each item; they need this library.
 
-The session is the one that is there, or a new one. Spark starts lost tasks again itself, as `spark.task.maxFailures`
-says.
+The session is the one that is there, or a new one. Spark starts lost tasks again itself, as
+`spark.task.maxFailures` says.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OnSpark(Runner):
         yield from results
 
     def total(self, task: Callable[[A], R], items: Iterable[A]) -> R:
-        """The results of all items, added by the workers in a tree: the driver gets the sum alone."""
+        """The sum of all results, added up by the workers in a tree."""
         with as_user_error():
             total: R = self._spread(items).map(self._result_of(task)).treeReduce(operator.add)
         return total
@@ -67,7 +67,7 @@ class OnSpark(Runner):
 
 @contextmanager
 def refusals_as_text() -> Iterator[None]:
-    """Have a refusal of a worker keep its code, where Spark hands on its text alone (`as_user_error`)."""
+    """Put a refusal's code into its text, all that Spark hands on (`as_user_error`)."""
     try:
         yield
     except UserError as error:
@@ -77,7 +77,8 @@ def refusals_as_text() -> Iterator[None]:
 def session_of(table: Any, master: str | None) -> SparkSession:
     """The session of a Spark DataFrame, else the one that is there, else a new one on `master`.
 
-    Raises `UserError` without Spark or Java, and where a session is there already on another master.
+    Raises `UserError` without Spark or Java, and where a session is there already on another
+    master.
     """
     package("pyspark.sql", "spark", "the engine spark")
     from pyspark.sql import SparkSession

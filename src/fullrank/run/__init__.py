@@ -1,10 +1,12 @@
-"""A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and the ids that the model reads:
-items.parquet, with the features of events and users where there are any (features.json, vocabulary.parquet), or of a
-ranking model its fitted encoder (encoder.json, vocabulary.parquet), and calibration.json where its probabilities are
-corrected. A blend has the folders of its runs in members/. Inference needs no store.
+"""A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and the ids that
+the model reads: items.parquet, with the features of events and users where there are any
+(features.json, vocabulary.parquet), or of a ranking model its fitted encoder (encoder.json,
+vocabulary.parquet), and calibration.json where its probabilities are corrected. A blend has the
+folders of its runs in members/. Inference needs no store.
 
-Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
-Files are read through `Run.file`, which compares their hashes with the manifest's (`manifest.py`).
+Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a
+`UserError`. Files are read through `Run.file`, which compares their hashes with the manifest's
+(`manifest.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import nn
 from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, brief, command_line, in_context
 from fullrank.core.files import copy_file, foreign_files, whole_folder, write_json, write_text
-from fullrank.core.readers import missing_file, read_json, read_jsonl
+from fullrank.core.readers import JsonObject, missing_file, read_json, read_jsonl
 from fullrank.core.registry import Problem, kinds
 from fullrank.core.spec import error_sentence
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -59,18 +61,20 @@ from fullrank.run.manifest import (
     WEIGHTS,
     note_once,
     open_manifest,
-    require_listed,
     seal_run,
     sealed_files,
     write_manifest,
-)  # fmt: skip
+)
 
 _MOST = 1e15
 """Steps, epochs and seconds of a row of metrics; far above any training."""
 ANSWERS: Mapping[Problem, str] = {"retrieval": "recommends items", "ranking": "predicts clicks"}
-"""What a run of each problem does."""
+"""The verb for a run of each problem."""
+Tensors = dict[str, torch.Tensor]
+StoreSource = AnyStore | str | Path
+"""A store, or the path of its folder."""
 CatalogOrEncoder = Catalog | FieldEncoder
-"""What a model is built on: the items of a recommender, the encoder of a ranking model."""
+"""The basis of a model: a recommender's items, or a ranking model's encoder."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,10 @@ class Run:
 
     path: Path
     spec: Experiment
-    manifest: dict[str, Any]
+    manifest: JsonObject
 
     def __repr__(self) -> str:
-        state = {True: "finished", False: "not finished"}.get(self.manifest.get("finished", True), "finished")
+        state = "not finished" if self.manifest.get("finished") is False else "finished"
         return (
             f"Run({str(self.path)!r}: {self.spec.recipe} on {Path(self.manifest['data']['path']).name}, "
             f"{self.manifest['parameters']:,} parameters, {state})"
@@ -92,21 +96,28 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format.
 
-        The spec's hash is compared here, those of other files when they are read. Formats 1 and 2 hold none, which is
-        logged. Metrics are looked at by `rows` alone: inference does not need them.
+        The spec's hash is compared here, those of other files when they are read. Formats 1 and 2
+        hold none, which is logged. Metrics are looked at by `rows` alone: inference does not need
+        them.
         """
         folder, manifest = open_manifest(path)
         with in_context(f"{folder / SPEC}: "):
             run = cls(folder, Experiment.parse(read_json(folder / SPEC)), manifest)
-        version = manifest["format_version"]
-        calibrated, featured = (CALIBRATION,) * (version == CALIBRATED), FEATURES * (version == FEATURED)
-        require_listed(manifest, folder, (ITEMS, *featured) if run.spec.clicks is None else (*ENCODER, *calibrated))
+        version, needed = manifest["format_version"], list(ENCODER)
+        if run.spec.clicks is None:
+            needed = [ITEMS, *FEATURES] if version == FEATURED else [ITEMS]
+        elif version == CALIBRATED:
+            needed = [*ENCODER, CALIBRATION]
+        for name in needed if version >= HASHED else ():
+            if name not in manifest["files"]:
+                raise manifests.incomplete_manifest(folder, f"does not list {name}", AGAIN)
         return run
 
     def file(self, name: str) -> Path:
         """The path of one of the run's files; its hash is compared where the manifest holds one.
 
-        A file is hashed once in a process while it stays as it is. Raises `UserError` where it differs.
+        A file is hashed once in a process while it stays as it is. Raises `UserError` where it
+        differs.
         """
         entry = self.manifest["files"].get(name) if self.manifest.get("format_version", 0) >= HASHED else None
         if entry is not None:
@@ -115,10 +126,10 @@ class Run:
             manifests.check_hash(self.path, name, entry, AGAIN)
         return self.path / name
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The trained weights by name. Those of a run whose training has not ended have no hash yet, which is logged.
+    def tensors(self) -> Tensors:
+        """The trained weights by name. Raises `UserError` for a missing or damaged file.
 
-        Raises `UserError` where the file is missing or damaged.
+        Those of a run whose training has not ended have no hash yet, which is logged.
         """
         if self.manifest.get("finished") is False:
             go_on = f"go on with it by `{command_line('train', '--out', self.path, '--resume')}`"
@@ -135,7 +146,8 @@ class Run:
 
     @property
     def catalog(self) -> Catalog:
-        """The items that the model ranks, in the order of its table, with the features of events, requests and users.
+        """The items that the model ranks, in the order of its table, with the features of events,
+        requests and users.
 
         Raises `UserError` of a ranking model, which has none.
         """
@@ -146,25 +158,38 @@ class Run:
 
     @property
     def needs_store(self) -> bool:
-        """Whether the model reads impressions by an encoder that its store alone has: ranking runs of format 1."""
+        """Whether only the store has the encoder: of ranking runs of format 1."""
         return self.spec.clicks is not None and self.manifest["format_version"] == 1
 
-    def encoder(self, data: AnyStore | str | Path | None = None) -> FieldEncoder:
-        """The fitted encoder of a ranking model: schema, vocabularies and statistics of its training rows.
+    def encoder(self, data: StoreSource | None = None) -> FieldEncoder:
+        """The fitted encoder of a ranking model: schema, vocabularies and statistics of its
+        training rows.
 
-        It lies in the run's folder; that of a run of format 1 is its store's. `data` is that store, where it was moved.
-        Raises `UserError` for a recommender, for a store that is another one, for one that is needed and not there, and
-        for a damaged folder.
+        It lies in the run's folder; that of a run of format 1 is its store's. `data` is that store,
+        where it was moved. Raises `UserError` for a recommender, for a store that is another one,
+        for one that is needed and not there, and for a damaged folder.
         """
         require_problem(self, "ranking", "it has no encoder of impressions, but a catalog")
-        if data is None and not self.needs_store:
-            return self._own_encoder()
-        store = _impressions_of(self, data)
-        return store.encoder if self.needs_store else self._own_encoder()
+        if data is not None or self.needs_store:
+            store = _impressions_of(self, data)
+            if self.needs_store:
+                return store.encoder
+        path, _ = (self.file(name) for name in ENCODER)
+        encoder = encoder_files.restore_encoder(path, read_json(path), AGAIN)
+        if self.manifest["format_version"] >= HASHED:
+            return encoder
+        hashes, trained = {name: sha256_file(self.path / name) for name in ENCODER}, self.manifest.get("encoder")
+        if trained != hashes:
+            # two values that changed places have the right number of ids, and would predict in silence
+            known = trained if isinstance(trained, dict) else {}
+            name = next((file for file in hashes if known.get(file) != hashes[file]), encoder_files.NAME)
+            reason = f"its SHA-256 is {hashes[name]!r}, and the weights were trained with {brief(known.get(name), 80)}"
+            raise damaged_file(self.path / name, reason, AGAIN)
+        return encoder
 
     @property
     def calibration(self) -> Calibration | None:
-        """What corrects the probabilities of a ranking model; None where `fullrank calibrate` did not make the run."""
+        """The calibration of a ranking model's probabilities; None where there is none."""
         if self.spec.clicks is None or self.manifest["format_version"] != CALIBRATED:
             return None
         path = self.file(CALIBRATION)
@@ -184,20 +209,21 @@ class Run:
         except ValidationError as error:
             raise damaged_file(path, error_sentence(error), AGAIN) from None
 
-    def trained_until(self, data: AnyStore | str | Path | None = None) -> int | None:
-        """The time of the last training impression of a ranking model (seconds); None where its store had no times.
+    def trained_until(self, data: StoreSource | None = None) -> int | None:
+        """The time of a ranking model's last training impression (seconds); None without times.
 
-        A run of format 1 asks its store, as `encoder` does. Raises `UserError` where that is not there.
+        A run of format 1 asks its store, as `encoder` does. Raises `UserError` where that is not
+        there.
         """
         if self.needs_store:
             return _impressions_of(self, data).trained_until
-        found = self.manifest["data"].get("trained_until")
-        if found is not None and type(found) is not int:
-            raise damaged_file(self.path / manifests.NAME, f"it says trained_until {found!r}, which is no time", AGAIN)
-        return found
+        moment = self.manifest["data"].get("trained_until")
+        if moment is not None and type(moment) is not int:
+            raise damaged_file(self.path / manifests.NAME, f"it says trained_until {moment!r}, which is no time", AGAIN)
+        return moment
 
     def model(self, encoder: FieldEncoder | None = None) -> nn.Module:
-        """The trained model in evaluation mode, on the CPU. `encoder` is the run's own, where it was read already."""
+        """The trained model in evaluation mode, on the CPU; `encoder` saves reading it again."""
         tensors = self.tensors()
         known: Catalog | Sequence[FieldInfo]
         if self.spec.clicks is None:
@@ -208,9 +234,10 @@ class Run:
                 _check_rows(known, tensors, self.path)
         try:
             held = sum(tensor.nbytes for tensor in tensors.values())
-            build = self.spec.model.build  # type: ignore[attr-defined]
-            if isinstance(self.spec.model, Blend):
-                build = partial(build, members=[member_of(one, name) for name, one in self.members().items()])
+            spec: Any = self.spec.model
+            build = spec.build
+            if isinstance(spec, Blend):
+                build = partial(build, members=[member_of(member, name) for name, member in self.members().items()])
             model: nn.Module = build_within(lambda: build(known), 4 * held + 2**30, f"the spec of {self.path}")
         except (RuntimeError, MemoryError) as error:
             reason = str(error).splitlines()[0] if str(error) else "out of memory"
@@ -223,7 +250,7 @@ class Run:
         return model.eval()
 
     def members(self) -> dict[str, Run]:
-        """The runs of a blend by their names; empty for all others. Raises `UserError` where one is damaged."""
+        """The runs of a blend by name; empty for others. Raises `UserError` for a damaged one."""
         if not isinstance(self.spec.model, Blend):
             return {}
         for file in sealed_files(self.path):
@@ -231,27 +258,14 @@ class Run:
                 self.file(file)
         return {name: Run.open(self.path / MEMBERS / name) for name in self.spec.model.members}
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line short).
+    def rows(self) -> list[JsonObject]:
+        """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line).
 
-        Of a run whose training has ended, raises `UserError` where the file is not as training left it.
+        Of a run whose training has ended, raises `UserError` where the file is not as training left
+        it.
         """
         self.file(METRICS)
         return metrics_rows(self.path)
-
-    def _own_encoder(self) -> FieldEncoder:
-        path, _ = (self.file(name) for name in ENCODER)
-        encoder = encoder_files.restore_encoder(path, read_json(path), AGAIN)
-        if self.manifest["format_version"] >= HASHED:
-            return encoder
-        found, trained = {name: sha256_file(self.path / name) for name in ENCODER}, self.manifest.get("encoder")
-        if trained != found:
-            # two values that changed places have the right number of ids, and would predict in silence
-            known = trained if isinstance(trained, dict) else {}
-            name = next((one for one in found if known.get(one) != found[one]), encoder_files.NAME)
-            reason = f"its SHA-256 is {found[name]!r}, and the weights were trained with {brief(known.get(name), 80)}"
-            raise damaged_file(self.path / name, reason, AGAIN)
-        return encoder
 
 
 def member_of(run: Run, name: str) -> Member:
@@ -268,15 +282,15 @@ def opened_run(run: Run | str | Path) -> Run:
 def build_model(
     experiment: Experiment, known: CatalogOrEncoder, device: torch.device | str = "cpu", shard: RowShard | None = None
 ) -> Any:
-    """The untrained model of an experiment, built on the items of its catalogue or on the fields of its encoder.
+    """The untrained model of an experiment, on the items of a catalogue or the fields of an encoder.
 
-    `shard`: which rows of the item table this process holds, where several hold it together. Raises `UserError` where
-    training the model takes more memory than `device` has free.
+    `shard`: which rows of the item table this process holds, where several hold it together. Raises
+    `UserError` where training the model takes more memory than `device` has free.
     """
-    what = known.fields if isinstance(known, FieldEncoder) else known
-    build = experiment.model.build  # type: ignore[attr-defined]
+    spec: Any = experiment.model
+    basis = known.fields if isinstance(known, FieldEncoder) else known
     shards = () if shard is None else (shard,)
-    return build_to_train(lambda: build(what, *shards), device, lambda model: model.row_parameters())
+    return build_to_train(lambda: spec.build(basis, *shards), device, lambda model: model.row_parameters())
 
 
 def require_problem(run: Run, problem: Problem, remedy: str, *, code: str | None = None) -> None:
@@ -289,18 +303,19 @@ def require_problem(run: Run, problem: Problem, remedy: str, *, code: str | None
 
 
 def store_path(run: Run) -> Path:
-    """Where the store was that a run was trained on. Raises `UserError` where it is no longer."""
-    where = Path(run.manifest["data"]["path"])
-    name, remedy = f"the store {where} that {run.path} was trained on", "name it by data= (of a cascade: impressions=)"
-    return check_given(name, where if where.is_dir() else None, remedy, code="missing-store")
+    """The path of the store that a run was trained on. Raises `UserError` where it is gone."""
+    path = Path(run.manifest["data"]["path"])
+    name, remedy = f"the store {path} that {run.path} was trained on", "name it by data= (of a cascade: impressions=)"
+    return check_given(name, path if path.is_dir() else None, remedy, code="missing-store")
 
 
-def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
-    """The store that a run was trained on, wherever it is now (`data`), or the whole that this was a part of with the
-    same items. Raises `UserError` where it is another one, or encodes features otherwise than a model that reads some.
+def store_of(run: Run, data: StoreSource | None = None) -> AnyStore:
+    """The store that a run was trained on, moved to `data` where that is given, or the whole store
+    that it was a part of. Raises `UserError` for another one, and where a model reads features that
+    it encodes in another way.
     """
-    found = store_path(run) if data is None else data
-    store = open_store(found) if isinstance(found, str | Path) else check_store("data", found)
+    source = store_path(run) if data is None else data
+    store = open_store(source) if isinstance(source, str | Path) else check_store("data", source)
     trained = run.manifest["data"]
     fingerprints = (trained["split_fingerprint"], trained.get("part_of"))
     if store.problem != run.spec.problem or store.fingerprint not in fingerprints:
@@ -309,44 +324,45 @@ def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
             code="store-differs",
         )
     if isinstance(store, Store):
-        for one in (run, *run.members().values()):
-            if getattr(one.spec.model, "features", None) is not None:
-                require_same_encoding(str(store.path), store.features, one.catalog.features)
+        for member in (run, *run.members().values()):
+            if getattr(member.spec.model, "features", None) is not None:
+                require_same_encoding(str(store.path), store.features, member.catalog.features)
     return store
 
 
-def event_store_of(run: Run, data: AnyStore | str | Path | None = None) -> Store:
-    """The store of events that a recommender was trained on. Raises `UserError` for a ranking model, as `store_of`."""
+def event_store_of(run: Run, data: StoreSource | None = None) -> Store:
+    """The event store of a recommender. Raises `UserError` for a ranking model, as `store_of`."""
     _ = run.spec.lists  # refuses a ranking model
     store = store_of(run, data)
     assert isinstance(store, Store)  # of the run's problem
     return store
 
 
-def _impressions_of(run: Run, data: AnyStore | str | Path | None) -> ImpressionStore:
+def _impressions_of(run: Run, data: StoreSource | None) -> ImpressionStore:
     store = store_of(run, data)
     assert isinstance(store, ImpressionStore)  # of the run's problem
     return store
 
 
-def metrics_rows(folder: Path) -> list[dict[str, Any]]:
-    """What `Run.rows` gives, of a folder whose run may still be in training."""
+def metrics_rows(folder: Path) -> list[JsonObject]:
+    """The rows of metrics.jsonl in a folder whose run may still be in training."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
     return list(takewhile(_is_row, read_jsonl(path)))
 
 
-def _is_row(row: dict[str, Any]) -> bool:
-    """Whether an object has a step, an epoch, and numbers where figures of training and validation stand."""
+def _is_row(row: JsonObject) -> bool:
+    """Whether an object has a step, an epoch, and numbers where figures are due."""
     figures = [value for name, value in row.items() if name.startswith(("train/", "validation/"))]
     seconds = [row.get(name, 0) for name in ("epoch", "seconds", "validation_seconds")]
-    numbers = [*figures, *seconds]
     return (
         type(row.get("step")) is int
         and ("epoch" in row or row.get("event") != "epoch")
-        and all(type(one) in (int, float) and not abs(one) > sys.float_info.max for one in numbers)
-        and all(abs(one) <= _MOST for one in (row["step"], *seconds))  # neither NaN nor infinite
+        and all(
+            type(number) in (int, float) and not abs(number) > sys.float_info.max for number in (*figures, *seconds)
+        )
+        and all(abs(number) <= _MOST for number in (row["step"], *seconds))  # neither NaN nor infinite
     )
 
 
@@ -355,10 +371,11 @@ def is_run(folder: Path) -> bool:
     return (folder / "manifest.json").is_file() and not is_store(folder)
 
 
-def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manifest: dict[str, Any]) -> None:
-    """Everything of a run folder but its weights and metrics; the manifest last, since it makes the folder a run.
+def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manifest: JsonObject) -> None:
+    """Write a run folder but for weights and metrics; the manifest last, since it makes it a run.
 
-    The run counts as in training until `seal_run`. `manifest` says where it came from; that of a copied run will do.
+    The run counts as in training until `seal_run`. `manifest` says where it came from; that of a
+    copied run will do.
     """
     path.mkdir(parents=True, exist_ok=True)
     if isinstance(known, Catalog):
@@ -370,7 +387,7 @@ def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manif
 
 
 def require_empty(folder: Path) -> None:
-    """Raise `UserError` unless a folder for a new run is missing or empty, and outside of prepared data."""
+    """Raise `UserError` unless a folder for a new run is missing or empty, outside of stores."""
     manifests.require_outside_stores(folder)
     if folder.is_file() or foreign_files(folder):
         raise UserError(
@@ -379,10 +396,14 @@ def require_empty(folder: Path) -> None:
 
 
 def write_copy(
-    run: Run, out: Path, known: CatalogOrEncoder, tensors: dict[str, torch.Tensor], facts: dict[str, Any],
+    run: Run,
+    out: Path,
+    known: CatalogOrEncoder,
+    tensors: Tensors,
+    facts: JsonObject,
     calibration: Calibration | None = None,
-) -> Run:  # fmt: skip
-    """A sealed copy of a run with other items and weights, or a calibration, whole or not at all; `facts` say why.
+) -> Run:
+    """Write a sealed copy of a run with other items and weights, or a calibration; `facts` say why.
 
     Returns the folder `out`, opened. Raises `UserError` where it is not empty.
     """
@@ -400,10 +421,10 @@ def write_copy(
 
 
 def copy_run(run: Run, folder: Path, *, logs: bool = True) -> None:
-    """The files of a finished run in a new folder, each compared with its hash first; `logs` takes metrics.jsonl too.
+    """Copy a finished run into a new folder, each file by its hash; `logs`: metrics.jsonl too.
 
-    Raises `UserError` for a run whose training has not ended, for a ranking run of format 1, which cannot do without
-    its store, and where a file is damaged or changes meanwhile.
+    Raises `UserError` for a run whose training has not ended, for a ranking run of format 1, which
+    cannot do without its store, and where a file is damaged or changes meanwhile.
     """
     if run.manifest.get("finished") is False:
         raise UserError(
@@ -415,13 +436,13 @@ def copy_run(run: Run, folder: Path, *, logs: bool = True) -> None:
             f"{run.path} is of run format 1, whose vocabularies lie in its store alone: train it again to ship it",
             code="run-needs-its-store",
         )
-    for name in {WEIGHTS: None, **dict.fromkeys(sealed_files(run.path))}:
+    for name in dict.fromkeys([WEIGHTS, *sealed_files(run.path)]):
         if name != METRICS or logs:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             copy_file(run.file(name), folder / name)
     write_manifest(folder, run.manifest, finished=True)
-    made, known = Run.open(folder).manifest["files"], run.manifest.get("files", {})
-    differs = next((name for name in made if name in known and made[name] != known[name]), None)
+    copied, known = Run.open(folder).manifest["files"], run.manifest.get("files", {})
+    differs = next((name for name in copied if name in known and copied[name] != known[name]), None)
     if differs is not None:  # it changed between the look at its hash and the copy
         raise damaged_file(run.path / differs, "it changed while it was copied", "begin again")
 
@@ -436,28 +457,28 @@ def weights_hash(path: Path) -> str:
     return manifests.file_hash(path / WEIGHTS)
 
 
-def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], where: Path) -> None:
-    """Raise `UserError` where the fields have more ids than the weights have numbers, before memory is taken."""
+def _check_rows(fields: Sequence[FieldInfo], tensors: Tensors, where: Path) -> None:
+    """Raise `UserError` for more ids than the weights have numbers, before memory is taken."""
     ids = sum(field.size for field in fields if field.shares is None)
     held = sum(tensor.numel() for tensor in tensors.values())
     if ids > held:
         raise damaged_file(where, f"its fields have {ids:,} ids, and its weights hold {held:,} numbers", AGAIN)
 
 
-def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path) -> None:
+def load_weights(model: nn.Module, tensors: Tensors, where: Path) -> None:
     """Put tensors into a model. Raises `UserError` naming what does not fit."""
     if isinstance(model, Model | BoostedTrees):
         model.make_room(tensors)
     # dtypes too: loading would round in silence
-    asked, given = (
-        {name: f"{tensor.dtype} of shape {tuple(tensor.shape)}" for name, tensor in some.items()}
-        for some in (model.state_dict(), tensors)
+    expected, present = (
+        {name: f"{tensor.dtype} of shape {tuple(tensor.shape)}" for name, tensor in state.items()}
+        for state in (model.state_dict(), tensors)
     )
-    for name in [*asked, *given]:
-        if asked.get(name) != given.get(name):
+    for name in [*expected, *present]:
+        if expected.get(name) != present.get(name):
             raise UserError(
-                f"{where}: {name!r} is {given.get(name, 'missing')}, the spec asks for {asked.get(name, 'none')}; the "
-                "folder is damaged or its spec was edited",
+                f"{where}: {name!r} is {present.get(name, 'missing')}, the spec asks for {expected.get(name, 'none')}; "
+                "the folder is damaged or its spec was edited",
                 code="weights-differ-from-spec",
             )
     for name, tensor in tensors.items():

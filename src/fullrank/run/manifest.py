@@ -1,22 +1,21 @@
 """The manifest of a run, and its seal: the hashes of all files that are final.
 
-It is written without weights when training begins, which makes the folder a run, and anew, last, when training has
-ended. A run that was cut off between the two opens and can be resumed; its weights have no hash yet.
+It is written without weights when training begins, which makes the folder a run, and anew, last,
+when training has ended. A run that was cut off between the two opens and can be resumed; its
+weights have no hash yet.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json
 from fullrank.core.log import logger
-from fullrank.core.readers import read_json
+from fullrank.core.readers import JsonObject, read_json
 from fullrank.data import manifest as manifests
 from fullrank.data.events import feature_files
 from fullrank.data.impressions import encoder_files
@@ -26,7 +25,8 @@ from fullrank.models.sequential.blend import MEMBER_NAME
 log = logger(__name__)
 
 FORMAT = 6
-"""Newest version of the run folder. A reader refuses what is newer than itself and reads all that is older.
+"""Newest version of the run folder. A reader refuses what is newer than itself and reads all that
+is older.
 
 1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
 2: the manifest holds no hashes but those of the encoder's files.
@@ -62,11 +62,11 @@ def sealed_files(folder: Path) -> list[str]:
     return [name for name in (*SEALED, *inside) if is_sealed(name) and (folder / name).is_file()]
 
 
-def open_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
-    """A run folder's path and its manifest, checked: its seal, and that its files are there, of the size it says; the
-    spec's hash too.
+def open_manifest(path: str | Path) -> tuple[Path, JsonObject]:
+    """A run folder's path, and its manifest once seal, files, their sizes and spec are checked.
 
-    Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer format, and damage.
+    Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer
+    format, and damage.
     """
     folder = check_path("the run", path)
     store = manifests.is_store(folder)
@@ -89,7 +89,7 @@ def open_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
     return folder, manifest
 
 
-def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
+def _check_manifest(manifest: JsonObject, folder: Path) -> None:
     data = manifest.get("data")
     whole = isinstance(data, dict) and all(isinstance(data.get(key), str) for key in ("path", "split_fingerprint"))
     parameters = manifest.get("parameters")
@@ -106,8 +106,8 @@ def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
         )
 
 
-def _check_listed(manifest: dict[str, Any], folder: Path) -> None:
-    """Raise `UserError` unless a manifest of this format is sealed and its files are there, of the size it says."""
+def _check_listed(manifest: JsonObject, folder: Path) -> None:
+    """Raise `UserError` unless the manifest is sealed and its files are there, in their sizes."""
     files = manifest.get("files")
     if manifests.SEAL not in manifest or not isinstance(files, dict) or type(manifest.get("finished")) is not bool:
         raise manifests.incomplete_manifest(folder, "lacks 'files', 'finished' or its 'seal'", AGAIN)
@@ -125,15 +125,6 @@ def _check_listed(manifest: dict[str, Any], folder: Path) -> None:
         raise manifests.incomplete_manifest(folder, f"lacks the size or the hash of {METRICS}", AGAIN)
 
 
-def require_listed(manifest: dict[str, Any], folder: Path, needed: Sequence[str]) -> None:
-    """Raise `UserError` unless a manifest of this format lists these files."""
-    if manifest["format_version"] < HASHED:
-        return
-    for name in needed:
-        if name not in manifest["files"]:
-            raise manifests.incomplete_manifest(folder, f"does not list {name}", AGAIN)
-
-
 @lru_cache(maxsize=1024)
 def note_once(sentence: str) -> None:
     """Log what a person should know of a folder, once in a process."""
@@ -141,7 +132,7 @@ def note_once(sentence: str) -> None:
 
 
 def seal_run(path: Path) -> None:
-    """Write the manifest anew, with the hashes of weights and metrics: training has ended, and nothing will change.
+    """Write the manifest anew, with the hashes of weights and metrics: training has ended.
 
     A run that is sealed already stays as it is, and so does one of format 1 or 2.
     """
@@ -153,8 +144,9 @@ def seal_run(path: Path) -> None:
 def reopen_run(path: Path) -> None:
     """Mark a run as in training, before its weights and metrics change again.
 
-    One of format 2 becomes one of this format. A ranking run of format 1 stays what it is: it has no encoder to hash.
-    Raises `UserError` where a file that stays is not as it was written: it is about to be hashed anew.
+    One of format 2 becomes one of this format. A ranking run of format 1 stays what it is: it has
+    no encoder to hash. Raises `UserError` where a file that stays is not as it was written: it is
+    about to be hashed anew.
     """
     manifest = read_json(path / manifests.NAME)
     known = manifest["files"] if manifest["format_version"] >= HASHED else _encoder_of_format_2(manifest)
@@ -166,18 +158,20 @@ def reopen_run(path: Path) -> None:
     (path / CALIBRATION).unlink(missing_ok=True)  # it was of the weights so far
 
 
-def _encoder_of_format_2(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _encoder_of_format_2(manifest: JsonObject) -> dict[str, JsonObject]:
     hashes = manifest.get("encoder")
     return {name: {"sha256": hashes.get(name)} for name in ENCODER} if isinstance(hashes, dict) else {}
 
 
-def write_manifest(path: Path, facts: dict[str, Any], *, finished: bool) -> None:
-    """The manifest of a run folder, from `facts`, which may be those of a copied run, and its files as they are."""
+def write_manifest(path: Path, facts: JsonObject, *, finished: bool) -> None:
+    """Write the manifest of a run folder: `facts` (a copied run's will do) and its files."""
     of_format = ("format_version", "finished", "files", "encoder", manifests.SEAL)
-    own = {key: value for key, value in facts.items() if key not in of_format}  # those of a copied run are not ours
+    rest = {key: value for key, value in facts.items() if key not in of_format}  # those of a copied run are not ours
     files = manifests.hash_files(path, [name for name in sealed_files(path) if finished or name not in LATE])
-    known = {CALIBRATED: CALIBRATION in files, FEATURED: feature_files.NAME in files,
-             FORMAT: any(name.startswith(f"{MEMBERS}/") for name in files)}  # fmt: skip
-    version = max((number for number, is_one in known.items() if is_one), default=HASHED)
-    tree = {"format_version": version, "finished": finished, **own, "files": files}
+    version = CALIBRATED if CALIBRATION in files else HASHED
+    if feature_files.NAME in files:
+        version = FEATURED
+    if any(name.startswith(f"{MEMBERS}/") for name in files):
+        version = FORMAT
+    tree = {"format_version": version, "finished": finished, **rest, "files": files}
     write_json(path / manifests.NAME, manifests.sealed(tree))

@@ -1,7 +1,8 @@
-"""Checks of every attention: the future and the padding are invisible, its weights are what it does, no idle setting.
+"""Checks of every attention: the future and the padding are invisible, its weights are what it
+does, no idle setting.
 
-Those of one module can be called alone (``check_causal(attention)``); `CHECKS` runs each on every module that a Spec's
-settings reach.
+Those of one module can be called alone (``check_causal(attention)``); `CHECKS` runs each on every
+module that a Spec's settings reach.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fullrank.testing.inputs import (
     settings_have_effect,
     shaken,
     times_of,
-)  # fmt: skip
+)
 
 BASE = AttentionSpec
 DIM, LONGEST = 12, 16
@@ -48,13 +49,13 @@ def inputs_of(module: nn.Module, extra: int = 0) -> tuple[Tensor, Batch]:
 
 
 def outputs_of(module: Attention | Encoder, x: Tensor, batch: Batch) -> Tensor:
-    """What an attention gives, or the states of an encoder's tokens."""
-    given: Any = module(x, batch)
-    return given.tokens if isinstance(module, Encoder) else given
+    """The output of an attention, or the token states of an encoder."""
+    output: Any = module(x, batch)
+    return output.tokens if isinstance(module, Encoder) else output
 
 
 def check_causal(module: Attention | Encoder) -> None:
-    """What comes after a position leaves its output as it is."""
+    """A position's output does not depend on what comes after it."""
     if not module.causal:
         return
     x, batch = inputs_of(module)
@@ -69,7 +70,7 @@ def check_causal(module: Attention | Encoder) -> None:
 
 
 def check_padding(module: Attention | Encoder) -> None:
-    """What stands behind a row's end, and how much of it, leaves its valid outputs as they are."""
+    """Padding, whatever it holds and however long, changes no valid output."""
     x, batch = inputs_of(module)
     whole = outputs_of(module, x, batch)
     assert whole.shape == x.shape
@@ -79,13 +80,13 @@ def check_padding(module: Attention | Encoder) -> None:
     longer, wide = inputs_of(module, 4)
     assert close(outputs_of(module, longer, wide)[wide.valid], whole[batch.valid]), "extra padding is seen"
     for row, length in enumerate(LENGTHS):
-        one = padded([batch.items[row, :length].tolist()]).to(x.device)
-        alone = outputs_of(module, x[row : row + 1, :length], one)[0]
+        single = padded([batch.items[row, :length].tolist()]).to(x.device)
+        alone = outputs_of(module, x[row : row + 1, :length], single)[0]
         assert close(alone, whole[row, :length]), f"row {row} differs when alone"
 
 
 def check_weights(attention: Attention) -> None:
-    """A hidden place has no weight; where rows sum to one, every visible place has some, or none if it is `sparse`."""
+    """Hidden positions have no weight; visible ones have, or may if `sparse`, in rows of sum 1."""
     x, batch = inputs_of(attention)
     weights = attention.weights(x, batch)
     assert weights.shape == (len(x), attention.heads, x.shape[1], x.shape[1])
@@ -107,11 +108,11 @@ def check_apply(attention: Attention) -> None:
 
 @torch.no_grad()
 def check_matrices(attention: Attention) -> None:
-    """A head whose value projection is zero mixes nothing, and no head does through an output projection of zero."""
+    """A head with a value projection of 0 mixes nothing, nor any with an output projection of 0."""
     x, batch = inputs_of(attention)
     value, output = attention.matrices()
     weights = attention.weights(x, batch)
-    before, kept = attention.apply_weights(weights, x), output.clone()
+    before, saved = attention.apply_weights(weights, x), output.clone()
     for head in range(attention.heads):
         other, noise = weights.clone(), torch.rand(weights[:, head].shape, generator=torch.Generator().manual_seed(3))
         noise = noise.to(weights.device)
@@ -124,7 +125,7 @@ def check_matrices(attention: Attention) -> None:
     output.zero_()
     silent = attention.apply_weights(weights, x)
     assert close(silent, silent[:1, :1].expand_as(silent)), "something goes round the output projection"
-    output.copy_(kept)
+    output.copy_(saved)
 
 
 def check_linear(attention: Attention) -> None:
@@ -157,14 +158,15 @@ def check_learns(attention: Attention) -> None:
 
 
 def check_columns(attention: Attention) -> None:
-    """What is noted is the absolute weights summed over valid queries, in value and in gradient; the output stays.
+    """Noted columns are absolute weights summed over valid queries, in value and gradient.
 
-    An attention with `column_weights` of its own keeps sums of those; they are at least the absolute weights.
+    An attention with `column_weights` of its own keeps sums of those; they are at least the
+    absolute weights.
     """
     x, batch = inputs_of(attention, 2)
-    plain_y, kept = attention(x, batch), list[ColumnSums]()
-    assert close(attention(x, replace(batch, captures=Captures(columns=kept)))[batch.valid], plain_y[batch.valid])
-    (noted,) = kept
+    plain_y, captured = attention(x, batch), list[ColumnSums]()
+    assert close(attention(x, replace(batch, captures=Captures(columns=captured)))[batch.valid], plain_y[batch.valid])
+    (noted,) = captured
     absolute = attention.weights(x, batch).abs()
     of = attention.column_weights(x, batch)
     assert noted.module is attention and torch.equal(noted.valid, batch.valid)
@@ -177,36 +179,38 @@ def check_columns(attention: Attention) -> None:
     assert noted.sums.requires_grad == sums.requires_grad, "columns without the weights' gradient"
     if sums.requires_grad:
         parameters = list(attention.parameters())
-        found = torch.autograd.grad(noted.sums.pow(2).sum(), parameters, allow_unused=True)
+        gradients = torch.autograd.grad(noted.sums.pow(2).sum(), parameters, allow_unused=True)
         wanted = torch.autograd.grad(sums.pow(2).sum(), parameters, allow_unused=True)
-        for a, b in zip(found, wanted, strict=True):
+        for a, b in zip(gradients, wanted, strict=True):
             assert (a is None or not a.any()) if b is None else a is not None and close(a, b, 1e-4)
     attention(x, replace(batch, captures=Captures()))
-    assert len(kept) == 1, "noted what nobody wants"
+    assert len(captured) == 1, "noted what nobody wants"
 
 
 def check_latent(attention: Attention) -> None:
-    """Two tokens in each of three streams behind the history are those of the reference, which copies it for each."""
+    """Two tokens in each of three streams agree with the reference, which copies the history."""
     x, batch = inputs_of(attention, 2)
     memory: dict[nn.Module, Memory] = {}
     attention(x, replace(batch, captures=Captures(memory=memory)))
     prefix = memory[attention]
     projected = attention.project(x, batch.positions(from_end=False))[1:]
     assert all(torch.equal(a, b) for a, b in zip(prefix, projected, strict=True)), "not the keys and values"
-    own: Memory | None = None
+    latent: Memory | None = None
     for s in range(2):
         new = torch.randn(len(x), 3, DIM, generator=torch.Generator().manual_seed(s)).to(x.device)
         q, _, _ = attention.project(new, (batch.lengths + s)[:, None].expand(-1, 3))
-        y, own = attention.step(new, prefix, own, batch)
-        assert close(y, Attention.attend_latent(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
+        y, latent = attention.step(new, prefix, latent, batch)
+        assert close(y, Attention.attend_latent(attention, q, prefix, latent, batch)), (
+            f"step {s} differs from a full copy"
+        )
 
 
 def check_across(attention: Attention) -> None:
-    """Tokens that look at others see the valid ones alone, and `attend` gives them what `mix` does."""
+    """Tokens that look at others see valid ones alone, and get what `mix` gives from `attend`."""
     if attention.reads_times:  # a decoder's tokens have none
         return
     x, batch = inputs_of(attention, 2)
-    asking, memory, kept = x[:, :3].flip(1), attention.remember(x), list[ColumnSums]()
+    asking, memory, captured = x[:, :3].flip(1), attention.remember(x), list[ColumnSums]()
     y = attention.across(asking, memory, batch.valid)
     assert y.shape == asking.shape
     other = attention.remember(torch.where(batch.valid[..., None], x, 7.0))
@@ -215,8 +219,10 @@ def check_across(attention: Attention) -> None:
         keys, values = (part[row : row + 1, :, :length] for part in memory)
         alone = attention.across(asking[row : row + 1], (keys, values), batch.valid[row : row + 1, :length])
         assert close(alone[0], y[row]), f"row {row} differs when alone"
-    assert close(attention.across(asking, memory, batch.valid, Captures(columns=kept)), y), "noted columns change it"
-    (noted,) = kept
+    assert close(attention.across(asking, memory, batch.valid, Captures(columns=captured)), y), (
+        "noted columns change it"
+    )
+    (noted,) = captured
     assert noted.module is attention and noted.queries == 3
     assert not noted.sums.masked_select(~batch.valid[:, None]).any(), "a padded key has received attention"
     if attention.rows_sum_to_one:
@@ -232,7 +238,7 @@ def check_short_rows(attention: Attention) -> None:
 
 
 def check_flops(spec: Spec, device: torch.device) -> None:
-    """An attention or an encoder costs as much on shapes as on numbers, or it says why it is uncounted."""
+    """Costs on shapes equal costs on numbers, or `uncounted` says why there are none."""
     for length in COUNTED:
         batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
         for other, module in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
@@ -243,45 +249,56 @@ def check_flops(spec: Spec, device: torch.device) -> None:
 
 
 def counts_as_said(module: Any, inputs: tuple[Any, ...], *length: int) -> None:
-    """What a module says that rows of a length (and of an answer's) cost is what torch counts while it runs."""
+    """The stated cost of rows of a length (and an answer) is what torch counts."""
     uncounted = getattr(module, "uncounted", "")
     if uncounted or not hasattr(module, "flops"):
         assert len(uncounted) > 20, "neither flops(length) nor a sentence `uncounted`"
         return
     parts, rows = module.flops(*length), len(inputs[0])
     assert None not in parts.values(), f"{parts}: say why in `uncounted`"
-    said, found = rows * sum(parts.values()), counted(lambda: module(*inputs))
-    assert said == found, f"{rows} rows of length {length[0]} are said to cost {said} and cost {found}"
+    said, operations = rows * sum(parts.values()), counted(lambda: module(*inputs))
+    assert said == operations, f"{rows} rows of length {length[0]} are said to cost {said} and cost {operations}"
 
 
 @cache
-def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
-    """What can be seen of a spec: the shapes of its parameters, an output, an output in training."""
+def trace(spec: Any, device: torch.device) -> tuple[Any, ...] | None:
+    """The observable behaviour of a spec: parameter shapes, an output, an output in training."""
     try:
         torch.manual_seed(0)
-        module = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
+        module = shaken(spec.build(DIM, LONGEST)).to(device)
     except UserError:
         return None
     x, batch = sequences(DIM, device)
     if isinstance(module, Encoder) and module.continues and not module.causal:
-        batch = replace(batch, answer=1)  # what stands in the answer's places is the decoder's
-    out = [outputs_of(module.eval(), x, batch)[batch.valid]]
+        batch = replace(batch, answer=1)  # the positions of the answer are the decoder's
+    outputs = outputs_of(module.eval(), x, batch)
     torch.manual_seed(0)
-    out.append(outputs_of(module.train(), x, batch)[batch.valid])
+    trained = outputs_of(module.train(), x, batch)
     shapes = [(label, tuple(p.shape)) for label, p in module.named_parameters()]
-    return shapes, *(tuple(o.flatten().tolist()) for o in out)
+    return shapes, *(output[batch.valid].flatten().tolist() for output in (outputs, trained))
 
 
 def check_effects(spec: Spec, device: torch.device) -> None:
-    """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
+    """No setting is idle: one of its values near the defaults makes a difference."""
     settings_have_effect(spec, lambda other: trace(other, device))
 
 
 OF_MODULES = (
-    check_causal, check_padding, check_weights, check_apply, check_matrices, check_linear, check_project,
-    check_learns, check_columns, check_latent, check_across, check_short_rows,
-)  # fmt: skip
+    check_causal,
+    check_padding,
+    check_weights,
+    check_apply,
+    check_matrices,
+    check_linear,
+    check_project,
+    check_learns,
+    check_columns,
+    check_latent,
+    check_across,
+    check_short_rows,
+)
 CHECKS = (
-    *of_specs(OF_MODULES, lambda spec, device: built(reachable(spec), DIM, LONGEST, device=device)), check_flops,
+    *of_specs(OF_MODULES, lambda spec, device: built(reachable(spec), DIM, LONGEST, device=device)),
+    check_flops,
     check_effects,
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""Checks of every baseline: fitted to training events alone, whole in its state, its blocks parts of one answer."""
+"""Checks of every baseline: fitted to training events alone, whole in its state dict."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fullrank.core.device import device_of
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
@@ -50,12 +51,8 @@ def fitted(spec: Spec, on: Store, device: Device = "cpu") -> Any:
     return model.eval().to(device)
 
 
-def _device(model: Any) -> torch.device:
-    return next(model.buffers()).device
-
-
 def some_histories(model: Any) -> Batch:
-    return padded([row[-model.max_length :] for row in histories((1, 6, 2, 30))]).to(_device(model))
+    return padded([row[-model.max_length :] for row in histories((1, 6, 2, 30))]).to(device_of(model))
 
 
 def scores_of(model: Any) -> Tensor:
@@ -72,12 +69,12 @@ def check_contract(build: Callable[[Store], Any]) -> None:
     parts = [answer.block(low, min(low + 5, ITEMS)) for low in range(0, ITEMS, 5)]
     # a product of other shapes rounds otherwise, as in a trained model
     assert close(torch.cat(parts, 1), scores), "blocks are no parts of the whole"
-    empty = model.answer(padded([[], [3]]).to(_device(model))).block(0, ITEMS)
+    empty = model.answer(padded([[], [3]]).to(device_of(model))).block(0, ITEMS)
     assert empty.isfinite().all()
 
 
 def check_training_alone(build: Callable[[Store], Any]) -> None:
-    """What was held out does not change the scores."""
+    """Held-out events do not change the scores."""
     assert torch.equal(scores_of(build(data())), scores_of(build(data(held_out=5))))
 
 
@@ -88,11 +85,11 @@ def check_rows(build: Callable[[Store], Any]) -> None:
     together = model.answer(batch).block(0, ITEMS)
     for i, n in enumerate(batch.lengths.tolist()):
         row = batch.items[i, :n].tolist()
-        assert close(model.answer(padded([row], extra=2, fill=1).to(_device(model))).block(0, ITEMS)[0], together[i])
+        assert close(model.answer(padded([row], extra=2, fill=1).to(device_of(model))).block(0, ITEMS)[0], together[i])
 
 
 def check_state_dict(spec: Spec, device: torch.device) -> None:
-    """What is learned is in the state dict: a model that was not fitted answers like the fitted one once it has it."""
+    """All that is learned is in the state dict: an unfitted model that loads it answers alike."""
     spec = small(spec)
     model = fitted(spec, data(), device)
     assert isinstance(spec, BaselineSpec)

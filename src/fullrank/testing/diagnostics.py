@@ -1,8 +1,9 @@
-"""Checks of every diagnostic and of every figure: sound rows, the same each time, an unchanged model, and drawings.
+"""Checks of every diagnostic and of every figure: sound rows, the same each time, an unchanged
+model, and drawings.
 
-They run on models with drawn weights on generated data: transformers of two depths, one of them with a reasoner and one
-that reads the hour, one that generates semantic ids, and a baseline; or, for a diagnostic of ranking models, one with
-token mixings and one without any vectors.
+They run on models with drawn weights on generated data: transformers of two depths, one of them
+with a reasoner and one that reads the hour, one that generates semantic ids, and a baseline; or,
+for a diagnostic of ranking models, one with token mixings and one without any vectors.
 """
 
 from __future__ import annotations
@@ -74,15 +75,15 @@ def check_class(section: type[Section], device: torch.device) -> None:
 
 
 def check_rows(section: type[Section], device: torch.device) -> None:
-    """Every model has sound rows of the diagnostic's name, or is left out with a reason; they survive their file."""
+    """Every model has sound rows under the diagnostic's name, or a reason; files keep them."""
     for example in _examples(section):
         rows = _rows(section, example, device)
-        for one in rows:
-            assert is_row(jsonable(one)), f"no row is made like {one!r}; use diagnosis.row"
-            assert one["diagnostic"] == section.name, f"the row {one!r} has another diagnostic's name"
-            assert one["value"] is None or math.isfinite(one["value"]), f"{one!r} is not finite: None says so"
-            assert one["name"] != LEFT_OUT or one["label"], f"{one!r} does not say why"
-        places = [(one["name"], *(one[key] for key in ("layer", "head", "index", "label"))) for one in rows]
+        for row in rows:
+            assert is_row(jsonable(row)), f"no row is made like {row!r}; use diagnosis.row"
+            assert row["diagnostic"] == section.name, f"the row {row!r} has another diagnostic's name"
+            assert row["value"] is None or math.isfinite(row["value"]), f"{row!r} is not finite: None says so"
+            assert row["name"] != LEFT_OUT or row["label"], f"{row!r} does not say why"
+        places = [(row["name"], *(row[key] for key in ("layer", "head", "index", "label"))) for row in rows]
         assert len(set(places)) == len(places), f"two rows are of one place: {_repeated(places)}"
         if rows:
             with tempfile.TemporaryDirectory() as folder:
@@ -105,12 +106,12 @@ def check_batches(section: type[Section], device: torch.device) -> None:
     """Rows do not depend on how the sample was cut into batches."""
     for example in _examples(section):
         whole, parts = (_steady(_rows(section, example, device, size)) for size in (SAMPLE, 5))
-        for one, other in zip(whole, parts, strict=True):
-            same = {**one, "value": 0} == {**other, "value": 0} and (one["value"] is None) == (other["value"] is None)
-            assert same, f"in one batch {one!r}, in several {other!r}"
-            if one["value"] is not None:
-                near = math.isclose(one["value"], other["value"], rel_tol=1e-3, abs_tol=1e-4)
-                assert near, f"in one batch {one!r}, in several {other['value']!r}"
+        for row, other in zip(whole, parts, strict=True):
+            same = {**row, "value": 0} == {**other, "value": 0} and (row["value"] is None) == (other["value"] is None)
+            assert same, f"in one batch {row!r}, in several {other!r}"
+            if row["value"] is not None:
+                near = math.isclose(row["value"], other["value"], rel_tol=1e-3, abs_tol=1e-4)
+                assert near, f"in one batch {row!r}, in several {other['value']!r}"
 
 
 def check_model(section: type[Section], device: torch.device) -> None:
@@ -126,22 +127,27 @@ def check_model(section: type[Section], device: torch.device) -> None:
 
 
 def check_figures(section: type[Section], device: torch.device) -> None:
-    """Figures and tables of rows that are there are whole; of rows that are not, they say so and do not fail."""
+    """Figures and tables are whole where rows exist, and say so where they do not."""
     results = [example.result for example in _examples(section)]
     measured = [_rows(section, example, device) for example in _examples(section)]
-    there = [_with(one, rows) for one, rows in zip(results, measured, strict=True)]
-    absent = [replace(one, diagnosis=Diagnosis(())) for one in results]
+    there = [_with(run, rows) for run, rows in zip(results, measured, strict=True)]
+    absent = [replace(run, diagnosis=Diagnosis(())) for run in results]
     for group in (there, there[:1], absent):
-        drawn = [section.figure(group), *(section.figure_of(one) for one in group)]
+        drawn = [section.figure(group), *(section.figure_of(run) for run in group)]
         for figure in drawn:
             _whole_figure(figure)
-        found = [figure.name for figure in drawn if figure is not None]
-        assert len(set(found)) == len(found), f"two figures of one page have the name of {_repeated(found)}"
+        names = [figure.name for figure in drawn if figure is not None]
+        assert len(set(names)) == len(names), f"two figures of one page have the name of {_repeated(names)}"
 
 
 CHECKS: tuple[Callable[[Any, torch.device], None], ...] = (
-    check_class, check_rows, check_repeatable, check_batches, check_model, check_figures,
-)  # fmt: skip
+    check_class,
+    check_rows,
+    check_repeatable,
+    check_batches,
+    check_model,
+    check_figures,
+)
 
 
 def _rows(
@@ -166,7 +172,7 @@ def _rows(
 
 def _with(result: RunResult, rows: list[Row]) -> RunResult:
     """The result with these rows beside those of the other diagnostics."""
-    others = tuple(one for one in result.diagnosis.rows if not rows or one["diagnostic"] != rows[0]["diagnostic"])
+    others = tuple(row for row in result.diagnosis.rows if not rows or row["diagnostic"] != rows[0]["diagnostic"])
     return replace(result, diagnosis=Diagnosis((*others, *jsonable(rows))))
 
 
@@ -179,7 +185,7 @@ def _whole_figure(figure: object) -> None:
         return
     assert figure.name and figure.title and figure.caption, f"{figure.name} is not whole"
     if isinstance(figure, Examples):
-        assert figure.users and all(one.lists for one in figure.users), f"{figure.name} shows no lists"
+        assert figure.users and all(user.lists for user in figure.users), f"{figure.name} shows no lists"
     else:
         assert all(panel.alt and panel.svg.startswith("<svg") for panel in figure.panels), f"{figure.name}: a panel"
         sound = figure.rows and all(len(row) == len(figure.headers) for row in figure.rows)
@@ -192,27 +198,29 @@ def _generators() -> tuple[list[int], str]:
 
 
 def _steady(rows: list[Row]) -> list[Row]:
-    found: list[Row] = jsonable(rows)
-    return [one for one in found if one["name"] not in UNSTEADY]
+    plain: list[Row] = jsonable(rows)
+    return [row for row in plain if row["name"] not in UNSTEADY]
 
 
 def _difference(a: list[Row], b: list[Row]) -> str:
     return next((f"{x!r} and {y!r}" for x, y in zip(_steady(a), _steady(b), strict=False) if x != y), "their number")
 
 
-def _repeated(values: list[Any]) -> Any:
-    return next(one for one in values if values.count(one) > 1)
+def _repeated(names: list[Any]) -> Any:
+    return next(name for name in names if names.count(name) > 1)
 
 
 def _attributes(model: Any) -> list[tuple[str, ...]]:
-    """Of each module its mode, its attributes and the number of its hooks; of a model that is no module, none."""
+    """Mode, attributes and number of hooks of each module; none for other models."""
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     return [
-        (str(module.training), *sorted(vars(module)), *(
-            str(len(vars(module)[kind])) for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-        ))
+        (
+            str(module.training),
+            *sorted(vars(module)),
+            *(str(len(vars(module)[kind])) for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")),
+        )
         for module in modules
-    ]  # fmt: skip
+    ]
 
 
 def _examples(section: type[Section]) -> list[Example]:
@@ -224,10 +232,12 @@ def _retrieval() -> list[Example]:
     encoder = Transformer(layers=2, feed_forward="mlp")
     plain = Recommender(dim=8, max_length=10, encoder=encoder).override("encoder.attention.heads=2")
     specs = (
-        plain, plain.override("encoder.layers=1", "features={request: [hour]}"),
-        plain.override("task=last_item", "reasoner=plr"), Popularity(),
+        plain,
+        plain.override("encoder.layers=1", "features={request: [hour]}"),
+        plain.override("task=last_item", "reasoner=plr"),
+        Popularity(),
         plain.override("items=semantic", "task=generate", "encoder.positions=none", "task.user_tokens=5"),
-    )  # fmt: skip
+    )
     folder = _folder()
     tables = Planted(users=60, items=40, events_per_user=8).read()
     store = prepare(tables.events, folder / "store", items=tables.items)
@@ -257,8 +267,9 @@ def _ranking() -> list[Example]:
     schema = {"fields": ["user", "item", "hour"], "group": "user", "split": {"kind": "random"}}
     model = RankingModel()
     specs = (
-        model.override("ranker=rankmixer", "ranker.tokens=2", "ranker.blocks=1"), model.override("ranker=lr"),
-    )  # fmt: skip
+        model.override("ranker=rankmixer", "ranker.tokens=2", "ranker.blocks=1"),
+        model.override("ranker=lr"),
+    )
     folder = _folder()
     store = prepare_impressions(table, folder / "store", schema=schema)
     return _collected(folder, store, [Experiment(model=spec) for spec in specs], store.fields, store.encoder)
@@ -268,12 +279,13 @@ def _collected(folder: Path, store: Any, experiments: list[Experiment], build: A
     """Runs with drawn weights, evaluated and diagnosed."""
     runs = []
     with torch.random.fork_rng():
-        for place, experiment in enumerate(experiments):
-            torch.manual_seed(place)
-            model: Any = experiment.model.build(build)  # type: ignore[attr-defined]
+        for number, experiment in enumerate(experiments):
+            torch.manual_seed(number)
+            spec: Any = experiment.model
+            model = spec.build(build)
             if hasattr(model, "fit"):
                 model.fit(store)
-            path = folder / f"run-{place}"
+            path = folder / f"run-{number}"
             data = {"path": str(store.path), "split_fingerprint": store.fingerprint}
             write_run(path, experiment, known, {"parameters": sum(p.numel() for p in model.parameters()), "data": data})
             write_weights(path, model)

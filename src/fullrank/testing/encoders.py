@@ -1,7 +1,8 @@
-"""Checks of every encoder: causality, invisible padding, cached steps equal to full recomputation, no idle setting.
+"""Checks of every encoder: causality, invisible padding, cached steps equal to full recomputation,
+no idle setting.
 
-Those of one module can be called alone (``check_causal(encoder)``); `CHECKS` runs each on every module that a Spec's
-settings reach, with every attention where the encoder holds one.
+Those of one module can be called alone (``check_causal(encoder)``); `CHECKS` runs each on every
+module that a Spec's settings reach, with every attention where the encoder holds one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fullrank.testing.inputs import (
     reachable,
     settings_have_effect,
     times_of,
-)  # fmt: skip
+)
 
 BASE = EncoderSpec
 
@@ -42,28 +43,28 @@ def shallow(spec: Spec) -> Spec:
 
 def near(spec: Spec) -> list[Spec]:
     """Settings one change away from the spec, and every attention where the encoder holds one."""
-    found = reachable(spec, 1)
+    specs = reachable(spec, 1)
     if "attention" in type(spec).model_fields:
         mixers = [example(find(kind, "attention")) for kind in kinds("attention")]
         changes = 1 if "decoder_layers" in type(spec).model_fields else 2  # it holds three of each
         attentions = [a for mixer in mixers for a in reachable(mixer, changes, numbers=False)]
         ends = spec.override("positions_from=end") if "positions_from" in type(spec).model_fields else spec
-        found += [one.model_copy(update={"attention": a}) for one in (spec, ends) for a in attentions]
-    return found
+        specs += [base.model_copy(update={"attention": a}) for base in (spec, ends) for a in attentions]
+    return specs
 
 
 class Grown(Batch):
-    """A batch whose rows have grown by latent tokens: counted from the end, these are at 0 and the prefix stays."""
+    """A batch with latent tokens added: from the end they are at 0, and earlier ones stay."""
 
     def positions(self, *, from_end: bool) -> Tensor:
         at = torch.arange(self.items.shape[1], device=self.items.device).expand(self.items.shape)
         return (self.lengths[:, None] - 3 - at).clamp_min(0) if from_end else at
 
 
-def entering(encoder: Any, new: Tensor, at: Tensor, times: Tensor) -> Tensor:
-    """What enters as `new` where it stands in the history: without the position, scale and moment that it has there."""
+def before_entry(encoder: Any, new: Tensor, at: Tensor, times: Tensor) -> Tensor:
+    """The input that is `new` inside: less the position, scale and moment that it gets there."""
     if hasattr(encoder, "streams"):
-        return torch.cat([entering(one, new[..., where], at, times) for one, where in encoder.streams()], -1)
+        return torch.cat([before_entry(stream, new[..., where], at, times) for stream, where in encoder.streams()], -1)
     if getattr(encoder, "calendar", None) is not None:
         new = new - encoder.calendar(times)
     if getattr(encoder, "position", None) is not None:
@@ -72,21 +73,21 @@ def entering(encoder: Any, new: Tensor, at: Tensor, times: Tensor) -> Tensor:
 
 
 def check_steps(encoder: Encoder) -> None:
-    """Two tokens in each of three streams behind every row's last event: cached, alone, and by full recomputation."""
+    """Two tokens in three streams behind each row agree: cached, alone, and recomputed."""
     x, batch = inputs_of(encoder, 2)
     new = torch.randn(len(x), 2, 3, DIM, generator=torch.Generator().manual_seed(9)).to(x.device)
     states, cache = encoder.start(x, batch)
     assert close(states.tokens[batch.valid], encoder(x, batch).tokens[batch.valid]), "start differs from forward"
-    one, first = encoder.step(new[:, 0], cache)
-    two, second = encoder.step(new[:, 1], first)
-    assert torch.equal(one, encoder.step(new[:, 0], cache)[0]), "a step changed the cache it was given"
+    step_1, first = encoder.step(new[:, 0], cache)
+    step_2, second = encoder.step(new[:, 1], first)
+    assert torch.equal(step_1, encoder.step(new[:, 0], cache)[0]), "a step changed the cache it was given"
     assert (cache.steps, first.steps, second.steps) == (0, 1, 2)
-    some = torch.tensor([3, 0], device=x.device)
-    assert close(encoder.step(new[some, 1], first.select(some))[0], two[some]), "some rows alone differ"
+    chosen = torch.tensor([3, 0], device=x.device)
+    assert close(encoder.step(new[chosen, 1], first.select(chosen))[0], step_2[chosen]), "some rows alone differ"
     for m in range(3):
         alone, grown = encoder.step(new[:, 0, m : m + 1], cache)
-        assert close(alone, one[:, m : m + 1]), "a stream alone differs"
-        assert close(encoder.step(new[:, 1, m : m + 1], grown)[0], two[:, m : m + 1]), "a stream alone differs"
+        assert close(alone, step_1[:, m : m + 1]), "a stream alone differs"
+        assert close(encoder.step(new[:, 1, m : m + 1], grown)[0], step_2[:, m : m + 1]), "a stream alone differs"
     if not encoder.causal and not encoder.continues:
         return  # a full pass would let the history see the new tokens: `fullrank.testing.reasoning` masks them
     at = batch.lengths[:, None] + torch.arange(2, device=x.device)
@@ -94,14 +95,14 @@ def check_steps(encoder: Encoder) -> None:
     times = times_of(batch)
     ended = times.gather(1, batch.lengths[:, None] - 1).expand(-1, 2)
     times = times.scatter(1, at, ended)
-    longer = x.scatter(1, places, entering(encoder, new[:, :, 1], at, ended))
+    longer = x.scatter(1, places, before_entry(encoder, new[:, :, 1], at, ended))
     grown_batch = Grown(batch.items, batch.lengths + 2, times=times, answer=2 if encoder.continues else 0)
     full = encoder(longer, grown_batch).tokens
-    cached = torch.stack([one[:, 1], two[:, 1]], 1)
+    cached = torch.stack([step_1[:, 1], step_2[:, 1]], 1)
     assert close(cached, full.gather(1, places)), "cached steps differ from full recomputation"
     assert close(full[batch.valid], states.tokens[batch.valid]), "the history sees the new tokens"
     if encoder.continues:  # a task goes on with a row, and its streams branch
-        assert torch.equal(entering(encoder, new[:, :, 1], at, ended), new[:, :, 1]), (
+        assert torch.equal(before_entry(encoder, new[:, :, 1], at, ended), new[:, :, 1]), (
             "the input of a position is another one"
         )
         parents = torch.tensor([2, 0, 0, 1], device=x.device).expand(len(x), -1)
@@ -109,12 +110,12 @@ def check_steps(encoder: Encoder) -> None:
         branched = encoder.step(tokens, encoder.branch(first, parents))[0]
         for m, parent in enumerate(parents[0].tolist()):
             grown = encoder.step(new[:, 0, parent : parent + 1], cache)[1]
-            own = encoder.step(tokens[:, m : m + 1], grown)[0]
-            assert close(own, branched[:, m : m + 1]), "a stream goes on from another one than its parent"
+            single = encoder.step(tokens[:, m : m + 1], grown)[0]
+            assert close(single, branched[:, m : m + 1]), "a stream goes on from another one than its parent"
 
 
 def _to_learn(encoder: Encoder) -> tuple[Tensor, Batch]:
-    """Vectors that want a gradient, and their batch; of a decoder with more to learn behind its first token."""
+    """Vectors with gradients, and their batch; a decoder's has an answer of two tokens."""
     x, batch = inputs_of(encoder, 2)
     if encoder.continues:
         batch = replace(batch, lengths=batch.lengths + 2, answer=2)
@@ -133,7 +134,7 @@ def check_learns(encoder: Encoder) -> None:
 
 
 def check_states(encoder: Encoder) -> None:
-    """The layers' inputs and the last output are naming, and the tokens are a function of the last."""
+    """Layers' inputs and last output are all kept, and tokens are a function of the last."""
     x, batch = inputs_of(encoder)
     states = encoder(x, batch)
     assert states.tokens.shape == x.shape
@@ -167,12 +168,16 @@ def check_bf16(spec: Spec, device: torch.device) -> None:
 
 
 def check_effects(spec: Spec, device: torch.device) -> None:
-    """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
+    """No setting is idle: one of its values near the defaults makes a difference."""
     settings_have_effect(shallow(spec), lambda other: trace(other, device), most=2)
 
 
 OF_MODULES = (check_causal, check_padding, check_steps, check_learns, check_states)
 CHECKS = (
     *of_specs(OF_MODULES, lambda spec, device: built(near(spec), DIM, LONGEST, device=device)),
-    check_odd_batches, check_combinations, check_bf16, check_flops, check_effects,
-)  # fmt: skip
+    check_odd_batches,
+    check_combinations,
+    check_bf16,
+    check_flops,
+    check_effects,
+)

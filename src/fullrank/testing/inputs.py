@@ -1,4 +1,4 @@
-"""What checks run on: specs near a spec, what they build, a small catalogue, and padded batches of histories."""
+"""Inputs of checks: specs near a spec, their modules, a small catalogue, padded histories."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from fullrank.data.events.store import Store
 from fullrank.models import Queries
 
 Check = Callable[[Spec, torch.device], None]
-"""Raises AssertionError with what it saw where something is not true of a spec, or of what it builds on a device."""
+"""A check of a spec, or of what it builds on a device; raises AssertionError with what it saw."""
 Device = torch.device | str
 """A device, or its name."""
 Cases = Callable[[Spec, torch.device], Iterable[tuple[Any, ...]]]
-"""Gives the specs near one (or what names a case), each with what a check of modules takes of it."""
+"""Makes cases from a spec: each its name, often a spec, and the arguments of a check."""
 M = TypeVar("M", bound=nn.Module)
 
 ITEMS = 23
 STAGES = 8
 MOST_CHANGES = int(os.environ.get("FULLRANK_CHECKS", "2"))
-"""Settings that checks vary together: pairs find what one does to another, single ones are ten times as fast."""
+"""Settings that checks vary together: pairs show interactions, single ones are ten times faster."""
 LENGTHS = (1, 2, 5, 9, 3)
 """Lengths of the histories of `sequences`."""
 EXAMPLES: dict[str, dict[str, Any]] = {
     "features": {"categorical": ("brand",), "numeric": ("price",)},
     "s3rec": {"attributes": ("tags",)},
 }
-"""Settings for the kinds that have to be told something."""
+"""Settings of kinds whose required ones have no plain value."""
 
 
-def example(found: type[Spec]) -> Spec:
+def example(kind: type[Spec]) -> Spec:
     """The spec at its defaults; where a setting has no default, the plainest value of its type."""
-    told = EXAMPLES.get(found.kind_of(), {})
-    if told and told.keys() <= found.model_fields.keys():  # a recipe may have the same name
-        return found.model_validate(told)
-    required = {n: _plainest(field.annotation) for n, field in found.model_fields.items() if field.is_required()}
-    return found.model_validate(required)
+    settings = EXAMPLES.get(kind.kind_of(), {})
+    if settings and settings.keys() <= kind.model_fields.keys():  # a recipe may have the same name
+        return kind.model_validate(settings)
+    required = {n: _plainest(field.annotation) for n, field in kind.model_fields.items() if field.is_required()}
+    return kind.model_validate(required)
 
 
 @lru_cache(4096)
 def variations(spec: Spec) -> tuple[Spec, ...]:
-    """Specs that differ from this one in a single setting, for every setting where the room allows another value."""
+    """Specs that differ from this one in a single setting, for each with another valid value."""
     others = []
     for key in type(spec).model_fields:
         for value in _others(getattr(spec, key), type(spec).model_fields[key].annotation):
@@ -69,30 +69,30 @@ def variations(spec: Spec) -> tuple[Spec, ...]:
 
 
 def reachable(spec: Spec, changes: int = 2, *, numbers: bool = True) -> list[Spec]:
-    """The spec and every one that differs from it in at most this many settings (but numbers, unless asked for).
+    """The spec, and those that differ in up to `changes` settings, at most `MOST_CHANGES`.
 
-    At most `MOST_CHANGES`, where that is less.
+    Without `numbers`, no number differs.
     """
-    found, edge = {spec: None}, [spec]
+    specs, edge = {spec: None}, [spec]
     for _ in range(min(changes, MOST_CHANGES)):
-        edge = [other for one in edge for other in variations(one) if other not in found]
+        edge = [other for near in edge for other in variations(near) if other not in specs]
         edge = [other for other in edge if numbers or not _numbers_differ(spec, other)]
-        found |= dict.fromkeys(edge)
-    return list(found)
+        specs |= dict.fromkeys(edge)
+    return list(specs)
 
 
 def with_parts(spec: Spec, *, numbers: bool = True, part_numbers: bool = True) -> list[Spec]:
-    """The spec, settings one change away, and two changes away in the parts inside (a mixing, a perceptron)."""
-    found = dict.fromkeys(reachable(spec, 1, numbers=numbers))
+    """The spec, others one change away, and two changes inside its parts (a mixing)."""
+    specs = dict.fromkeys(reachable(spec, 1, numbers=numbers))
     for key in type(spec).model_fields:
         if isinstance(part := getattr(spec, key), Spec):
             others = reachable(part, 2, numbers=part_numbers)
-            found |= dict.fromkeys(spec.model_copy(update={key: other}) for other in others)
-    return list(found)
+            specs |= dict.fromkeys(spec.model_copy(update={key: other}) for other in others)
+    return list(specs)
 
 
 def of_specs(checks: Iterable[Callable[..., None]], cases: Cases) -> tuple[Check, ...]:
-    """Checks of what a Spec builds as checks of the Spec: each is run on every one of its cases."""
+    """Checks of a Spec's modules as checks of the Spec: each runs on every one of its cases."""
 
     def of_spec(check: Callable[..., None]) -> Check:
         @wraps(check)
@@ -106,13 +106,13 @@ def of_specs(checks: Iterable[Callable[..., None]], cases: Cases) -> tuple[Check
     return tuple(map(of_spec, checks))
 
 
-def built(specs: Iterable[Spec], *arguments: Any, device: Device = "cpu") -> Iterator[tuple[Spec, Any]]:
-    """What these specs build, shaken, in evaluation mode; those whose settings do not suit the sizes are left out."""
+def built(specs: Iterable[Any], *arguments: Any, device: Device = "cpu") -> Iterator[tuple[Spec, Any]]:
+    """Modules of these specs, shaken, in evaluation mode; specs that refuse sizes are skipped."""
     count = 0
     for spec in specs:
         try:
             torch.default_generator.manual_seed(0)  # parts are built on the CPU
-            module = spec.build(*arguments)  # type: ignore[attr-defined]
+            module = spec.build(*arguments)
         except UserError:
             continue
         count += 1
@@ -122,7 +122,7 @@ def built(specs: Iterable[Spec], *arguments: Any, device: Device = "cpu") -> Ite
 
 @contextmanager
 def naming(case: object) -> Iterator[None]:
-    """Say of which settings a failed check speaks."""
+    """Name the case, often the settings, in the error of a failed check."""
     try:
         yield
     except AssertionError as error:
@@ -130,7 +130,7 @@ def naming(case: object) -> Iterator[None]:
 
 
 def settings_have_effect(spec: Spec, trace: Callable[[Spec], Any], most: int | None = None) -> None:
-    """Of the values that a setting accepts (at most so many), near the spec's own, one at least makes a difference.
+    """No setting is idle: one of its values near the spec's own makes a difference.
 
     `trace` gives what can be seen of a spec, None where it cannot be built.
     """
@@ -150,7 +150,7 @@ def all_learn(leaves: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def shaken(module: M, scale: float = 0.3, seed: int = 1) -> M:
-    """The module with every parameter drawn anew, large enough that no effect hides behind small starting values."""
+    """Draw every parameter anew, large enough that no effect hides behind small ones."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -163,13 +163,15 @@ def close(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
 
 
 def close_in_bf16(run: Callable[[], Tensor], leaves: Sequence[Tensor]) -> None:
-    """What `run` gives, and the gradients of the leaves, are in bf16 products what they are in fp32 up to rounding.
+    """Outputs of `run`, and gradients of the leaves, in bf16 products match fp32 up to rounding.
 
-    A number of bf16 has 8 bits and is off by 2^-9 of itself at most. The yardstick is what this does to an fp32 run
-    whose leaves alone are rounded: a product rounds what else it reads, and what it gives, as often, which came to five
-    times as much in the worst component, and eight times are allowed; a last sum rounds once or twice more, by 2^-7 at
-    most. Gradients jump where rounding turns the sign of a unit that is cut off at zero, or of a norm of few numbers
-    that are nearly equal: by less than half their length. A gradient that is lost, or of something else, is off by all.
+    A number of bf16 has 8 bits and is off by 2^-9 of itself at most. The yardstick is what this
+    does to an fp32 run whose leaves alone are rounded: a product rounds what else it reads, and
+    what it gives, as often, which came to five times as much in the worst component, and eight
+    times are allowed; a last sum rounds once or twice more, by 2^-7 at most. Gradients jump where
+    rounding turns the sign of a unit that is cut off at zero, or of a norm of few numbers that are
+    nearly equal: by less than half their length. A gradient that is lost, or of something else, is
+    off by all.
     """
 
     def learned(half: bool = False) -> tuple[Tensor, Tensor]:
@@ -181,11 +183,11 @@ def close_in_bf16(run: Callable[[], Tensor], leaves: Sequence[Tensor]) -> None:
 
     exact, rough = learned(), learned(half=True)
     with torch.no_grad():
-        kept = [leaf.clone() for leaf in leaves]
+        saved = [leaf.clone() for leaf in leaves]
         for leaf in leaves:
             leaf.copy_(leaf.bfloat16())
         rounded = torch.enable_grad()(learned)()
-        for leaf, value in zip(leaves, kept, strict=True):
+        for leaf, value in zip(leaves, saved, strict=True):
             leaf.copy_(value)
     bounds = (("what it gives", 2**-7), ("its gradient", 2**-1))
     for (what, least), x, y, z in zip(bounds, exact, rough, rounded, strict=True):
@@ -196,7 +198,8 @@ def close_in_bf16(run: Callable[[], Tensor], leaves: Sequence[Tensor]) -> None:
 def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids: Any = None, step: int = 0) -> Batch:
     """These histories, right-padded with item `fill`, and with `extra` more places.
 
-    The times follow from the items, so a prefix keeps its own: gaps from none to half a year, and zeros in the padding.
+    The times follow from the items, so a prefix keeps its own: gaps from none to half a year, and
+    zeros in the padding.
     """
     width = max(len(row) for row in rows) + extra
     items = torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
@@ -226,10 +229,11 @@ def histories(lengths: Iterable[int], items: int = ITEMS, seed: int = 0) -> list
 
 
 def catalog(size: int = ITEMS) -> Catalog:
-    """Popularity falls like a power law and ends in items without events; brands, prices and tags are missing at times.
+    """Popularity falls like a power law and ends in items without events; brands, prices and tags
+    are missing at times.
 
-    Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a brand and two
-    vectors. Events by stage follow the items, over the times of `padded`.
+    Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a
+    brand and two vectors. Events by stage follow the items, over the times of `padded`.
     """
     counts = [int(40 / (1 + i)) if i < size - 2 else 0 for i in range(size)]
     brand = [None if i % 5 == 4 else f"brand-{i % 3}" for i in range(size)]
@@ -242,15 +246,18 @@ def catalog(size: int = ITEMS) -> Catalog:
     stages = [[(i * 7 + 5 * s) % 13 * (s > i % 3) for s in range(STAGES)] for i in range(size)]
     begun = [10**9 + 3 * 10**6 * s for s in range(STAGES)]
     of_stages = pl.Array(pl.Int64, STAGES)
-    given = {
-        "brand": brand, "price": price, "tags": tags, "stage_counts": pl.Series(stages, dtype=of_stages),
+    features = {
+        "brand": brand,
+        "price": price,
+        "tags": tags,
+        "stage_counts": pl.Series(stages, dtype=of_stages),
         "stage_starts": pl.Series([begun] * size, dtype=of_stages),
-    }  # fmt: skip
-    return Catalog(pl.DataFrame(columns | given | semantic | _tokens(size) | _vectors(size)))
+    }
+    return Catalog(pl.DataFrame(columns | features | semantic | _tokens(size) | _vectors(size)))
 
 
 def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[Sequence[int]] | None = None) -> Store:
-    """A store in memory, split by leave-one-out: a row's last event is the test target, the one before validation's."""
+    """A store in memory, split by leave-one-out: a row ends in a validation and a test event."""
     offsets = np.cumsum([0, *(len(row) for row in rows)])
     bounds = np.stack([np.maximum(offsets[1:] - 2, offsets[:-1]), np.maximum(offsets[1:] - 1, offsets[:-1])], 1)
     trained = [item for row in rows for item in row[:-2]]
@@ -263,7 +270,7 @@ def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[
 
 
 class Flat:
-    """A catalogue of given vectors and training counts."""
+    """An item index of these vectors and training counts."""
 
     def __init__(self, vectors: Tensor, counts: Tensor | None = None):
         self.vectors = vectors
@@ -284,7 +291,7 @@ class Flat:
 
 
 def questions(batch: Batch, *, items: int = ITEMS, dim: int = 6, device: Device = "cpu") -> Queries:
-    """On a device, a query for every event but each row's first, against random vectors with power-law counts."""
+    """Queries for every event but each row's first, on random vectors and power-law counts."""
     generator = torch.Generator().manual_seed(0)
     rows, positions = batch.valid[:, 1:].nonzero(as_tuple=True)
     table = torch.randn(items, dim, generator=generator).to(device).requires_grad_()
@@ -305,12 +312,12 @@ def _vectors(size: int) -> dict[str, pl.Series]:
 
 
 def _tokens(size: int) -> dict[str, pl.Series]:
-    """Up to four tokens of 13 in the title, up to two in the brand; some items have none. No tokeniser made them."""
+    """Up to four tokens of 13 in the title and two in the brand, without a tokeniser."""
     title = [[1 + (i * k + k) % 12 for k in range(1, 1 + i % 5)] for i in range(size)]
     brand = [[1 + (i * 5 + k) % 12 for k in range(i % 3)] for i in range(size)]
     tokens = {"title_tokens": title, "brand_tokens": brand}
-    found = {name: pl.Series(rows, dtype=pl.List(pl.Int32)) for name, rows in tokens.items()}
-    return found | {"tokeniser_size": pl.Series([13] * size, dtype=pl.Int32)}
+    columns = {name: pl.Series(rows, dtype=pl.List(pl.Int32)) for name, rows in tokens.items()}
+    return columns | {"tokeniser_size": pl.Series([13] * size, dtype=pl.Int32)}
 
 
 def _numbers_differ(a: Spec, b: Spec) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of every kind of items: one vector per id, the same in every shape, whole in the state, searchable once."""
+"""Checks of every kind of items: one vector per id, in any shape, saved and searchable."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def check_vectors(items: Any) -> None:
 
 
 def check_state(items: Any, again: Any) -> None:
-    """What decides the vectors is in the state dict, the popularity too."""
+    """The state dict holds all that decides the vectors, and the popularity."""
     again.load_state_dict(items.state_dict())
     assert torch.equal(again.eval().all(), items.eval().all())
     assert "popularity" in items.state_dict()
 
 
-def asked(index: ItemIndex, device: torch.device) -> Any:
-    """What scores of three queries for five items each have beside the inner product; None for nothing."""
+def added_scores(index: ItemIndex, device: torch.device) -> Any:
+    """Score terms beside the inner product, of three queries and five items each, or None."""
     generator = torch.Generator().manual_seed(4)
     vectors = torch.randn(3, DIM, generator=generator).to(device)
     ids = torch.randint(ITEMS, (3, 5), generator=generator).to(device)
@@ -55,7 +55,7 @@ def asked(index: ItemIndex, device: torch.device) -> Any:
 def check_gradients(items: Any) -> None:
     """Every parameter learns, of the vectors or of what scores have beside them."""
     items.train()
-    term = asked(ItemIndex(items, normalise=False), device_of(items))
+    term = added_scores(ItemIndex(items, normalise=False), device_of(items))
     assert (term is not None) == items.needs_times, "what scores have beside the vectors is not announced"
     (items.all().pow(3).sum() + (0 if term is None else term.pow(3).sum())).backward()
     all_learn(items.named_parameters())
@@ -63,7 +63,7 @@ def check_gradients(items: Any) -> None:
 
 
 def check_index(items: Any) -> None:
-    """Before and after the table is made, ids have the same vectors; it is made once; gradients reach the items."""
+    """Ids have the same vectors before and after the table is made, once, with gradients."""
     for cosine in (False, True):
         items.zero_grad()
         index = ItemIndex(items, normalise=cosine)
@@ -75,9 +75,9 @@ def check_index(items: Any) -> None:
         assert close(table, unit(items.all()) if cosine else items.all())
         assert not cosine or close(table.norm(dim=1), torch.ones(ITEMS, device=table.device))
         table = ItemIndex(items.train(), normalise=cosine).all()  # some parameters are of training alone
-        term = asked(index, table.device)
-        found = (table * torch.randn(table.shape, device=table.device)).sum()
-        (found if term is None else found + term.pow(3).sum()).backward()
+        term = added_scores(index, table.device)
+        loss = (table * torch.randn(table.shape, device=table.device)).sum()
+        (loss if term is None else loss + term.pow(3).sum()).backward()
         all_learn(items.named_parameters())
         items.eval()
 
@@ -90,14 +90,14 @@ def check_shares(items: Any) -> None:
 
 
 def check_read(items: Any) -> None:
-    """What an encoder reads is what is searched, or it is announced that it is not."""
+    """An encoder reads the vectors that are searched, or `reads_apart` announces otherwise."""
     ids = torch.tensor([[1, 2], [2, 7]], device=device_of(items))
     same = close(items.read(ids), items.embed(ids))
     assert same != items.reads_apart, "vectors that are read and searched differ, and `reads_apart` says otherwise"
 
 
 def check_exchange(items: Any) -> None:
-    """What scores have beside the vectors follows an order of the queries, and stays without one."""
+    """Score terms beside the inner product follow an order of the queries, or stay."""
     if not items.needs_times:
         return
     index, device = ItemIndex(items, normalise=False), device_of(items)
@@ -116,12 +116,12 @@ def check_exchange(items: Any) -> None:
 
 
 def check_one_step(items: Any) -> None:
-    """What one step reads gives the same vectors, each id as often as it is asked for."""
+    """The view for one step gives the same vectors, however often an id is asked for."""
     view = items.for_one_step()
     assert view.size == items.size
     for ids in ([3, 1, 3], [1, 5], [5, 3, 1, 0]):
-        asked = torch.tensor(ids, device=device_of(items))
-        assert close(view.embed(asked), items.embed(asked))
+        wanted = torch.tensor(ids, device=device_of(items))
+        assert close(view.embed(wanted), items.embed(wanted))
     assert close(view.all(), items.all())
 
 
@@ -137,6 +137,12 @@ def _twice(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Any, Any]]:
 
 BASE = ItemsSpec
 OF_MODULES = (
-    check_vectors, check_gradients, check_index, check_shares, check_read, check_exchange, check_one_step,
-)  # fmt: skip
+    check_vectors,
+    check_gradients,
+    check_index,
+    check_shares,
+    check_read,
+    check_exchange,
+    check_one_step,
+)
 CHECKS = (*of_specs(OF_MODULES, _reached), *of_specs((check_state,), _twice))

@@ -1,4 +1,4 @@
-"""Checks of every loss: one number per query, from its place alone, true gradients, never the full scores."""
+"""Checks of every loss: one number per query, true gradients, never the full scores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MIXTURES: tuple[dict[str, Any], ...] = (
 
 def near(base: Spec, *, few: bool = False) -> list[Spec]:
     """Every setting one change away from the defaults; every way to draw negatives."""
-    found = [base] if few else reachable(base, 1)
+    specs = [base] if few else reachable(base, 1)
     if "negatives" in type(base).model_fields:
         ways = [
             Negatives(count=4, share=share, exclude=exclude, **mixture)
@@ -48,8 +48,8 @@ def near(base: Spec, *, few: bool = False) -> list[Spec]:
             for exclude in ("none", "target", "history")
             for mixture in MIXTURES
         ]
-        found += [base.model_copy(update={"negatives": way}) for way in (ways[::7] if few else ways)]
-    return found
+        specs += [base.model_copy(update={"negatives": way}) for way in (ways[::7] if few else ways)]
+    return specs
 
 
 def few_queries(device: Device = "cpu") -> tuple[Queries, Batch]:
@@ -88,9 +88,9 @@ def check_gradient(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     weights = torch.linspace(0.5, 2, len(q.targets), device=device)
     total = (loss(q, batch).losses * weights).sum()
     leaves = (q.vectors, q.table.all())
-    found = torch.autograd.grad(total, leaves)
+    gradients = torch.autograd.grad(total, leaves)
     generator = torch.Generator().manual_seed(2)
-    for leaf, gradient in zip(leaves, found, strict=True):
+    for leaf, gradient in zip(leaves, gradients, strict=True):
         assert gradient.isfinite().all() and gradient.any()
         way = torch.randn(leaf.shape, generator=generator).to(device)
         with torch.no_grad():
@@ -111,7 +111,7 @@ def check_temperature(spec: Spec, loss: Any, device: Device = "cpu") -> None:
 
 
 def check_place(spec: Spec, loss: Any, device: Device = "cpu") -> None:
-    """A query's loss does not depend on which rows share its batch, nor on their order or padding."""
+    """A query's loss depends neither on the other rows nor on order or padding."""
     if couples(spec, loss):
         return
     rows = histories(LENGTHS)
@@ -150,27 +150,29 @@ def check_empty(spec: Spec, loss: Any, device: Device = "cpu") -> None:
 
 
 def check_autocast(spec: Spec, loss: Any, device: Device = "cpu") -> None:
-    """On small whole numbers, of which bf16 holds every product: nothing but gradients is rounded to bf16.
+    """On small whole numbers, of which bf16 holds every product: nothing but gradients is rounded
+    to bf16.
 
-    A loss is that of fp32 then, to the roundings of fp32. Gradients are products of weights that bf16 rounds: what is
-    read and what is given is off by 2^-9 each at most, so a gradient by 2^-7 of its length, cancellation included. The
-    mean of all items, which label smoothing reads, is no whole number.
+    A loss is that of fp32 then, to the roundings of fp32. Gradients are products of weights that
+    bf16 rounds: what is read and what is given is off by 2^-9 each at most, so a gradient by 2^-7
+    of its length, cancellation included. The mean of all items, which label smoothing reads, is no
+    whole number.
     """
-    given, batch = few_queries(device)
-    vectors, items = (x.detach().round().requires_grad_() for x in (given.vectors, given.table.all()))
-    table = Flat(items, given.table.log_q(torch.arange(len(items), device=device)).exp())
+    queries, batch = few_queries(device)
+    vectors, items = (x.detach().round().requires_grad_() for x in (queries.vectors, queries.table.all()))
+    table = Flat(items, queries.table.log_q(torch.arange(len(items), device=device)).exp())
     upstream = torch.linspace(0.5, 2, len(vectors), device=device)
     smooth = getattr(spec, "label_smoothing", 0.0) * float((vectors.abs() @ items.mean(0).abs()).max().detach())
     for temperature in (1.0, 2**-4):  # a sum of exponentials that is not shifted overflows at the second
-        found = []
+        runs = []
         for half in (False, True):
             with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=half):
                 read = vectors.bfloat16() if half else vectors
-                q = replace(given, vectors=read, table=table, temperature=temperature)
+                q = replace(queries, vectors=read, table=table, temperature=temperature)
                 losses = loss(q, batch).losses
             assert losses.dtype == torch.float32
-            found.append((losses, *torch.autograd.grad((losses * upstream).sum(), (vectors, items))))
-        (exact, *wanted), (rough, *gradients) = found
+            runs.append((losses, *torch.autograd.grad((losses * upstream).sum(), (vectors, items))))
+        (exact, *wanted), (rough, *gradients) = runs
         apart, length = (float(x.detach().abs().max()) for x in (rough - exact, exact))
         assert apart <= 2e-5 * length + 2**-7 * smooth / temperature, f"a loss is off by {apart:.2g}"
         for x, y in zip(gradients, wanted, strict=True):

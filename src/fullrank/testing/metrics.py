@@ -1,6 +1,8 @@
-"""Checks of every metric of lists: a finite number for each user, of that user's first k places alone.
+"""Checks of every metric of lists: a finite number for each user, of that user's first k places
+alone.
 
-One that is registered as a metric of accuracy is given places alone, as the sampled protocol has them.
+One that is registered as a metric of accuracy is given places alone, as the sampled protocol has
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ KS = (1, 3, PLACES, 2 * PLACES)
 
 
 def table(metric: Metric) -> MetricInputs:
-    """Drawn lists of distinct items, some of them short and one empty, and all that may be read beside them."""
+    """Drawn lists of distinct items, some short, one empty, with all that a metric may read."""
     draw = np.random.default_rng(3)
     ids = np.stack([draw.permutation(ITEMS)[:PLACES] for _ in range(USERS)])
     ids[np.arange(PLACES) >= np.linspace(0, 2 * PLACES, USERS)[:, None]] = -1
@@ -29,9 +31,13 @@ def table(metric: Metric) -> MetricInputs:
     if any(metric is ACCURACY[name] for name in ACCURACY):
         return places
     return replace(
-        places, ids=ids, popularity=draw.integers(0, 50, ITEMS), history=draw.integers(0, 50, USERS).astype(np.float64),
-        repeats=filled & (draw.random(ids.shape) < 0.3), categories=draw.integers(-1, 5, (ITEMS, 2)),
-    )  # fmt: skip
+        places,
+        ids=ids,
+        popularity=draw.integers(0, 50, ITEMS),
+        history=draw.integers(0, 50, USERS).astype(np.float64),
+        repeats=filled & (draw.random(ids.shape) < 0.3),
+        categories=draw.integers(-1, 5, (ITEMS, 2)),
+    )
 
 
 def check_values(metric: Metric, device: torch.device) -> None:
@@ -53,7 +59,7 @@ def check_users_alone(metric: Metric, device: torch.device) -> None:
 
 
 def check_first_places(metric: Metric, device: torch.device) -> None:
-    """What stands behind place k has no say."""
+    """Positions behind k have no effect."""
     for k in KS:
         whole = table(metric)
         cut = _changed(whole, lambda part, k=k: part[:, :k] if part.ndim == 2 else part)
@@ -66,9 +72,9 @@ def check_reads_lists(metric: Metric, device: torch.device) -> None:
 
 
 def _changed(inputs: MetricInputs, change: Any) -> MetricInputs:
-    """The inputs with what there is for each user changed; popularity and categories are those of items."""
-    own = {name: part for name, part in vars(inputs).items() if name not in ("popularity", "categories")}
-    return replace(inputs, **{name: change(part) for name, part in own.items() if part is not None})
+    """The inputs with each user's arrays changed; popularity and categories belong to items."""
+    per_user = {name: part for name, part in vars(inputs).items() if name not in ("popularity", "categories")}
+    return replace(inputs, **{name: change(part) for name, part in per_user.items() if part is not None})
 
 
 CHECKS = (check_values, check_users_alone, check_first_places, check_reads_lists)

@@ -1,4 +1,4 @@
-"""Checks of every ranker: rows one by one, the captures that are wanted, gradients everywhere, and bfloat16."""
+"""Checks of every ranker: rows alone, captures, costs, gradients everywhere, and bfloat16."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def extra(base: Spec) -> list[Spec]:
     if "mixing" not in type(base).model_fields:
         return []
     kinds = ("mixing=full", "mixing=block_transpose", "feed_forward=glu", "feed_forward=gelu", "feed_forward=experts")
-    found = [base.override("width=12", kind) for kind in kinds]
-    found += [base.override("tokeniser={mode: none}", "width=null"), base.override("tokeniser={mode: vector}")]
-    found += [base.override("event_tokens=3", "width=14"), base.override("event_tokens=2", "mixing=full")]
+    specs = [base.override("width=12", kind) for kind in kinds]
+    specs += [base.override("tokeniser={mode: none}", "width=null"), base.override("tokeniser={mode: vector}")]
+    specs += [base.override("event_tokens=3", "width=14"), base.override("event_tokens=2", "mixing=full")]
     glu = ("bias=false", "inner_skip=true", "outer_skip=true", "norm=false")
-    found += [base.override("feed_forward=glu", f"feed_forward.{one}") for one in glu]
-    found += [base.override("feed_forward=gelu", "feed_forward.hidden=[3, 5]")]
+    specs += [base.override("feed_forward=glu", f"feed_forward.{setting}") for setting in glu]
+    specs += [base.override("feed_forward=gelu", "feed_forward.hidden=[3, 5]")]
     stacked = ("feed_forward=glu", "feed_forward.closing=true", "feed_forward.hidden=[5, 3]", "feed_forward.bias=false")
-    found += [base.override(*stacked), base.override("head=mlp", "head_dropout=0.3", "head_batch_norm=true")]
-    return found + [base.override("mixing=full", f"mixing.{one}") for one in ("norm=post", "factor=2")]
+    specs += [base.override(*stacked), base.override("head=mlp", "head_dropout=0.3", "head_batch_norm=true")]
+    return specs + [base.override("mixing=full", f"mixing.{setting}") for setting in ("norm=post", "factor=2")]
 
 
 def tokens(spec: RankerSpec, rows: int = 9, seed: int = 3, device: Device = "cpu") -> FieldTokens:
-    """Random vectors of `FIELDS`, and the linear part and the newest events where the ranker reads them."""
+    """Random vectors of `FIELDS`, with linear parts and newest events where they are read."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, len(FIELDS), DIM, generator=draw)
     linear = torch.randn(rows, generator=draw).to(device) if "linear" in spec.reads else None

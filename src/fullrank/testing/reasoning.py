@@ -1,7 +1,8 @@
-"""Checks of every reasoner: cached steps equal recomputation, streams are apart, the history is blind, budgets hold.
+"""Checks of every reasoner: cached steps equal recomputation, streams are apart, the history is
+blind, budgets hold.
 
-Those of one module can be called alone (``check_blind(reasoner)``); `CHECKS` runs each on every module that a Spec's
-settings reach, around encoders of several makes.
+Those of one module can be called alone (``check_blind(reasoner)``); `CHECKS` runs each on every
+module that a Spec's settings reach, around encoders of several makes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from fullrank.testing.inputs import (
     sequences,
     settings_have_effect,
     shaken,
-)  # fmt: skip
+)
 
 BASE = ReasonerSpec
 DIM, LONGEST = 8, 16
@@ -56,10 +57,10 @@ ODD = ("causal", "bidirectional", "hstu", "gru")
 """Encoders that odd batches are given to."""
 
 
-def made(spec: Spec, encoder: str = "causal", of: type | None = None, device: Device = "cpu") -> Any:
+def build_reasoner(spec: Any, encoder: str = "causal", of: type | None = None, device: Device = "cpu") -> Any:
     """The reasoner around one of the encoders, shaken, in evaluation mode."""
     inner = ENCODERS[encoder].build(DIM, LONGEST)
-    reasoner = spec.build(inner, DIM, LONGEST) if of is None else of(inner, DIM, spec)  # type: ignore[attr-defined]
+    reasoner = spec.build(inner, DIM, LONGEST) if of is None else of(inner, DIM, spec)
     return shaken(reasoner).to(device).eval()
 
 
@@ -69,7 +70,7 @@ def inputs_of(reasoner: Any, extra: int = 2) -> tuple[Tensor, Batch]:
 
 
 def near(spec: Spec) -> list[Spec]:
-    """Three steps (and three streams where it has any), and settings one change away from the spec."""
+    """Three steps (and three streams where there are any), and specs one change away."""
     larger = [key + "=3" for key in ("steps", "streams") if key in type(spec).model_fields]
     return [spec.override(*larger), *reachable(spec, 1, numbers=False)]
 
@@ -81,7 +82,7 @@ def steps_of(states: States) -> ReasoningStates:
 
 
 class Recomputed(Encoder):
-    """The reference of cached steps: every step of every stream reads the whole row again, under an explicit mask."""
+    """The reference of cached steps: each step reads the whole row anew, under a mask."""
 
     def __init__(self, inner: TransformerEncoder):
         super().__init__()
@@ -107,7 +108,7 @@ class Recomputed(Encoder):
         allowed[:, :, :t, :t] = mask(batch, causal=self.causal)
         allowed[:, :, t:, :t] = batch.valid[:, None, None]
         allowed[:, :, t:, t:] = x.new_ones(s, s, dtype=torch.bool).tril()
-        places = stand(batch, s)
+        places = places_of(batch, s)
         for block in self.inner._stack():
             attention = block.attention
             seen = block.attention_norm(y) if block.pre else y
@@ -115,7 +116,7 @@ class Recomputed(Encoder):
         return self.inner.norm_output(y)
 
 
-def stand(batch: Batch, steps: int) -> Places:
+def places_of(batch: Batch, steps: int) -> Places:
     """Where the history and the tokens behind its last event stand."""
     latent = batch.lengths[:, None] + torch.arange(steps, device=batch.lengths.device)
     at = torch.cat([batch.positions(from_end=False), latent], 1)
@@ -127,16 +128,16 @@ def stand(batch: Batch, steps: int) -> Places:
 
 
 def check_cached(reasoner: Any) -> None:
-    """Steps from the cache equal steps that read the row anew, and their gradients do (around a transformer)."""
+    """Cached steps equal recomputed ones, in gradients too (around a transformer)."""
     if not isinstance(reasoner.encoder, TransformerEncoder):
         return
     x, batch = inputs_of(reasoner)
     whole = reasoner(x, batch)
     fast = torch.autograd.grad(whole.outputs["trained"].pow(2).sum(), list(reasoner.parameters()), allow_unused=True)
-    kept, reasoner.encoder = reasoner.encoder, Recomputed(reasoner.encoder)
+    saved, reasoner.encoder = reasoner.encoder, Recomputed(reasoner.encoder)
     again = reasoner(x, batch)
     slow = torch.autograd.grad(again.outputs["trained"].pow(2).sum(), list(reasoner.parameters()), allow_unused=True)
-    reasoner.encoder = kept
+    reasoner.encoder = saved
     assert close(steps_of(whole).steps, steps_of(again).steps), "cached steps differ from full recomputation"
     assert all(close(whole.outputs[key], again.outputs[key]) for key in again.outputs)
     for a, b in zip(fast, slow, strict=True):
@@ -148,11 +149,11 @@ def check_isolated(reasoner: Any) -> None:
     x, batch = inputs_of(reasoner)
     before = steps_of(reasoner(x, batch))
     for m in range(reasoner.streams if reasoner.streams > 1 else 0):
-        kept = reasoner.triggers.detach().clone()
+        saved = reasoner.triggers.detach().clone()
         with torch.no_grad():
             reasoner.triggers[m] += torch.arange(DIM, device=x.device)  # a norm would not see a constant
             after = steps_of(reasoner(x, batch))
-            reasoner.triggers.copy_(kept)
+            reasoner.triggers.copy_(saved)
         others = [i for i in range(reasoner.streams) if i != m]
         assert torch.equal(after.steps[:, :, others], before.steps[:, :, others]), f"stream {m} is heard by others"
         assert not close(after.steps[:, :, m], before.steps[:, :, m]), f"stream {m} does not hear its trigger"
@@ -169,7 +170,7 @@ def check_blind(reasoner: Any) -> None:
 
 
 def check_padding(reasoner: Any) -> None:
-    """What stands behind a row's end, and how much of it, changes no step and no output."""
+    """Padding, whatever it holds and however long, changes no step and no output."""
     x, batch = inputs_of(reasoner, 0)
     whole = reasoner(x, batch)
     other = torch.where(batch.valid[..., None], x, 7.0)
@@ -182,23 +183,23 @@ def check_padding(reasoner: Any) -> None:
 
 
 def check_budgets(reasoner: Any) -> None:
-    """Outputs are what stopping gives, by step or by a budget; streams are the first ones, their gate sums to one."""
+    """Outputs equal those of stopping at a step or a budget; streams come first to last."""
     x, batch = inputs_of(reasoner)
     whole = reasoner(x, batch)
     assert isinstance(reasoner, Reasoner)
     assert list(whole.outputs) == [*(f"step_{s}" for s in range(reasoner.steps + 1)), "trained", "answer"]
     assert torch.equal(whole.outputs["answer"], whole.outputs[f"step_{reasoner.steps}"])
     assert close(steps_of(whole).gate.sum(1), x.new_ones(len(x))) and (steps_of(whole).gate > 0).all()
-    reasoning, some = reasoner.begin(x, batch), torch.tensor([3, 0], device=x.device)
+    reasoning, chosen = reasoner.begin(x, batch), torch.tensor([3, 0], device=x.device)
     for s in range(reasoner.steps + 1):
         wanted = whole.outputs[f"step_{s}"]
         few = reasoner(x, batch, Budget(steps=s))
         assert close(few.outputs["answer"], wanted), f"with a budget of {s} steps it answers otherwise"
         assert close(reasoner.answered(reasoning), wanted) and reasoning.taken == s
-        part = reasoner.select(reasoning, some)
+        part = reasoner.select(reasoning, chosen)
         if s < reasoner.steps:
             reasoning, part = reasoner.advance(reasoning), reasoner.advance(part)
-        assert close(reasoner.answered(part), reasoner.answered(reasoning)[some]), "some rows alone differ"
+        assert close(reasoner.answered(part), reasoner.answered(reasoning)[chosen]), "some rows alone differ"
     further = reasoner(x, batch, Budget(steps=reasoner.steps + 1))
     assert torch.equal(steps_of(further).steps[:, : reasoner.steps], steps_of(whole).steps)
     for m in range(1, reasoner.streams + 1):
@@ -227,7 +228,7 @@ def check_learns(reasoner: Any) -> None:
 def check_odd_batches(spec: Spec, device: torch.device) -> None:
     """Rows of length one, one row, the longest row, a row without events."""
     for encoder in ODD:
-        reasoner = made(spec, encoder, device=device)
+        reasoner = build_reasoner(spec, encoder, device=device)
         for rows in ([[1], [2]], [[5]], histories([LONGEST]), [[], [1, 2]]):
             batch = padded(rows).to(device)
             states = reasoner(torch.randn(*batch.items.shape, DIM).to(device), batch)
@@ -235,30 +236,29 @@ def check_odd_batches(spec: Spec, device: torch.device) -> None:
 
 
 @cache
-def trace(spec: Spec, device: torch.device) -> tuple[Any, ...]:
-    """What can be seen of a spec: what its own parameters start as, and its outputs once they are shaken, in evaluation
-    and in training."""
+def trace(spec: Any, device: torch.device) -> tuple[Any, ...]:
+    """The observable behaviour of a spec: first parameters, and outputs of shaken ones."""
     torch.manual_seed(0)
-    fresh = spec.build(ENCODERS["causal"].build(DIM, LONGEST), DIM, LONGEST)  # type: ignore[attr-defined]
-    own = [p for label, p in fresh.named_parameters() if not label.startswith("encoder.")]
+    fresh = spec.build(ENCODERS["causal"].build(DIM, LONGEST), DIM, LONGEST)
+    parameters = [p for label, p in fresh.named_parameters() if not label.startswith("encoder.")]
     torch.manual_seed(0)
-    reasoner, given = made(spec, device=device), sequences(DIM, device, extra=2)
-    states = reasoner(*given)
+    reasoner, inputs = build_reasoner(spec, device=device), sequences(DIM, device, extra=2)
+    states = reasoner(*inputs)
     torch.manual_seed(0)
-    training = reasoner.train()(*given)
-    seen = [*own, *(states.outputs[key] for key in ("trained", "answer")), training.outputs["trained"]]
-    return tuple(tuple(one.flatten().tolist()) for one in seen)
+    training = reasoner.train()(*inputs)
+    seen = [*parameters, *(states.outputs[key] for key in ("trained", "answer")), training.outputs["trained"]]
+    return tuple(tuple(tensor.flatten().tolist()) for tensor in seen)
 
 
 def check_effects(spec: Spec, device: torch.device) -> None:
-    """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
+    """No setting is idle: one of its values near the defaults makes a difference."""
     settings_have_effect(spec, lambda other: trace(other, device))
 
 
 def _around_encoders(spec: Spec, device: torch.device) -> Iterator[tuple[Any, Any]]:
     for encoder in ENCODERS:
         for other in near(spec):
-            yield (other, encoder), made(other, encoder, device=device)
+            yield (other, encoder), build_reasoner(other, encoder, device=device)
 
 
 OF_MODULES = (check_cached, check_isolated, check_blind, check_padding, check_budgets, check_learns)

@@ -1,6 +1,7 @@
 """Checks of every penalty: finite and differentiable in any precision, and its weight is a factor.
 
-What a penalty adds to the loss is what it returns and the losses of the queries that it asks for (`added`).
+What a penalty adds to the loss is what it returns and the losses of the queries that it asks for
+(`added`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ DIM = 6
 
 
 Optimum = Callable[[], tuple[Callable[[Tensor], Step], Tensor]]
-"""The step as a function of one tensor, and the value of that tensor at which a penalty is least."""
+"""A step as a function of one tensor, and the tensor at which the penalty is least."""
 
 
 REASONING = {"task": LastItem(), "reasoner": PLR()}
@@ -78,17 +79,17 @@ HINGED = {"noise_robustness", "ewc"}
 
 
 def added(penalty: Any, step: Step) -> Tensor:
-    """What a penalty adds to the loss of a step in which its queries were asked."""
+    """The loss that a penalty adds to a step, the losses of its queries included."""
     term: Tensor = penalty(step)
     if hasattr(penalty, "extra_queries"):
-        own = tuple(q for q in step.queries if q.counted_as is None)
-        for q in penalty.extra_queries(own, step.states):
+        trained = tuple(q for q in step.queries if q.counted_as is None)
+        for q in penalty.extra_queries(trained, step.states):
             term = term + q.weight * step.records[q.name].losses.mean()
     return term
 
 
 def check_finite(whole: RecommenderModel, penalty: Any, hinged: bool = False) -> None:
-    """A scalar, with gradients that are finite and not all zero, in fp32 and under bf16 autocast."""
+    """A scalar whose gradients are finite and not all zero, in fp32 and under bf16."""
     device = device_of(whole)
     for cast in (False, True):
         whole.zero_grad()
@@ -121,7 +122,7 @@ def nudged(moved: Tensor, size: float, seed: int) -> Tensor:
 
 
 def check_falls(whole: RecommenderModel, penalty: Any) -> None:
-    """A small step against the gradient lowers the value (once what it keeps between steps has settled)."""
+    """A small step against the gradient lowers the value, once its memory has settled."""
     batch = padded(histories([5, 7, 2])).to(device_of(whole))
     with torch.no_grad():
         for _ in range(100):

@@ -1,6 +1,8 @@
-"""Checks of every way to read behaviour sequences: packed events equal padded ones, rows one by one, and bfloat16.
+"""Checks of every way to read behaviour sequences: packed events equal padded ones, rows one by
+one, and bfloat16.
 
-What makes no vectors itself (`pooled`) has none of these to fail; its table is tested where tables are.
+What makes no vectors itself (`pooled`) has none of these to fail; its table is tested where tables
+are.
 """
 
 from __future__ import annotations
@@ -30,16 +32,15 @@ def events(device: Device = "cpu", extra: int = 0) -> tuple[Tensor, Tensor, Tens
 
 
 def packed(pooling: Any, target: Tensor, wide: Tensor, inside: Tensor) -> Tensor:
-    """What it makes of the events that are inside."""
+    """The pooling of the events that are inside."""
     rows = inside.nonzero()[:, 0]
-    out: Tensor = pooling(target, wide[inside], rows)
-    return out
+    return pooling(target, wide[inside], rows)
 
 
 def check_padded_reference(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:
-    """Packed events give what padded ones give, in value and gradient; what stands in the padding changes nothing."""
-    found = []
-    for run in (packed, lambda pooling, *given: pooling.padded(*given)):
+    """Packed events agree with padded ones, in value and gradient, whatever the padding."""
+    runs = []
+    for run in (packed, lambda pooling, *inputs: pooling.padded(*inputs)):
         for extra in (0, 3):
             target, wide, inside = (x.requires_grad_(x.is_floating_point()) for x in events(device, extra))
             pooling.zero_grad()
@@ -48,9 +49,9 @@ def check_padded_reference(spec: SequenceSpec, pooling: Any, device: Device = "c
             grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in pooling.parameters()]
             assert target.grad is not None and wide.grad is not None
             assert not wide.grad[~inside].any(), "an event in the padding learns"
-            found.append([out.detach(), target.grad, wide.grad[:, : max(LENGTHS)], *(g.clone() for g in grads)])
-    for other in found[1:]:
-        assert all(close(a, b, 1e-4) for a, b in zip(found[0], other, strict=True))
+            runs.append([out.detach(), target.grad, wide.grad[:, : max(LENGTHS)], *(g.clone() for g in grads)])
+    for other in runs[1:]:
+        assert all(close(a, b, 1e-4) for a, b in zip(runs[0], other, strict=True))
     pooling.zero_grad()
 
 
@@ -59,16 +60,18 @@ def check_rows_alone(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -
     target, wide, inside = events(device)
     whole = packed(pooling, target, wide, inside)
     for row in range(len(LENGTHS)):
-        one = slice(row, row + 1)
-        assert close(packed(pooling, target[one], wide[one], inside[one]), whole[one]), "a row hears of the others"
+        alone = slice(row, row + 1)
+        assert close(packed(pooling, target[alone], wide[alone], inside[alone]), whole[alone]), (
+            "a row hears of the others"
+        )
 
 
 def check_target(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:
     """Another target of the same history has another vector: pooling would be cheaper else."""
     target, wide, inside = events(device)
     several = torch.tensor(LENGTHS) > 1
-    one, other = (packed(pooling, x, wide, inside).cpu()[several] for x in (target, target.flip(0)))
-    assert not (one - other).abs().amax(1).lt(1e-6).any(), "the target does not matter"
+    these, others = (packed(pooling, x, wide, inside).cpu()[several] for x in (target, target.flip(0)))
+    assert not (these - others).abs().amax(1).lt(1e-6).any(), "the target does not matter"
 
 
 def check_everything_learns(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:

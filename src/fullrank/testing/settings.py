@@ -1,4 +1,4 @@
-"""Checks of every Spec of every room: it survives YAML and JSON, is closed and frozen, and its numbers have bounds."""
+"""Checks of every Spec: it survives YAML and JSON, is closed and frozen, and bounded."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fullrank.testing.inputs import of_specs, variations
 
 def check_round_trip(spec: Spec) -> None:
     """YAML, JSON and plain data give back the spec."""
-    for one in (spec, *variations(spec)):
-        same = type(one)
-        for back in (same.from_text(one.to_yaml()), same.from_text(one.to_json()), same.parse(one.dump())):
-            assert back == one, f"{one!r} comes back as {back!r}"
-        assert read_json_text(one.to_json()) == read_json_text(json.dumps(one.dump()))
+    for near in (spec, *variations(spec)):
+        same = type(near)
+        for back in (same.from_text(near.to_yaml()), same.from_text(near.to_json()), same.parse(near.dump())):
+            assert back == near, f"{near!r} comes back as {back!r}"
+        assert read_json_text(near.to_json()) == read_json_text(json.dumps(near.dump()))
 
 
 def check_refusal(spec: Spec) -> None:
@@ -52,21 +52,21 @@ def check_frozen(spec: Spec) -> None:
 
 def check_schema(spec: Spec) -> None:
     """The JSON Schema can be written, describes every setting, and knows the kind by its name."""
-    found = type(spec)
+    kind = type(spec)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        schema = read_json_text(json.dumps(found.model_json_schema()))
+        schema = read_json_text(json.dumps(kind.model_json_schema()))
     assert schema.get("additionalProperties") is False, "the schema takes keys that the Spec refuses"
-    assert set(schema["properties"]) == set(found.model_fields)
+    assert set(schema["properties"]) == set(kind.model_fields)
     for key, setting in schema["properties"].items():
         if key == "kind":
-            assert setting["const"] == found.kind_of()
+            assert setting["const"] == kind.kind_of()
         else:
-            assert setting.get("description"), f"{found.__name__}.{key} has no docstring below it"
+            assert setting.get("description"), f"{kind.__name__}.{key} has no docstring below it"
 
 
 def check_bounds(spec: Spec) -> None:
-    """Every number among the settings has both bounds, every list of numbers a largest length, and none is inf."""
+    """Every number has both bounds, every list of numbers a largest length, and none is inf."""
     check_bounds_of(type(spec))
     for key, field in type(spec).model_fields.items():
         for value in (math.inf, math.nan) if field.annotation is float else ():
@@ -77,13 +77,13 @@ def check_bounds(spec: Spec) -> None:
             raise AssertionError(f"{type(spec).__name__}.{key} takes {value}")
 
 
-def check_bounds_of(found: type[Spec]) -> None:
+def check_bounds_of(kind: type[Spec]) -> None:
     """The same of a class of which no example can be made."""
-    schema = found.model_json_schema()
+    schema = kind.model_json_schema()
     for key, setting in schema.get("properties", {}).items():
         for what in _unbounded(setting, schema.get("$defs", {})):
             raise AssertionError(
-                f"{found.__name__}.{key}: {what}; a number needs both bounds, as in Field(64, ge=1, le=2**17)"
+                f"{kind.__name__}.{key}: {what}; a number needs both bounds, as in Field(64, ge=1, le=2**17)"
             )
 
 
@@ -101,22 +101,22 @@ def _refusal(spec: Spec, key: str) -> str:
 
 
 def _unbounded(schema: Any, known: Mapping[str, Any]) -> Iterator[str]:
-    """What of a setting's JSON Schema has no end; components in it are checked in their own rooms."""
+    """Unbounded parts of a setting's JSON Schema; components in it have their own checks."""
     if "$ref" in schema:
         schema = known[schema["$ref"].rpartition("/")[2]]
     inner = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("prefixItems", ())]
-    inner += [one for name in ("items", "additionalProperties") if isinstance(one := schema.get(name), dict)]
+    items = schema.get("items")
+    inner += [part for part in (items, schema.get("additionalProperties")) if isinstance(part, dict)]
     if "kind" not in schema.get("properties", {}):
         inner += list(schema.get("properties", {}).values())
     if schema.get("type") in ("integer", "number") and not {"enum", "const"} & schema.keys():
-        for one, other, name in (("minimum", "exclusiveMinimum", "least"), ("maximum", "exclusiveMaximum", "largest")):
-            if one not in schema and other not in schema:
+        for bounds, name in (({"minimum", "exclusiveMinimum"}, "least"), ({"maximum", "exclusiveMaximum"}, "largest")):
+            if not bounds & schema.keys():
                 yield f"it has no {name} value"
-    items = schema.get("items", {})
     if isinstance(items, dict) and items.get("type") in ("integer", "number") and "maxItems" not in schema:
         yield "a list of numbers has no largest length (max_length)"
-    for one in inner:
-        yield from _unbounded(one, known)
+    for part in inner:
+        yield from _unbounded(part, known)
 
 
 OF_SETTINGS = (check_round_trip, check_refusal, check_frozen, check_schema, check_bounds, check_described)

@@ -1,7 +1,9 @@
-"""Checks of every history store: events once and in order, documents that no reader misses, users who are forgotten.
+"""Checks of every history store: events once and in order, documents that no reader misses, users
+who are forgotten.
 
-A test of a store of yours is one line, ``asyncio.run(check_store(lambda name, keep: MyStore(place(name), keep)))``.
-`name` tells places apart: two stores of one name share what they hold, and a new name is an empty one.
+A test of a store of yours is one line, ``asyncio.run(check_store(lambda name, keep:
+MyStore(place(name), keep)))``. `name` tells places apart: two stores of one name share what they
+hold, and a new name is an empty one.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ async def run_check(make: Make, check: Callable[..., Awaitable[None]], count: in
 
 
 async def check_once(store: HistoryStore) -> None:
-    """An event id is stored once for each user, also within a call; the event that was first stays."""
+    """An event id is stored once a user, also within a call; the first event stays."""
     first = [Event("a", "u", 1, 5.0), Event("b", "u", 2, 6.0), Event("a", "u", 3, 7.0)]
     _equal("a call with an id twice", await store.add_events(first), [True, True, False])
     again = [Event("a", "u", 4, 1.0), Event("c", "u", 5, 8.0), Event("a", "v", 6, 1.0)]
@@ -57,15 +59,15 @@ async def check_order(store: HistoryStore) -> None:
     for event in events[:4]:
         await store.add_events([event])
     await store.add_events(events[4:])
-    found = sorted(events, key=lambda event: event.time)  # stable
-    _equal("the history", await store.history("u", 100), found)
+    in_order = sorted(events, key=lambda event: event.time)  # stable
+    _equal("the history", await store.history("u", 100), in_order)
     for limit in (0, 1, 3, 8):
-        _equal(f"the last {limit}", await store.history("u", limit), found[len(found) - limit :])
+        _equal(f"the last {limit}", await store.history("u", limit), in_order[len(in_order) - limit :])
     _equal("of nobody", await store.history("nobody", 5), [])
 
 
 async def check_values(store: HistoryStore) -> None:
-    """Ids and features come back as they were given: text and numbers apart, any characters, times to the last bit."""
+    """Ids and features come back as given: text or number, any character, exact times."""
     for user in ODD:
         known = ({name: [name, 0.1, None, 1]} if n % 2 else None for n, name in enumerate(ODD))
         events = [Event(name, user, name, 1700000000.1 + n / 7, next(known)) for n, name in enumerate(ODD)]
@@ -74,17 +76,17 @@ async def check_values(store: HistoryStore) -> None:
     items: list[int | str] = [1, "1", 0, -5, 2**63 - 1, -(2**63), "0", "null", "true"]
     events = [Event(f"{n}", "items", item, n) for n, item in enumerate(items)]
     await store.add_events(events)
-    found = [event.item for event in await store.history("items", KEPT)]
-    _equal("items", [(type(item), item) for item in found], [(type(item), item) for item in items])
+    stored = [event.item for event in await store.history("items", KEPT)]
+    _equal("items", [(type(item), item) for item in stored], [(type(item), item) for item in items])
 
 
 async def check_kept(store: HistoryStore) -> None:
-    """The last `keep` events of each user are shown, and no more, in whatever order they came; those of others stay."""
+    """Exactly the last `keep` events of each user are shown, in whatever order they came."""
     await store.add_events([Event("only", "v", 1, -1.0)])
     times = [float(n * 7919 % 1009) for n in range(1000)]
     for start in range(0, 1000, 10):
-        some = range(start, start + 10)
-        await store.add_events([Event(f"{n}", "u", n, times[n], {"n": n} if n % 3 else None) for n in some])
+        batch = range(start, start + 10)
+        await store.add_events([Event(f"{n}", "u", n, times[n], {"n": n} if n % 3 else None) for n in batch])
     last = sorted(range(1000), key=lambda n: times[n])[-store.keep :]
     _equal("the kept events", [event.item for event in await store.history("u", 1000)], last)
     await store.add_events([Event("old", "u", 1, -1e9)])
@@ -98,9 +100,9 @@ async def check_features(store: HistoryStore) -> None:
     _equal("features of nobody", await store.user("u"), None)
     await store.add_events([Event("a", "u", 1, 1.0)])
     _equal("features of who has events alone", await store.user("u"), None)
-    given: dict[str, Any] = {"age": 3, "list": [1, "ü", None, 0.1], "nested": {"a": True}}
-    await store.put_user("u", given)
-    _equal("features", await store.user("u"), given)
+    features: dict[str, Any] = {"age": 3, "list": [1, "ü", None, 0.1], "nested": {"a": True}}
+    await store.put_user("u", features)
+    _equal("features", await store.user("u"), features)
     await store.put_user("u", {"age": 4})
     _equal("features put again", await store.user("u"), {"age": 4})
     _equal("events", len(await store.history("u", 5)), 1)
@@ -125,9 +127,9 @@ async def check_documents(store: HistoryStore) -> None:
     _equal("at first", await store.documents(), [])
     bodies: dict[str, dict[str, Any] | None] = {name: {"n": n, "name": name} for n, name in enumerate(ODD)}
     last = await store.put_documents("item", bodies)
-    found = await store.documents()
-    _equal("documents", [(d.kind, d.key, d.body) for d in found], [("item", key, bodies[key]) for key in ODD])
-    _equal("the last number", found[-1].sequence, last)
+    documents = await store.documents()
+    _equal("documents", [(d.kind, d.key, d.body) for d in documents], [("item", key, bodies[key]) for key in ODD])
+    _equal("the last number", documents[-1].sequence, last)
     _equal("after the last", await store.documents(last), [])
     later = await store.put_documents("item", {ODD[3]: None, "new": {}})
     more = await store.put_documents("versions", {ODD[3]: {"a": 1}})
@@ -137,9 +139,9 @@ async def check_documents(store: HistoryStore) -> None:
     _equal("all", len(await store.documents()), len(ODD) + 2)
     _equal("nothing to put", await store.put_documents("item", {}), 0)
     many = await store.put_documents("many", {f"{n}": {"n": n} for n in range(2500)})
-    found = await store.documents(more)
-    _equal("many", [d.body for d in found], [{"n": n} for n in range(2500)])
-    _equal("half of them", len(await store.documents(found[1249].sequence)), 1250)
+    documents = await store.documents(more)
+    _equal("many", [d.body for d in documents], [{"n": n} for n in range(2500)])
+    _equal("half of them", len(await store.documents(documents[1249].sequence)), 1250)
     _equal("none of them", await store.documents(many), [])
 
 
@@ -150,23 +152,23 @@ async def check_sample(store: HistoryStore) -> None:
     await store.add_events([Event(f"{n}-{m}", f"{n}", n, m) for n in range(200) for m in range(n % 3 + 1)])
     everybody = {f"{n}" for n in range(200)}
     for count in (0, 1, 20, 150, 200, 1000):
-        found = await store.sample_users(count, seed=7)
-        assert len(found) == len(set(found)) == min(count, 200) and set(found) <= everybody, f"a sample of {count}"
-        _equal(f"a sample of {count} again", await store.sample_users(count, seed=7), found)
+        users = await store.sample_users(count, seed=7)
+        assert len(users) == len(set(users)) == min(count, 200) and set(users) <= everybody, f"a sample of {count}"
+        _equal(f"a sample of {count} again", await store.sample_users(count, seed=7), users)
     samples = {tuple(await store.sample_users(10, seed)) for seed in range(5)}
     assert len(samples) > 1, "every seed gives one sample"
 
 
 async def check_together(store: HistoryStore) -> None:
-    """Many callers at once: each learns of its own events, and an id that several send is new to one of them."""
+    """Callers at once learn of their own events; a shared id is new to one of them."""
 
     async def caller(number: int) -> list[bool]:
-        own, common = Event(f"own {number}", f"u{number}", number, 1.0), Event("common", "all", 1, 1.0)
-        return await store.add_events([own, common])
+        mine, common = Event(f"own {number}", f"u{number}", number, 1.0), Event("common", "all", 1, 1.0)
+        return await store.add_events([mine, common])
 
-    found = await asyncio.gather(*map(caller, range(100)))
-    assert all(own for own, _ in found), "an event of one caller alone was known"
-    _equal("callers to whom the common event was new", sum(common for _, common in found), 1)
+    answers = await asyncio.gather(*map(caller, range(100)))
+    assert all(mine for mine, _ in answers), "an event of one caller alone was known"
+    _equal("callers to whom the common event was new", sum(common for _, common in answers), 1)
     histories = await asyncio.gather(*(store.history(f"u{n}", 5) for n in range(100)))
     _equal("what each has", [[event.item for event in events] for events in histories], [[n] for n in range(100)])
     users = await asyncio.gather(*(store.user(f"u{n}") for n in range(10)))
@@ -174,7 +176,7 @@ async def check_together(store: HistoryStore) -> None:
 
 
 async def check_refused(store: HistoryStore) -> None:
-    """What cannot be stored is refused with the whole call, and what is asked of it is not known."""
+    """Data that cannot be stored is refused with the whole call, and questions find none."""
     good = Event("good", "u", 1, 1.0)
     bad = [
         Event("x", "u", 1, float("nan")),
@@ -201,27 +203,33 @@ async def check_cancelled(store: HistoryStore) -> None:
     calls = await _under_way(store)
     for call in calls[::2]:
         call.cancel()
-    found = await asyncio.gather(*calls, return_exceptions=True)
-    _equal("those who stayed", found[1::2], [[True]] * 10)
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    _equal("those who stayed", answers[1::2], [[True]] * 10)
     _equal("a later call", await store.add_events([Event("b", "u0", 1, 2.0)]), [True])
 
 
 async def check_closed(store: HistoryStore) -> None:
-    """Closing writes what is under way; after it every call says that the store is unavailable, until it is opened."""
+    """Closing completes running calls; later ones say `StoreUnavailable`, until it opens."""
     await store.ping()
     calls = await _under_way(store)
     await store.close()
-    found = await asyncio.gather(*calls, return_exceptions=True)
-    assert all(answer == [True] for answer in found), f"calls that were under way when it was closed: {found}"
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(answer == [True] for answer in answers), f"calls that were under way when it was closed: {answers}"
     await store.close()
-    calls_of: list[Callable[[], Awaitable[Any]]] = [
-        store.ping, store.documents, lambda: store.add_events([Event("b", "u", 1, 1.0)]), lambda: store.history("u", 5),
-        lambda: store.user("u"), lambda: store.put_user("u", {}), lambda: store.delete_user("u"),
-        lambda: store.put_documents("item", {"a": {}}), lambda: store.sample_users(5),
-    ]  # fmt: skip
-    for call in calls_of:
+    requests: list[Callable[[], Awaitable[Any]]] = [
+        store.ping,
+        store.documents,
+        lambda: store.add_events([Event("b", "u", 1, 1.0)]),
+        lambda: store.history("u", 5),
+        lambda: store.user("u"),
+        lambda: store.put_user("u", {}),
+        lambda: store.delete_user("u"),
+        lambda: store.put_documents("item", {"a": {}}),
+        lambda: store.sample_users(5),
+    ]
+    for request in requests:
         try:
-            await call()
+            await request()
         except StoreUnavailable as error:
             _equal("the code", error.code, "store-unavailable")
         else:
@@ -230,19 +238,19 @@ async def check_closed(store: HistoryStore) -> None:
     _equal("after it was opened again", [e.item for e in await store.history("u7", 5)], [7])
 
 
-async def check_seen_by_the_other(one: HistoryStore, other: HistoryStore) -> None:
-    """What one process was told is stored, the other sees."""
-    await one.add_events([Event("a", "u", 1, 1.0)])
-    _equal("the other's history", [e.item for e in await other.history("u", 5)], [1])
-    _equal("the other's event of this id", await other.add_events([Event("a", "u", 1, 1.0)]), [False])
-    await other.put_user("u", {"x": 1})
-    _equal("features", await one.user("u"), {"x": 1})
-    _equal("the other deletes", await other.delete_user("u"), Forgotten(1, True))
-    _equal("the history", await one.history("u", 5), [])
+async def check_seen_by_the_other(first: HistoryStore, second: HistoryStore) -> None:
+    """Data stored by one process is seen by another."""
+    await first.add_events([Event("a", "u", 1, 1.0)])
+    _equal("the other's history", [e.item for e in await second.history("u", 5)], [1])
+    _equal("the other's event of this id", await second.add_events([Event("a", "u", 1, 1.0)]), [False])
+    await second.put_user("u", {"x": 1})
+    _equal("features", await first.user("u"), {"x": 1})
+    _equal("the other deletes", await second.delete_user("u"), Forgotten(1, True))
+    _equal("the history", await first.history("u", 5), [])
 
 
-async def check_no_document_is_missed(one: HistoryStore, other: HistoryStore) -> None:
-    """Two put documents at the same time; a reader that goes on from the last number it saw finds every one."""
+async def check_no_document_is_missed(first: HistoryStore, second: HistoryStore) -> None:
+    """Two put documents at once; a reader that goes on from its last number misses none."""
     seen: dict[tuple[str, str], Document] = {}
     writing = True
 
@@ -254,14 +262,14 @@ async def check_no_document_is_missed(one: HistoryStore, other: HistoryStore) ->
         after, going_on = 0, True
         while going_on:
             going_on = writing
-            for document in await other.documents(after):
+            for document in await second.documents(after):
                 assert document.sequence > after, f"number {document.sequence} after {after}"
                 after = document.sequence
                 seen[document.kind, document.key] = document
             await asyncio.sleep(0.002)
 
     reading = asyncio.ensure_future(read())
-    await asyncio.gather(put(one, "one"), put(other, "other"))
+    await asyncio.gather(put(first, "one"), put(second, "other"))
     writing = False
     await reading
     expected = {(kind, key) for kind in ("one", "other") for key in (*map(str, range(60)), "again")}
@@ -270,12 +278,23 @@ async def check_no_document_is_missed(one: HistoryStore, other: HistoryStore) ->
 
 
 CHECKS = (
-    check_once, check_order, check_values, check_kept, check_features, check_forgotten, check_documents, check_sample,
-    check_together, check_refused, check_cancelled, check_closed,
-)  # fmt: skip
+    check_once,
+    check_order,
+    check_values,
+    check_kept,
+    check_features,
+    check_forgotten,
+    check_documents,
+    check_sample,
+    check_together,
+    check_refused,
+    check_cancelled,
+    check_closed,
+)
 SHARED = (
-    check_seen_by_the_other, check_no_document_is_missed,
-)  # fmt: skip
+    check_seen_by_the_other,
+    check_no_document_is_missed,
+)
 
 
 async def _under_way(store: HistoryStore) -> list[asyncio.Task[list[bool]]]:
@@ -285,8 +304,8 @@ async def _under_way(store: HistoryStore) -> list[asyncio.Task[list[bool]]]:
     return calls
 
 
-def _equal(what: str, found: Any, expected: Any) -> None:
-    assert found == expected, f"{what}: {found!r}, not {expected!r}"
+def _equal(what: str, seen: Any, expected: Any) -> None:
+    assert seen == expected, f"{what}: {seen!r}, not {expected!r}"
 
 
 async def _is_refused(call: Awaitable[Any]) -> None:

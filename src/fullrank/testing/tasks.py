@@ -1,4 +1,4 @@
-"""Checks of every task: nothing leaks, the targets are what was hidden, and inference reads out what training asked."""
+"""Checks of every task: nothing leaks, targets were hidden, inference answers as trained."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ GENERATE = ("semantic_tokens", "generate")
 
 
 def items_for(generates: bool) -> Any:
-    """What a task can ask for."""
+    """Items of the kind that a task asks for."""
     return shaken((Semantic() if generates else Table()).build(DIM, catalog()), 1.0)
 
 
 class Whole(nn.Module):
-    """A task with items and an encoder that sees as much as the task allows: items, their order and their times."""
+    """A task with items and an encoder that sees all that it allows: items, order and times."""
 
     def __init__(self, task: Any, device: Device = "cpu"):
         super().__init__()
@@ -85,9 +85,11 @@ def rows(task: Any, *, seed: int = 0, lengths: tuple[int, ...] = (2, 3, 25, 7, 1
 
 
 def check_leak(task: Any, device: Device = "cpu") -> None:
-    """An item that a query may not see does not change its vector: those behind its position, or those covered.
+    """An item that a query may not see does not change its vector: those behind its position, or
+    those covered.
 
-    Neither does its time; but a query may know when the event happened that it asks about, unless that is the last.
+    Neither does its time; but a query may know when the event happened that it asks about, unless
+    that is the last.
     """
     whole = Whole(task, device)
     batch = rows(task).to(device)
@@ -112,7 +114,7 @@ def check_leak(task: Any, device: Device = "cpu") -> None:
 
 
 def check_sight(task: Any, device: Device = "cpu") -> None:
-    """What a query may see does change its vector (so that `check_leak` is no blind instrument), times too."""
+    """A query's vector depends on all that it may see, times too: `check_leak` is not blind."""
     whole = Whole(task, device)
     batch = rows(task).to(device)
     before, inputs = whole.queries(batch)
@@ -136,18 +138,18 @@ def check_counts(task: Any, device: Device = "cpu") -> None:
     whole = Whole(task, device)
     for seed, lengths in ((0, (2, 2)), (1, (2, 3, 25, 7)), (2, (10, 11, 12))):
         batch = rows(task, seed=seed, lengths=lengths).to(device)
-        found, _ = whole.queries(batch)
-        assert task.counts(batch) == {q.name: len(q.targets) for q in found}
-        assert all(len(q.vectors) == len(q.rows) == len(q.positions) == len(q.targets) for q in found)
-        assert sum(len(q.targets) for q in found) > 0
+        queries, _ = whole.queries(batch)
+        assert task.counts(batch) == {q.name: len(q.targets) for q in queries}
+        assert all(len(q.vectors) == len(q.rows) == len(q.positions) == len(q.targets) for q in queries)
+        assert sum(len(q.targets) for q in queries) > 0
 
 
 def check_targets(task: Any, device: Device = "cpu") -> None:
     """A target is an event of its query's row: behind the position, or the covered one there."""
     whole = Whole(task, device)
     batch = rows(task).to(device)
-    found, inputs = whole.queries(batch)
-    for q in found:
+    queries, inputs = whole.queries(batch)
+    for q in queries:
         ahead = 0 if inputs.hidden is not None else int(q.name.rpartition("_")[2]) if "ahead_" in q.name else 1
         at = (q.positions - task.tokens_before + ahead) // task.tokens_per_event
         assert batch.valid[q.rows, at].all() and inputs.valid[q.rows, q.positions].all()
@@ -186,12 +188,12 @@ def check_inference(task: Any, device: Device = "cpu") -> None:
             batch = padded([row[-LONGEST:]])
         else:
             batch = padded([row])
-        found, _ = whole.queries(batch)
+        queries, _ = whole.queries(batch)
         answered = whole.answer(padded([row[:-1]]))
-        asked = torch.stack([q.vectors[-1:] for q in found], 1) if answered.ndim == 3 else found[0].vectors[-1:]
+        trained = torch.stack([q.vectors[-1:] for q in queries], 1) if answered.ndim == 3 else queries[0].vectors[-1:]
         if task.adds_groups:
-            asked = torch.stack([q.weight * q.vectors[-1:] for q in found]).sum(0)
-        assert close(asked, answered), f"a history of {length} is answered otherwise than trained"
+            trained = torch.stack([q.weight * q.vectors[-1:] for q in queries]).sum(0)
+        assert close(trained, answered), f"a history of {length} is answered otherwise than trained"
 
 
 def check_company(task: Any, device: Device = "cpu") -> None:
@@ -210,6 +212,12 @@ def _reached(spec: Spec, device: torch.device) -> Iterator[tuple[Any, ...]]:
 
 BASE = TaskSpec
 OF_MODULES = (
-    check_leak, check_sight, check_counts, check_targets, check_segments, check_inference, check_company,
-)  # fmt: skip
+    check_leak,
+    check_sight,
+    check_counts,
+    check_targets,
+    check_segments,
+    check_inference,
+    check_company,
+)
 CHECKS = of_specs(OF_MODULES, _reached)

@@ -1,4 +1,4 @@
-"""Checks of every weighting: of mean one, and either blind to the company of a query or saying that it is not."""
+"""Checks of every weighting: of mean one, and independent of other queries or `couples`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def weigh(weighting: Any, targets: Tensor, device: Device = "cpu") -> tuple[Tens
 
 
 def check_sound(weighting: Any, device: Device = "cpu") -> None:
-    """A factor for each query: finite, never negative, without a gradient, and nothing for no queries."""
+    """A factor for each query: finite, at least 0, without a gradient; none for no queries."""
     weights, _ = weigh(weighting, torch.arange(ITEMS), device)
     assert weights.shape == (ITEMS,) and weights.dtype == torch.float32
     assert weights.isfinite().all() and (weights >= 0).all() and not weights.requires_grad
@@ -53,7 +53,7 @@ def check_sound(weighting: Any, device: Device = "cpu") -> None:
 
 
 def check_mean(weighting: Any, device: Device = "cpu") -> None:
-    """One under the training distribution; for a weighting that couples queries, over those at hand."""
+    """The mean is 1 over the training distribution, or over the queries where they couple."""
     for targets in (torch.arange(ITEMS), torch.tensor([7, 7, 0])):
         weights, q = weigh(weighting, targets, device)
         if weighting.couples:
@@ -64,14 +64,14 @@ def check_mean(weighting: Any, device: Device = "cpu") -> None:
 
 
 def check_coupling(weighting: Any, device: Device = "cpu") -> None:
-    """Shards and micro-batches weigh a query as the whole batch does, and `couples` says so, or says otherwise."""
+    """Shards and micro-batches weigh a query as the whole batch does, unless `couples`."""
     whole, _ = weigh(weighting, torch.arange(ITEMS), device)
     part, _ = weigh(weighting, torch.tensor([7, 7, 0]), device)
     assert close(part, whole[[7, 7, 0]]) != weighting.couples
 
 
 def _weightings(spec: Spec, device: torch.device, *, extreme: bool = True) -> Iterator[tuple[Any, ...]]:
-    """Without `extreme`, one that couples is at the spec's own settings: others may make all weights alike."""
+    """Without `extreme`, a coupling one has the spec's own settings: others may be even."""
     for other in reachable(spec):
         assert isinstance(other, WeightingSpec)
         weighting = other.build()

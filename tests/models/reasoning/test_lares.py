@@ -12,7 +12,7 @@ from torch import Tensor
 from fullrank.models.sequential.reasoning import Budget
 from fullrank.models.sequential.reasoning.lares import LARES, drawn_depth
 from fullrank.testing.inputs import LENGTHS, padded, sequences
-from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, made, steps_of
+from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, build_reasoner, steps_of
 from parts import Seq2Seq, Softmax, Transformer
 from refusals import refused
 from twins import same
@@ -48,7 +48,7 @@ def by_hand(reasoner, spec, x, batch) -> Tensor:
 @pytest.mark.parametrize("encoder", ["causal", "gru"])
 def test_the_recurrence_in_values_and_gradients(join, start, encoder) -> None:
     spec = LARES(steps=3, join=join, start_at_inference=start)
-    reasoner = made(spec, encoder)
+    reasoner = build_reasoner(spec, encoder)
     x, batch = sequences(DIM, extra=2)
     fast, slow = steps_of(reasoner(x, batch)).steps[:, :, 0], by_hand(reasoner, spec, x, batch)
     same(fast, slow, *reasoner.parameters(), tolerance=1e-3)
@@ -56,7 +56,7 @@ def test_the_recurrence_in_values_and_gradients(join, start, encoder) -> None:
 
 def test_all_events_are_refined_not_the_last_alone() -> None:
     """What the core reads of an earlier event differs from step to step."""
-    reasoner, (x, batch) = made(LARES(steps=2)), sequences(DIM)
+    reasoner, (x, batch) = build_reasoner(LARES(steps=2)), sequences(DIM)
     zero = reasoner.begin(x, batch)
     one = reasoner.advance(zero)
     (_, before), (_, after) = zero.cache.layers[0], one.cache.layers[0]
@@ -64,7 +64,7 @@ def test_all_events_are_refined_not_the_last_alone() -> None:
 
 
 def test_depths_of_training_are_a_function_of_their_place() -> None:
-    reasoner, (x, batch) = made(LARES(steps=4)).train(), sequences(DIM)
+    reasoner, (x, batch) = build_reasoner(LARES(steps=4)).train(), sequences(DIM)
     depths = [reasoner.steps_in_training(replace(batch, step=k)) for k in range(200)]
     assert depths == [reasoner.steps_in_training(replace(batch, step=k)) for k in range(200)]
     assert depths != [reasoner.steps_in_training(replace(batch, step=k, seed=9)) for k in range(200)]
@@ -74,8 +74,9 @@ def test_depths_of_training_are_a_function_of_their_place() -> None:
         assert steps_of(reasoner(x, at)).steps.shape[1] == reasoner.steps_in_training(at)
     assert steps_of(reasoner(x, batch, Budget(steps=2))).steps.shape[1] == 2
     assert steps_of(reasoner.eval()(x, batch)).steps.shape[1] == 4
-    assert {made(LARES(depth="fixed")).steps_in_training(replace(batch, step=k)) for k in range(9)} == {4}
-    uniform = Counter(made(LARES(depth="uniform")).steps_in_training(replace(batch, step=k)) for k in range(800))
+    assert {build_reasoner(LARES(depth="fixed")).steps_in_training(replace(batch, step=k)) for k in range(9)} == {4}
+    reasoner = build_reasoner(LARES(depth="uniform"))
+    uniform = Counter(reasoner.steps_in_training(replace(batch, step=k)) for k in range(800))
     assert set(uniform) == set(range(1, 9)) and min(uniform.values()) > 60
 
 
@@ -94,7 +95,7 @@ def test_depths_follow_their_distribution() -> None:
 def test_the_thoughts_begin_at_noise_in_training_and_at_the_same_place_to_answer() -> None:
     x, batch = sequences(DIM, extra=2)
     for spec, zero in ((LARES(), True), (LARES(start_at_inference="drawn"), False), (LARES(start_std=0.0), True)):
-        reasoner = made(spec)
+        reasoner = build_reasoner(spec)
         first = reasoner.begin(x, batch).cache.layers[0][1]
         assert (first == 0).all() == zero and torch.equal(first[0], first[1])
         assert torch.equal(first, reasoner.begin(x, batch).cache.layers[0][1])

@@ -1,11 +1,14 @@
-"""The arrays of a store of impressions: fingerprints, shapes on disk, and parts read as if they were of one store.
+"""The arrays of a store of impressions: fingerprints, shapes on disk, and parts read as if they
+were of one store.
 
-A fingerprint says what a ranker can see, whichever engine or file format it came from. That of a store in one is a hash
-of its files. A store in parts is cut into `BLOCKS` stretches of input rows, the same whatever the number of parts;
-whoever writes a part hashes its blocks, and the fingerprint is made of all of them.
+A fingerprint says what a ranker can see, whichever engine or file format it came from. That of a
+store in one is a hash of its files. A store in parts is cut into `BLOCKS` stretches of input rows,
+the same whatever the number of parts; whoever writes a part hashes its blocks, and the fingerprint
+is made of all of them.
 
-A store holds train, validation and test behind each other. Of a store in parts these are train of the first part,
-train of the second, ..., then validation of each and test of each: rows in input order inside a split, as in one.
+A store holds train, validation and test behind each other. Of a store in parts these are train of
+the first part, train of the second, ..., then validation of each and test of each: rows in input
+order inside a split, as in one.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ BLOCKS = 4096
 
 
 def fingerprint(folder: Path, files: Iterable[str], schema: Schema, arrays: str) -> str:
-    """SHA-256 of what a ranker can see: schema, arrays and vocabularies; neither engine nor file format enter.
+    """SHA-256 of what a ranker can see: schema, arrays and vocabularies; neither engine nor file
+    format enter.
 
     `arrays` are `array_lines`, of a store in parts `parts.bucket_lines` of its blocks.
     """
@@ -57,7 +61,7 @@ def block_edges(rows: int) -> Int64[np.ndarray, "edges"]:
 
 
 def part_edges(rows: int, count: int) -> Int64[np.ndarray, "edges"]:
-    """Where each of `count` parts of so many rows begins, and where the last ends: parts are blocks in a row."""
+    """Where each of `count` parts of these rows begins, and the last ends: runs of blocks."""
     return np.asarray(block_edges(rows)[-(-np.arange(count + 1) * BLOCKS // count)])
 
 
@@ -69,7 +73,7 @@ class BlockHashes:
         self._states: dict[int, dict[str, Any]] = {}
 
     def add(self, start: int, part: Int8[np.ndarray, "R"], block: Mapping[str, Any]) -> None:
-        """Some rows from row `start` of the table on: the part of the split of each, and their arrays by file."""
+        """Add rows from row `start` of the table on: each one's split, and arrays by file."""
         columns: dict[str, tuple[np.ndarray, np.ndarray | None]] = {"split": (part, None)}
         for name, values in block.items():
             if isinstance(values, Jagged):
@@ -90,35 +94,35 @@ class BlockHashes:
 
     def done(self) -> dict[int, str]:
         """The hash of each block that has rows."""
-        found = {}
+        hashes = {}
         for number, state in self._states.items():
             lines = "".join(f"{name} {state[name].hexdigest()}\n" for name in sorted(state))
-            found[number] = hashlib.sha256(lines.encode()).hexdigest()
-        return found
+            hashes[number] = hashlib.sha256(lines.encode()).hexdigest()
+        return hashes
 
 
 def array_shapes(
     rows: int, categorical: int, numeric: int, schema: Schema, bag_values: Sequence[int]
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Name -> (dtype, shape) of every array of a store; the file is ``NAME.npy``. A schema without it has no file."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {"labels": ("|u1", (rows,)), "inputs": ("<i8", (rows,))}
+    """Name -> (dtype, shape) of every array that a store of this schema has, in ``NAME.npy``."""
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"labels": ("|u1", (rows,)), "inputs": ("<i8", (rows,))}
     if categorical:
-        found["categorical"] = ("<i4", (rows, categorical))
+        shapes["categorical"] = ("<i4", (rows, categorical))
     if numeric:
-        found["numeric"] = ("<f4", (rows, numeric))
+        shapes["numeric"] = ("<f4", (rows, numeric))
     if schema.group is not None:
-        found["groups"] = ("<i4", (rows,))
+        shapes["groups"] = ("<i4", (rows,))
     if schema.time is not None:
-        found["times"] = ("<i8", (rows,))
+        shapes["times"] = ("<i8", (rows,))
     for at, values in enumerate(bag_values):
-        found[f"bag{at}_ids"] = ("<i4", (values,))
-        found[f"bag{at}_offsets"] = ("<i8", (rows + 1,))
-    return found
+        shapes[f"bag{at}_ids"] = ("<i4", (values,))
+        shapes[f"bag{at}_offsets"] = ("<i8", (rows + 1,))
+    return shapes
 
 
 @dataclass(frozen=True)
 class BagRows:
-    """The ids of a bag, and where those of each row lie among those of its folder."""
+    """The ids of a bag, and where those of each row lie among the ids of its folder."""
 
     ids: Flat
     starts: PartedArray
@@ -141,7 +145,7 @@ class StoreArrays:
 
     @classmethod
     def of_folder(cls, folder: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]], listed: Any) -> StoreArrays:
-        """Those of a store in one, mapped; `listed` are the files that its manifest names."""
+        """Map the arrays of a store in one folder; `listed` are the files in its manifest."""
         missing = [name for name in shapes if f"{name}.npy" not in listed]
         if missing:
             raise incomplete_manifest(folder, f"does not list {missing[0]}.npy")
@@ -155,7 +159,7 @@ class StoreArrays:
 
     @classmethod
     def behind_each_other(cls, parts: Sequence[StoreArrays], rows: Int64[np.ndarray, "parts 3"]) -> StoreArrays:
-        """Those of parts, each with so many rows of train, validation and test."""
+        """Join the arrays of parts; `rows` are each part's train, validation and test rows."""
         ends = np.cumsum(rows, axis=1)
         stretches = [
             (number, slice(int(ends[number, split] - rows[number, split]), int(ends[number, split])))
@@ -168,13 +172,13 @@ class StoreArrays:
                 files[name] = cast(Flat, PartedArray([parts[number].files[name][at] for number, at in stretches]))
         bags = []
         for number in range(len(parts[0].bags)):
-            own = [part.bags[number] for part in parts]
-            files[f"bag{number}_ids"] = ids = cast(Flat, PartedArray([bag.ids for bag in own]))
+            part_bags = [part.bags[number] for part in parts]
+            files[f"bag{number}_ids"] = ids = cast(Flat, PartedArray([bag.ids for bag in part_bags]))
             starts, stops = (
-                PartedArray([getattr(own[at], name).parts[0][rows] for at, rows in stretches])
+                PartedArray([getattr(part_bags[at], name).parts[0][rows] for at, rows in stretches])
                 for name in ("starts", "ends")
             )
-            sizes = np.array([len(bag.ids) for bag in own], np.int64)
+            sizes = np.array([len(bag.ids) for bag in part_bags], np.int64)
             first = np.cumsum(sizes) - sizes
             bags.append(BagRows(ids, starts, stops, *(np.tile(each, len(PARTS)) for each in (first, sizes))))
         return cls(tuple(part.folders[0] for part in parts), files, tuple(bags))
@@ -187,7 +191,7 @@ class StoreArrays:
         return self.folders[stretch % len(self.folders)]
 
     def bag(self, number: int, rows: Int64[np.ndarray, "n"]) -> Jagged:
-        """The ids of some rows of a bag, where they lie. Raises `UserError` where its offsets are wrong."""
+        """The ids of some rows of a bag, uncopied. Raises `UserError` for wrong offsets."""
         bag = self.bags[number]
         starts, ends, owner = bag.starts.take(rows), bag.ends.take(rows), bag.starts.owners(rows)
         most = bag.sizes[owner]

@@ -1,7 +1,9 @@
-"""A fitted encoder on disk: schema and fitted statistics as JSON, vocabularies as a table. No file is trusted.
+"""A fitted encoder on disk: schema and fitted statistics as JSON, vocabularies as a table. No file
+is trusted.
 
-A store of impressions keeps the JSON in its manifest, the run of a ranking model in `encoder.json`. Both keep the
-values of their fields in `vocabulary.parquet`, in the order of their ids; a hashed field has none.
+A store of impressions keeps the JSON in its manifest, the run of a ranking model in `encoder.json`.
+Both keep the values of their fields in `vocabulary.parquet`, in the order of their ids; a hashed
+field has none.
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ def encoder_state(encoder: FieldEncoder[Any]) -> JsonObject:
 
 
 def write_encoder(folder: Path, encoder: FieldEncoder[Any], name: str = NAME) -> None:
-    """What `restore_encoder` reads back: the JSON of this `name`, and the vocabulary beside it."""
+    """Write an encoder for `restore_encoder`: JSON called `name`, and its vocabulary."""
     write_json(folder / name, encoder_state(encoder), indent=1)
     write_vocabulary(folder, vocabularies(encoder))
 
 
 def write_vocabulary(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
-    """vocabulary.parquet: the column `value`, and `count` where it is known, of each field in the order of ids."""
+    """Write vocabulary.parquet: `value`, and `count` where known, of each field in id order."""
     frames = [table.select(pl.lit(name).alias("field"), *table.columns) for name, table in tables.items()]
     counted = all("count" in frame.columns for frame in frames)
     whole = pl.concat([pl.DataFrame(schema=_COUNTED if counted else _VALUES), *frames])
@@ -56,16 +58,17 @@ def write_vocabulary(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
 def vocabularies(encoder: FieldEncoder[Any]) -> dict[str, pl.DataFrame]:
     """The values of each field that has a vocabulary of its own, in the order of ids."""
     known = encoder.lookups.items()
-    return {name: pl.DataFrame({"value": one.values}) for name, one in known if isinstance(one, Vocabulary)}
+    return {name: pl.DataFrame({"value": lookup.values}) for name, lookup in known if isinstance(lookup, Vocabulary)}
 
 
 def restore_encoder(
     path: Path, tree: JsonObject, again: str = AGAIN, kind: type[FieldSet] = Schema
 ) -> FieldEncoder[Any]:
-    """The fitted encoder of a folder: `tree` is its `encoder_state`, of a schema of this `kind`, as read from the JSON
-    file `path`, which the vocabulary lies beside.
+    """The fitted encoder of a folder: `tree` is its `encoder_state`, of a schema of this `kind`, as
+    read from the JSON file `path`, which the vocabulary lies beside.
 
-    Raises `UserError` for anything that no fitted encoder says; `again` is what to do then (a clause).
+    Raises `UserError` for anything that no fitted encoder says; `again` is what to do then (a
+    clause).
     """
     for key in ("schema", "fitted"):
         if not isinstance(tree.get(key), dict):
@@ -84,7 +87,8 @@ def restore_encoder(
 
 
 def read_columns(path: Path, *allowed: dict[str, Any], rows: int | None = None, again: str = AGAIN) -> pl.DataFrame:
-    """A Parquet file with one of the `allowed` sets of columns and types, and so many `rows` where that is known.
+    """A Parquet file with one of the `allowed` sets of columns and types, and so many `rows` where
+    that is known.
 
     Raises `UserError` for any other.
     """
@@ -99,9 +103,9 @@ def read_columns(path: Path, *allowed: dict[str, Any], rows: int | None = None, 
 
 
 def _lookups(path: Path, schema: FieldSet, again: str) -> dict[str, Lookup]:
-    """Where the ids of each field come from that shares no other's."""
+    """The lookup of each field that shares no other's."""
     whole = read_columns(path, _COUNTED, _VALUES, again=again)
-    found = {str(name[0]): part["value"] for name, part in whole.group_by("field", maintain_order=True)}
+    values_of = {str(name[0]): part["value"] for name, part in whole.group_by("field", maintain_order=True)}
     lookups: dict[str, Lookup] = {}
     for field in schema.declared:
         if isinstance(field, Numeric) or vocabulary_owner(field) != field.name:
@@ -109,38 +113,38 @@ def _lookups(path: Path, schema: FieldSet, again: str) -> dict[str, Lookup]:
         if field.hash_buckets is not None:
             lookups[field.name] = Hashed(field.hash_buckets)
             continue
-        values = found.pop(field.name, pl.Series("value", [], pl.String))
+        values = values_of.pop(field.name, pl.Series("value", [], pl.String))
         if values.null_count():
             raise damaged_file(path, f"it holds a value of {field.name!r} that is null", again)
         if values.n_unique() < len(values):
             twice = values.filter(values.is_duplicated())[0]
             raise damaged_file(path, f"it holds the value {brief(twice, 80)} of {field.name!r} twice", again)
         lookups[field.name] = Vocabulary(values)
-    if found:
+    if values_of:
         raise damaged_file(
-            path, f"it holds values of {next(iter(found))!r}, which has no vocabulary in the schema", again
+            path, f"it holds values of {next(iter(values_of))!r}, which has no vocabulary in the schema", again
         )
     return lookups
 
 
-def _fitted(path: Path, schema: FieldSet, given: JsonObject, again: str) -> dict[str, Fitted]:
+def _fitted(path: Path, schema: FieldSet, tree: JsonObject, again: str) -> dict[str, Fitted]:
     """The statistics of the numeric fields that need any, each checked."""
-    found: dict[str, Fitted] = {}
+    fitted: dict[str, Fitted] = {}
     for field in schema.declared:
         if not isinstance(field, Numeric) or field.transform not in _FITTED:
             continue
-        one = given.get(field.name)
+        entry = tree.get(field.name)
         numbers = None
-        if isinstance(one, dict) and set(one) == _FITTED[field.transform]:
-            numbers = one["edges"] if field.transform == "bucket" else list(one.values())
+        if isinstance(entry, dict) and set(entry) == _FITTED[field.transform]:
+            numbers = entry["edges"] if field.transform == "bucket" else list(entry.values())
         if not isinstance(numbers, list) or not all(map(_finite, numbers)):
             needed = ", ".join(sorted(_FITTED[field.transform]))
-            reason = f"what was fitted for {field.name!r} is {brief(one, 80)}, not finite numbers for {needed}"
+            reason = f"what was fitted for {field.name!r} is {brief(entry, 80)}, not finite numbers for {needed}"
             raise damaged_file(path, reason, again)
         if field.transform == "bucket" and numbers != sorted(set(numbers)):
             raise damaged_file(path, f"the buckets of {field.name!r} are not in order: {brief(numbers, 80)}", again)
-        found[field.name] = dict(given[field.name])
-    return found
+        fitted[field.name] = dict(tree[field.name])
+    return fitted
 
 
 def _finite(value: Any) -> bool:

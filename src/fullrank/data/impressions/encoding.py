@@ -1,4 +1,5 @@
-"""Rows of a table as the ids and numbers of a fitted schema, and these as the tensors that rankers read.
+"""Rows of a table as the ids and numbers of a fitted schema, and these as the tensors that rankers
+read.
 
 The same code encodes a store and new impressions, by the encoder of a store or of a trained run.
 """
@@ -41,10 +42,12 @@ Lookup = Vocabulary | Hashed
 S = TypeVar("S", bound=FieldSet)
 Labels = UInt8[np.ndarray, "R"]
 """0 and 1."""
+_HEAD = 1_000
+"""Rows in which it shows whether many texts are different."""
 
 
 class FieldEncoder(Generic[S]):
-    """A fitted schema. `lookups` are by categorical field, bag and sequence, `fitted` by numeric field."""
+    """A fitted schema: `lookups` by categorical field, bag and sequence, `fitted` by number."""
 
     def __init__(self, schema: S, lookups: Mapping[str, Lookup], fitted: Mapping[str, numeric.Fitted]):
         self.schema, self.lookups, self.fitted = schema, dict(lookups), dict(fitted)
@@ -54,25 +57,25 @@ class FieldEncoder(Generic[S]):
         self.multivalued = list(schema.several())
 
     def lookup(self, field: AnyField) -> Lookup:
-        """Where the ids of a categorical field, a bag or a sequence come from."""
+        """The vocabulary or hash that gives a categorical field, bag or sequence its ids."""
         return self.lookups[vocabulary_owner(field)]
 
     @property
     def notes(self) -> list[str]:
         """Numbers that have fewer buckets than their schema asks for, as sentences."""
-        found = []
+        notes = []
         for field in self.schema.declared:
             if isinstance(field, Numeric) and field.buckets is not None:
-                made = len(self.fitted[field.name]["edges"]) + 1
-                if made < field.buckets:
-                    found.append(
-                        f"the field {field.name!r} has {made} buckets of the {field.buckets} asked for: its most "
+                count = len(self.fitted[field.name]["edges"]) + 1
+                if count < field.buckets:
+                    notes.append(
+                        f"the field {field.name!r} has {count} buckets of the {field.buckets} asked for: its most "
                         "frequent values fill several each, and equal quantiles are one"
                     )
-        return found
+        return notes
 
     def with_separator(self, separator: str | None) -> FieldEncoder[S]:
-        """The same, which cuts the text of its bags and sequences at `separator`; None: where the schema says.
+        """An encoder that cuts texts of lists at `separator`; None keeps the schema's.
 
         Raises `UserError` where there are none.
         """
@@ -84,8 +87,8 @@ class FieldEncoder(Generic[S]):
         if not self.multivalued:
             raise no_effect("list_separator", "since the model reads no lists (bags or sequences)")
         fields = tuple(
-            one.model_copy(update={"separator": separator}) if isinstance(one, BagOf | SequenceOf) else one
-            for one in self.schema.declared
+            field.model_copy(update={"separator": separator}) if isinstance(field, BagOf | SequenceOf) else field
+            for field in self.schema.declared
         )
         return FieldEncoder(self.schema.model_copy(update={"fields": fields}), self.lookups, self.fitted)
 
@@ -98,13 +101,13 @@ class FieldEncoder(Generic[S]):
             else:
                 categorical[:, at] = self.lookup(field).ids(canonical(frame[field.name], what))
         plain = np.zeros((len(frame), len(self.numeric)), np.float32)
-        for at, one in enumerate(self.numeric):
-            parsed = numeric.parse_numbers(frame[one.name], what)
-            plain[:, at] = numeric.transform_numbers(one, self.fitted.get(one.name, {}), parsed, what)
+        for at, field in enumerate(self.numeric):
+            parsed = numeric.parse_numbers(frame[field.name], what)
+            plain[:, at] = numeric.transform_numbers(field, self.fitted.get(field.name, {}), parsed, what)
         bags = []
         for field in self.multivalued:
-            found, lengths = bag_values(frame[field.name], field, what)
-            bags.append(Jagged.from_lengths(self.lookup(field).ids(found), lengths))
+            elements, lengths = bag_values(frame[field.name], field, what)
+            bags.append(Jagged.from_lengths(self.lookup(field).ids(elements), lengths))
         return Encoded(categorical, plain, tuple(bags))
 
     def bucket_ids(self, field: Numeric, numbers: numeric.Numbers) -> Int64[np.ndarray, "R"]:
@@ -132,14 +135,18 @@ def vocabulary_owner(field: AnyField) -> str:
 
 
 def read_labels(series: pl.Series, threshold: float | None, what: str) -> Labels:
-    """0 and 1. Raises `UserError` for missing labels and, without a threshold, for every other number."""
-    found = values.finite_numbers(series, what)
+    """Labels 0 and 1. Raises `UserError` for missing and, without a threshold, other ones."""
+    numbers = values.finite_numbers(series, what)
     if threshold is not None:
-        return (found >= threshold).astype(np.uint8)
+        return (numbers >= threshold).astype(np.uint8)
     values.refuse(
-        pl.Series((found != 0) & (found != 1)), series, what,
-        "labels that are neither 0 nor 1 (stars and the like: set label_threshold)", code="wrong-labels")  # fmt: skip
-    return found.astype(np.uint8)
+        pl.Series((numbers != 0) & (numbers != 1)),
+        series,
+        what,
+        "labels that are neither 0 nor 1 (stars and the like: set label_threshold)",
+        code="wrong-labels",
+    )
+    return numbers.astype(np.uint8)
 
 
 def require_cut(field: BagOf | SequenceOf, series: pl.Series, what: str) -> None:
@@ -149,40 +156,35 @@ def require_cut(field: BagOf | SequenceOf, series: pl.Series, what: str) -> None
 
 
 def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
-    """The canonical values of a bag or sequence, row after row, and how many each row has; missing ones are dropped
-    unless it keeps them.
+    """The canonical values of a bag or sequence, row after row, and how many each row has.
 
-    Raises `UserError` for text without a separator and for columns that are neither. Lists need none: a
-    schema that splits the text of a store takes lists of new impressions as they are.
+    Missing ones are dropped unless the field keeps them. Raises `UserError` for text without a
+    separator and for columns that are neither text nor lists. A schema that splits the text of a
+    store takes lists of new impressions as they are.
     """
-    head = series.head(_LOOK)
+    head = series.head(_HEAD)
     if series.dtype == pl.String and 2 * head.n_unique() < len(head):
         text = series.fill_null("")
         texts = text.unique()
         if 4 * len(texts) < len(text):  # the same lists again and again: each is read once
             code = text.cast(pl.Enum(texts)).to_physical().to_numpy()
-            found, lengths = bag_values(texts, field, what)
-            return found[Jagged.from_lengths(np.arange(len(found)), lengths).take(code).flat()], lengths[code]
+            elements, lengths = bag_values(texts, field, what)
+            return elements[Jagged.from_lengths(np.arange(len(elements)), lengths).take(code).flat()], lengths[code]
     series = _lists(series, field, what)
-    given = series.list.len().fill_null(0).to_numpy().astype(np.int64)
-    found = canonical(series.filter(given > 0).explode(), what)
-    row = np.repeat(np.arange(len(series)), given)
+    sizes = series.list.len().fill_null(0).to_numpy().astype(np.int64)
+    elements = canonical(series.filter(sizes > 0).explode(), what)
+    row = np.repeat(np.arange(len(series)), sizes)
     if not field.keep_missing:
-        there = found.is_not_null().to_numpy()
-        found, row = found.filter(there), row[there]
+        present = elements.is_not_null().to_numpy()
+        elements, row = elements.filter(present), row[present]
     lengths = np.bincount(row, minlength=len(series)).astype(np.int64)
     if len(lengths) and int(lengths.max()) > field.max_length:
-        starts = np.cumsum(lengths) - lengths
-        at = np.arange(len(row)) - starts[row]
+        position = np.arange(len(row)) - (np.cumsum(lengths) - lengths)[row]  # of each value in its row
         if isinstance(field, SequenceOf):  # counted from the end: the newest are kept
-            at = lengths[row] - 1 - at
-        found = found.filter(at < field.max_length)
+            position = lengths[row] - 1 - position
+        elements = elements.filter(position < field.max_length)
         lengths = np.minimum(lengths, field.max_length)
-    return found, lengths
-
-
-_LOOK = 1_000
-"""Rows in which it shows whether many texts are different."""
+    return elements, lengths
 
 
 def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series:
@@ -221,14 +223,14 @@ def transform(
     labels: Labels | None = None,
     groups: Int32[np.ndarray, "R"] | None = None,
 ) -> Impressions:
-    """New rows as the tensors that a ranker reads, by what was fitted on training rows; rows keep the frame's order.
+    """New rows as the tensors that a ranker reads, in the frame's order, by a fitted encoder.
 
     The frame has the columns of the fields. `what` names it in errors.
     """
     encoded = encoder.encode(frame, what)
     return to_tensors(
         encoded.categorical, encoded.numeric, encoded.bags, labels=labels, groups=groups, rows=np.arange(len(frame))
-    )  # fmt: skip
+    )
 
 
 def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> Labels | None:
@@ -239,15 +241,15 @@ def known_labels(schema: Schema, frame: pl.DataFrame, what: str) -> Labels | Non
 
 
 def known_groups(column: pl.Series, known: pl.Series) -> Int32[np.ndarray, "R"] | None:
-    """Groups by their place among the `known` ones; new ones get numbers behind them. None where one is missing."""
+    """Numbers of groups: positions among `known`, then new ones. None where one is missing."""
     group = canonical(column, "the impressions").cast(pl.String)
     if group.null_count():
         return None
-    found = Vocabulary(known.cast(pl.String)).ids(group) - FIRST
-    new = found < 0
-    # Numbered by value, so that equal new groups share a number, whatever the order of the rows.
-    found[new] = len(known) + group.filter(new).rank("dense").to_numpy().astype(np.int32) - 1
-    return found
+    ids = Vocabulary(known.cast(pl.String)).ids(group) - FIRST
+    new = ids < 0
+    # numbered by value, so that equal new groups share a number, whatever the order of the rows
+    ids[new] = len(known) + group.filter(new).rank("dense").to_numpy().astype(np.int32) - 1
+    return ids
 
 
 def to_tensors(

@@ -1,4 +1,4 @@
-"""The first pass over impressions: vocabularies, scales, quantiles of the training rows, and counts of every part."""
+"""The first pass over impressions: vocabularies and statistics of training rows, and counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound="FieldFit[Any]")
 
 @dataclass
 class RowCounts:
-    """What is counted of rows in train, validation and test."""
+    """Counts of rows in train, validation and test."""
 
     rows: Int64[np.ndarray, "3"]
     positive: Int64[np.ndarray, "3"]
@@ -41,24 +41,22 @@ class RowCounts:
 
     def __add__(self, other: RowCounts) -> RowCounts:
         missing = {name: count + other.missing[name] for name, count in self.missing.items()}
-        return RowCounts(
-            self.rows + other.rows, self.positive + other.positive, self.lengths + other.lengths, missing
-        )  # fmt: skip
+        return RowCounts(self.rows + other.rows, self.positive + other.positive, self.lengths + other.lengths, missing)
 
     def dump(self) -> JsonObject:
         """Plain data, for JSON."""
         return {name: getattr(self, name).tolist() for name in ("rows", "positive", "lengths")} | {
             "missing": self.missing
-        }  # fmt: skip
+        }
 
     @classmethod
     def restore(cls, tree: JsonObject) -> RowCounts:
-        """What `dump` gave, as JSON has it."""
+        """The inverse of `dump`."""
         rows, positive, lengths = (np.array(tree[name], np.int64) for name in ("rows", "positive", "lengths"))
         return cls(rows, positive, lengths.reshape(-1, len(PARTS)), tree["missing"])
 
     def manifest(self, groups: int | None) -> JsonObject:
-        """What a manifest says about the rows; `groups` are those of the whole table."""
+        """The counts as a manifest has them; `groups` are those of the whole table."""
         return {
             "rows": int(self.rows.sum()),
             "parts": {
@@ -74,14 +72,15 @@ class RowCounts:
 class FieldFit(Generic[S]):
     """The statistics by which fields are encoded.
 
-    `typed` is False for files without types (CSV). Those that are `exact` add up in any order, to the last bit.
+    `typed` is False for files without types (CSV). Those that are `exact` add up in any order, to
+    the last bit.
     """
 
     def __init__(self, schema: S, typed: bool, *, exact: bool = False):
         self.schema, self.typed = schema, typed
         self.multivalued = list(schema.several())
         self._values = {field.name: Counts() for field in schema.declared if _counts_values(field)}
-        """Of fields with a vocabulary, and of those that extend one."""
+        """Counts by field, for fields with a vocabulary and those that extend one."""
         numbers = {field.name: numeric.statistics_of(field, exact=exact) for field in schema.declared}
         self._numbers: dict[str, Any] = {name: each for name, each in numbers.items() if each is not None}
 
@@ -97,12 +96,12 @@ class FieldFit(Generic[S]):
         if field.name in self._numbers:
             self._numbers[field.name].add(numbers, rows)
 
-    def add_values(self, field: AnyField, found: pl.Series, counts: Int64[np.ndarray, "n"] | None = None) -> None:
-        """Values of training rows that `canonical` gave, once each, or as often as `counts` says."""
+    def add_values(self, field: AnyField, elements: pl.Series, counts: Int64[np.ndarray, "n"] | None = None) -> None:
+        """Count canonical values of training rows, once each or `counts` times."""
         if field.name in self._values and counts is None:
-            self._values[field.name].add(found)
+            self._values[field.name].add(elements)
         elif field.name in self._values and counts is not None:
-            self._values[field.name].add_counted(found, counts)
+            self._values[field.name].add_counted(elements, counts)
 
     @cached_property
     def vocabularies(self) -> dict[str, pl.DataFrame]:
@@ -151,16 +150,16 @@ class Fit(FieldFit[Schema]):
                 counted.missing[field.name] += int(np.isnan(numbers).sum())
                 self.add_numbers(field, numbers[train], rows)
             elif isinstance(field, Categorical):
-                found = canonical(frame[field.name], what)
-                counted.missing[field.name] += found.null_count()
-                self.add_values(field, found.filter(train))
+                elements = canonical(frame[field.name], what)
+                counted.missing[field.name] += elements.null_count()
+                self.add_values(field, elements.filter(train))
         for at, bag in enumerate(self.multivalued):
             column = frame[bag.name]
             require_cut(bag, column, what)
-            found, lengths = bag_values(column, bag, what)
+            elements, lengths = bag_values(column, bag, what)
             counted.missing[bag.name] += int((lengths == 0).sum())
             counted.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
-            self.add_values(bag, found.filter(np.repeat(train, lengths)))
+            self.add_values(bag, elements.filter(np.repeat(train, lengths)))
         if schema.group is not None:
             group = canonical(frame[schema.group], what)
             values.refuse(group.is_null(), frame[schema.group], what, "missing groups", code="missing-groups")
@@ -184,15 +183,15 @@ class Fit(FieldFit[Schema]):
                 )
 
     def groups(self) -> pl.Series | None:
-        """Every group of the table, sorted, whole numbers or text as they came; None without a group column."""
+        """Every group, sorted, whole numbers or text as they came; None without a group column."""
         if self.schema.group is None:
             return None
-        found = self._groups.table()["value"]
-        whole = as_whole_numbers(found) if self._groups.whole or not self.typed else None
-        return (found if whole is None else whole).sort()
+        groups = self._groups.table()["value"]
+        whole = as_whole_numbers(groups) if self._groups.whole or not self.typed else None
+        return (groups if whole is None else whole).sort()
 
     def counts(self) -> JsonObject:
-        """What the manifest says about the rows."""
+        """The counts as the manifest has them."""
         return self.counted.manifest(len(groups) if (groups := self.groups()) is not None else None)
 
 

@@ -1,7 +1,8 @@
 """A schema for a first look: which column of a table is what, from names, types and the first rows.
 
-Text is taken as lists where the evidence is strong: its parts come back more often than whole values do, and at other
-places among the parts (in "Berlin, Germany" they do not). A list named like a history is a sequence.
+Text is taken as lists where the evidence is strong: its parts come back more often than whole
+values do, and at other places among the parts (in "Berlin, Germany" they do not). A list named like
+a history is a sequence.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ THOUSANDS = r"^\s*\d{1,3}(,\d{3})+(\.\d+)?\s*$"
 
 
 def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -> Schema:
-    """Label, group, time and split by their usual names; the other columns by type: fractions are numeric, lists (also
-    in text) bags or sequences, the rest categorical. Text that may be lists is noted. What is `known` of the schema
-    stays. Raises `UserError` where no column has a usual label name, or none is left as a field."""
+    """Label, group, time and split by their usual names; the other columns by type: fractions are
+    numeric, lists (also in text) bags or sequences, the rest categorical. Text that may be lists is
+    noted. What is `known` of the schema stays. Raises `UserError` where no column has a usual label
+    name, or none is left as a field."""
     label = known.get("label", _named(source, LABELS))
     if label is None:
         raise UserError(
@@ -66,13 +68,15 @@ def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -
     time, column = known.get("time", _named(source, TIMES)), _named(source, SPLITS)
     column = column if column is not None and frame[column].dtype == pl.String else None  # `fold` may be a number
     if "split" in known:
-        told = known["split"]
-        column = told.get("column") if isinstance(told, Mapping) else getattr(told, "column", None)
+        rule = known["split"]
+        column = rule.get("column") if isinstance(rule, Mapping) else getattr(rule, "column", None)
     fields = [field_of(frame[name]) for name in source.columns if name not in (label, time, column)]
     categorical = [field.name for field in fields if isinstance(field, Categorical)]
     fields = [
-        one.model_copy(update={"shares": _target(one, frame, categorical)}) if isinstance(one, SequenceOf) else one
-        for one in fields
+        field.model_copy(update={"shares": _target(field, frame, categorical)})
+        if isinstance(field, SequenceOf)
+        else field
+        for field in fields
     ]
     if not fields:
         raise UserError(f"{source.name} has no column besides {label!r} that could be a field", code="no-field-columns")
@@ -81,8 +85,8 @@ def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -
         split = GivenSplit(column=column)
     elif time is not None:
         split = TemporalSplit()
-    found = {"label": label, "fields": fields, "group": _named(source, GROUPS), "time": time, "split": split}
-    return Schema.parse(found | dict(known))
+    guesses = {"label": label, "fields": fields, "group": _named(source, GROUPS), "time": time, "split": split}
+    return Schema.parse(guesses | dict(known))
 
 
 def summary(schema: Schema) -> str:
@@ -143,13 +147,13 @@ def field_of(column: pl.Series) -> AnyField:
     history = HISTORY.search(column.name.lower()) is not None
     if isinstance(column.dtype, (pl.List, pl.Array)):
         return SequenceOf(name=column.name) if history else BagOf(name=column.name)
-    if column.dtype == pl.String and (found := list_text(column)) is not None:
-        if found.sure:
-            return (SequenceOf if history else BagOf)(name=column.name, separator=found.separator)
+    if column.dtype == pl.String and (guess := list_text(column)) is not None:
+        if guess.sure:
+            return (SequenceOf if history else BagOf)(name=column.name, separator=guess.separator)
         log.info(
-            f"note: {column.name!r} has {found.separator!r} in {found.share:.0%} of its values and is taken as one "
+            f"note: {column.name!r} has {guess.separator!r} in {guess.share:.0%} of its values and is taken as one "
             f"category; if it holds lists, name it as a field: {{kind: bag, name: {column.name}, separator: "
-            f"{found.separator!r}}}"
+            f"{guess.separator!r}}}"
         )
     if column.dtype.is_float():
         known = column.fill_nan(None).drop_nulls()
@@ -159,8 +163,8 @@ def field_of(column: pl.Series) -> AnyField:
 
 
 def _target(history: SequenceOf, frame: pl.DataFrame, categorical: Sequence[str]) -> str | None:
-    """The categorical field that a history is of: one that it is named after, else the item; None where their values
-    have nothing in common."""
+    """The categorical field that a history is of: one that it is named after, else the item; None
+    where their values have nothing in common."""
     words = {word.rstrip("s") for word in re.split(r"[^a-z0-9]+", history.name.lower())}
     stems = {name: re.sub(r"_?ids?$", "", name.lower()).rstrip("s") for name in categorical}
     named = [name for name in categorical if stems[name] in words]

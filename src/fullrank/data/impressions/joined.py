@@ -1,7 +1,8 @@
-"""What impressions take from elsewhere: columns of a table of users, and the features that a store of events declares.
+"""Columns that impressions take from a table of users, and features that a store of events
+declares.
 
-Values are fitted on the training rows of the impressions all the same: a ranker learns of what was shown, which has
-other counts, other moments and other people than the events of a recommender.
+Values are fitted on the training rows of the impressions all the same: a ranker learns of what was
+shown, which has other counts, other moments and other people than the events of a recommender.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ log = logger(__name__)
 
 
 class KeyedTable:
-    """A table with an id column: the first of `keys` that it has. Columns are read when they are first asked for."""
+    """A table with an id column, the first of `keys` in it; columns are read when needed."""
 
     def __init__(self, table: Any, what: str, keys: Sequence[str]):
         self._source = InputTable(table, what)
         self.name = self._source.name
-        found = [key for key in keys if key in self._source.columns]
-        if not found:
+        present = [key for key in keys if key in self._source.columns]
+        if not present:
             shown = ", ".join(self._source.columns) or "none"
             raise UserError(
                 f"{self.name} has no id column {' or '.join(map(repr, keys))} (columns: {shown}); rename the one that "
                 "holds the ids",
                 code="missing-id-column",
             )
-        self.key = found[0]
+        self.key = present[0]
         self.columns = tuple(column for column in self._source.columns if column not in keys)
         self._read: dict[str, pl.Series] = {}
 
@@ -61,7 +62,7 @@ class KeyedTable:
         return [self._read[name].gather(at) for name in names]
 
     def require_some(self, ids: pl.Series, what: str) -> None:
-        """Raise `UserError` where it has none of these ids: then they are ids of something else. Nulls do not count."""
+        """Raise `UserError` where none of these ids is there: ids of something else. Nulls pass."""
         named = ids.drop_nulls()
         if len(named) and not bool((self.rows(named) >= 0).any()):
             raise none_known(
@@ -84,9 +85,9 @@ class KeyedTable:
 
 @dataclass(frozen=True)
 class JoinedRows(PartRows):
-    """Rows of impressions with columns of their users beside them, null of users whom the table does not have."""
+    """Rows of impressions with columns of their users beside them, null for unknown users."""
 
-    own: PartRows
+    impressions: PartRows
     file: Path
     """The table of users."""
     key: str
@@ -95,12 +96,12 @@ class JoinedRows(PartRows):
 
     def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
         read = dict.fromkeys([self.key, *(name for name in columns if name not in self.names)])
-        for first, frame in self.own.of(number, list(read)):
-            there = [name for name in self.names if name in columns]
-            yield first, frame.with_columns(self._users.gather(there, frame[self.key]))
+        for first, frame in self.impressions.of(number, list(read)):
+            wanted = [name for name in self.names if name in columns]
+            yield first, frame.with_columns(self._users.gather(wanted, frame[self.key]))
 
     def require_some(self, missing: Mapping[str, int]) -> None:
-        """Raise `UserError` where every row lacks every column, of how many are `missing` in each: other users' ids."""
+        """Raise `UserError` where every row lacks every column: ids of other users."""
         if all(missing.get(name, 0) == self.rows for name in self.names):
             raise UserError(
                 f"no user of {self.name} has a value in the table of users: does {self.key!r} hold the same ids?",
@@ -118,15 +119,14 @@ class UserColumns:
 
     table: KeyedTable | None = None
     group: str = ""
-    """What impressions call the users' ids."""
+    """The column of users' ids in the impressions."""
     names: tuple[str, ...] = ()
     origin: Any = None
-    """What the caller gave, or the folder of the store."""
+    """The caller's argument, or the folder of the store."""
 
     @classmethod
     def of(cls, table: KeyedTable, schema: Schema, source: InputTable, origin: Any, *, needed: bool) -> UserColumns:
-        """Those of a table that the schema names and the impressions lack; an error where none are and some are
-        `needed`."""
+        """The columns that the schema names and impressions lack. Raises for none if `needed`."""
         names = tuple(name for name in schema.columns if name in table.columns and name not in source.columns)
         if needed and not names:
             raise no_effect("users", "since the schema names no column that they have and the impressions lack")
@@ -148,10 +148,11 @@ class UserColumns:
 def taken_over(
     schema: Schema, source: InputTable, users: Any, features_of: Store | str | Path | None, *, inferred: bool
 ) -> tuple[Schema, UserColumns]:
-    """A schema of impressions with the features of a store of events, and the columns of users that it reads.
+    """A schema with the features of a store of events, and the columns of users that it reads.
 
-    `users` is a table; without it, it is the store's. Fields that the schema names stay; those that were `inferred` are
-    as the store declares them. Raises `UserError` for a store without features, and for users without a column of ids.
+    `users` is a table; without it, it is the store's. Fields that the schema names stay; those that
+    were `inferred` are as the store declares them. Raises `UserError` for a store without features,
+    and for users without a column of ids.
     """
     if users is None and features_of is None:
         return schema, UserColumns()
@@ -183,8 +184,8 @@ def _with_features(
 ) -> Schema:
     """The schema with what the store declares of users and requests, where there is such a column.
 
-    What is known with an event alone would tell the label of an impression: a column of its values in past events is a
-    sequence, any other is left out.
+    What is known with an event alone would tell the label of an impression: a column of its values
+    in past events is a sequence, any other is left out.
     """
     if store.features is None:
         raise UserError(
@@ -194,20 +195,22 @@ def _with_features(
     types, named = source.frame.collect_schema(), {schema.label}
     if not inferred:
         named |= {field.name for field in schema.fields}
-    found: dict[str, AnyField | None] = {}
+    declared: dict[str, AnyField | None] = {}
     for role in ROLES:
-        for one in store.features.schema.of(role).declared:
-            if one.name in named or one.name not in {*source.columns, *(of_users if role == "user" else ())}:
+        for field in store.features.schema.of(role).declared:
+            if field.name in named or field.name not in {*source.columns, *(of_users if role == "user" else ())}:
                 continue
-            found[one.name] = one
-            if role == "event":
-                past = isinstance(one, Categorical) and isinstance(types[one.name], nw.List | nw.Array)
-                how = one.dump() | {"kind": "sequence", "keep_missing": True}
-                found[one.name] = SequenceOf.parse(how) if past else None
-    taken = [field for field in found.values() if field is not None]
-    told = [f"fields as {str(store.path)!r} declares them: {', '.join(field.name for field in taken) or 'none'}"]
-    told += [f"{name!r} is left out, which is known with an event alone and no column of lists of categories"
-             for name, field in found.items() if field is None]  # fmt: skip
-    log.info("; ".join(told))
-    kept = [field for field in schema.fields if field.name not in found]
-    return Schema.parse(schema.dump() | {"fields": [field.dump() for field in (*kept, *taken)]})
+            declared[field.name] = field if role != "event" else None
+            if role == "event" and isinstance(field, Categorical) and isinstance(types[field.name], nw.List | nw.Array):
+                history = field.dump() | {"kind": "sequence", "keep_missing": True}
+                declared[field.name] = SequenceOf.parse(history)
+    added = [field for field in declared.values() if field is not None]
+    notes = [f"fields as {str(store.path)!r} declares them: {', '.join(field.name for field in added) or 'none'}"]
+    notes += [
+        f"{name!r} is left out, which is known with an event alone and no column of lists of categories"
+        for name, field in declared.items()
+        if field is None
+    ]
+    log.info("; ".join(notes))
+    unchanged = [field for field in schema.fields if field.name not in declared]
+    return Schema.parse(schema.dump() | {"fields": [field.dump() for field in (*unchanged, *added)]})

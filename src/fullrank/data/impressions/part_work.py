@@ -1,10 +1,11 @@
-"""What is done with one part of a store of impressions: look at its times, fit, encode and write.
+"""Tasks on one part of a store of impressions: look at its times, fit, encode and write.
 
-A part is a stretch of input rows. Each task knows a folder that all processes see, the rows of its part, and what was
-fitted on all; what parts know together are sums (`Runner.total`), as for events.
+A part is a stretch of input rows. Each task knows a folder that all processes see, the rows of its
+part, and what was fitted on all; what parts know together are sums (`Runner.total`), as for events.
 
-The borders of the temporal split are found by counting in every part. A border is the time of the row that a share of
-all rows precede; equal times go by input order, so a part has to know how many rows of that time those before it have.
+The borders of the temporal split are found by counting in every part. A border is the time of the
+row that a share of all rows precede; equal times go by input order, so a part has to know how many
+rows of that time those before it have.
 """
 
 from __future__ import annotations
@@ -37,14 +38,12 @@ from fullrank.data.impressions.write import RowCoder, RowSplit, StoreFiles, spli
 FITTED = "fitted.json"
 HASHES = "blocks"
 """The key of a part's manifest that holds the hash of each of its blocks."""
-
-
 _MAGNITUDE = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class TimeSpan:
-    """The times of some rows: the first, the last, and whether all are whole numbers. None of no rows."""
+    """First and last time of some rows, None for no rows, and whether all are whole numbers."""
 
     low: Any = None
     high: Any = None
@@ -57,13 +56,13 @@ class TimeSpan:
     def __add__(self, other: TimeSpan) -> TimeSpan:
         both = [span for span in (self, other) if span.low is not None]
         whole = all(span.whole for span in both)
-        low, high = min((one.low for one in both), default=None), max((one.high for one in both), default=None)
+        low, high = min((span.low for span in both), default=None), max((span.high for span in both), default=None)
         return TimeSpan(low, high, whole)
 
 
 @dataclass(frozen=True)
 class Borders:
-    """What decides the part of the split of each row."""
+    """The rule that puts each row into a part of the split by its time."""
 
     moments: tuple[Any, ...]
     """The time of each border; None lies behind all rows."""
@@ -74,12 +73,12 @@ class Borders:
 
     def of_part(self, number: int) -> TimeParts:
         """The rule of one part, whose rows are asked for in input order."""
-        left = zip(self.moments, self.ties, self.earlier, strict=True)
-        return TimeParts([None if m is None else (m, max(ties - before[number], 0)) for m, ties, before in left])
+        borders = zip(self.moments, self.ties, self.earlier, strict=True)
+        return TimeParts([None if m is None else (m, max(ties - before[number], 0)) for m, ties, before in borders])
 
     @classmethod
     def at(cls, moments: tuple[int, ...], count: int) -> Borders:
-        """Those of parts of the split that begin at these moments, for so many parts of the store."""
+        """The borders at these moments, for `count` parts of the store."""
         return cls(moments, (0,) * len(moments), ((0,) * count,) * len(moments))
 
 
@@ -91,28 +90,30 @@ def find_borders(
     before: Callable[[np.ndarray], Moments],
     equal: Callable[[tuple[Any, ...]], Int64[np.ndarray, "borders parts"]],
 ) -> Borders:
-    """The borders of so many rows in so many parts: `before` counts the rows before each of some rising moments,
-    `equal` those of some moments in each part."""
-    places = [int(rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
-    inside = [place for place in places if place < rows]
-    found: list[Any] = []
-    if inside and span.whole:
-        found = moments_at(inside, span.low, span.high, before)
-    elif inside:  # doubles, which are in the order of their bits
+    """The borders of so many rows in so many parts, found by counting.
+
+    `before` counts the rows before each of some rising moments, `equal` those at some moments in
+    each part.
+    """
+    ranks = [int(rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
+    inside = [rank for rank in ranks if rank < rows]
+    if not inside:
+        moments: list[Any] = []
+    elif span.whole:
+        moments = moments_at(inside, span.low, span.high, before)
+    else:  # doubles, which are in the order of their bits
         ends = _bits(float(span.low)), _bits(float(span.high))
-        found = _doubles(np.array(moments_at(inside, *ends, lambda bits: before(_doubles(bits))), np.int64)).tolist()
-    moments = tuple(found) + (None,) * (len(places) - len(inside))
-    ties, earlier = [0] * len(places), [(0,) * parts] * len(places)
-    if inside:
-        counts = equal(tuple(found))
-        for border, place in enumerate(inside):
-            ties[border] = place - int(before(np.array([found[border]]))[0])
-            earlier[border] = tuple((np.cumsum(counts[border]) - counts[border]).tolist())
-    return Borders(moments, tuple(ties), tuple(earlier))
+        moments = _doubles(np.array(moments_at(inside, *ends, lambda bits: before(_doubles(bits))), np.int64)).tolist()
+    ties = [rank - int(before(np.array([moment]))[0]) for rank, moment in zip(inside, moments, strict=True)]
+    counts = equal(tuple(moments)) if moments else np.zeros((0, parts), np.int64)
+    earlier = [tuple(row) for row in (np.cumsum(counts, axis=1) - counts).tolist()]
+    behind = len(ranks) - len(inside)  # borders behind all rows
+    return Borders((*moments, *[None] * behind), (*ties, *[0] * behind), (*earlier, *[(0,) * parts] * behind))
 
 
 def _bits(number: float) -> int:
-    """A whole number that is in the order of doubles; `_doubles` gives them back."""
+    """A whole number in the order of doubles (`_doubles` inverts it): the bits of a negative one,
+    but its sign, are turned round. Adding 0 makes one zero of -0 and 0."""
     bits = int(np.float64(number + 0.0).view(np.int64))
     return bits if bits >= 0 else bits ^ _MAGNITUDE
 
@@ -132,12 +133,11 @@ class PartRows(ABC):
 
     @abstractmethod
     def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
-        """Some columns of a part in chunks, in input order, with the row number of the first of each."""
+        """Columns of a part in chunks, in input order, each with its first row number."""
 
     def stretch(self, number: int) -> list[int]:
         """The first row of a part, and the first behind it."""
-        edges: list[int] = part_edges(self.rows, self.count)[number : number + 2].tolist()
-        return edges
+        return part_edges(self.rows, self.count)[number : number + 2].tolist()
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class CutRows(PartRows):
     def of_table(
         cls, source: InputTable, columns: Sequence[str], count: int, scratch: Path, *, read: bool = False
     ) -> CutRows:
-        """Those of a table; what cannot be read from the middle lies in `scratch` once it was `read`."""
+        """The rows of a table; one without random access is copied to `scratch`, unless `read`."""
         chunks = Chunks(source, columns, scratch, spooled=read)
         return cls(chunks.name, chunks.rows, count, chunks)
 
@@ -160,12 +160,12 @@ class CutRows(PartRows):
 
 @dataclass(frozen=True)
 class PartTasks:
-    """The tasks."""
+    """The tasks of a preparation, each on the part with a number."""
 
     work: Path
     """Where the parts go."""
     scratch: Path
-    """What the tasks leave for one another."""
+    """A folder for what tasks leave for one another."""
     rows: PartRows
     schema: Schema
     typed: bool
@@ -202,7 +202,7 @@ class PartTasks:
     def encode(
         self, number: int, borders: Borders | None, folder: Path, hashes: BlockHashes | None = None
     ) -> RowCounts:
-        """Write the arrays of a part, by what was fitted on all, and hash them. Returns what is counted of its rows."""
+        """Write and hash the arrays of a part, by what was fitted on all. Returns its counts."""
         counted, split = RowCounts.restore(read_json(self._counts(number))), self._split(number, borders)
         store = StoreFiles(folder, self.encoder, counted)
         try:

@@ -1,17 +1,21 @@
-"""From a table of impressions to a store that rankers train on: schema, split, vocabularies, arrays.
+"""From a table of impressions to a store that rankers train on: schema, split, vocabularies,
+arrays.
 
-Without a schema one is inferred from the names and types of the columns, for a first try; what was decided is said.
+Without a schema one is inferred from the names and types of the columns, for a first try; what was
+decided is said.
 
-A store is one part, or several; a part is a stretch of input rows, read twice, once to fit and once to encode. What has
-to be known of all rows is added up: the counts of values and groups, exact moments of numbers, a sample for quantiles
-that the row numbers pick, and rows before a moment (`PartTasks`). So tasks may run anywhere, and the store does not
-depend on how many parts there are. Memory holds the different values, and one chunk. A killed preparation goes on
-behind what was read and fitted, with the parts that are written (`parallel/folder.py`).
+A store is one part, or several; a part is a stretch of input rows, read twice, once to fit and once
+to encode. What has to be known of all rows is added up: the counts of values and groups, exact
+moments of numbers, a sample for quantiles that the row numbers pick, and rows before a moment
+(`PartTasks`). So tasks may run anywhere, and the store does not depend on how many parts there are.
+Memory holds the different values, and one chunk. A killed preparation goes on behind what was read
+and fitted, with the parts that are written (`parallel/folder.py`).
 
-Spark numbers the rows of a table, in the order of the files by name and of the rows in them (of a DataFrame that is
-none of files, in the order of its partitions), and puts the columns that are read into a folder, part by part. What
-happens to a part is what happens in one process (`part_work.py`), so the store is the same, to the fingerprint. The
-workers need this library, and ``OUT.preparing`` on a file system that they and the driver share.
+Spark numbers the rows of a table, in the order of the files by name and of the rows in them (of a
+DataFrame that is none of files, in the order of its partitions), and puts the columns that are read
+into a folder, part by part. What happens to a part is what happens in one process (`part_work.py`),
+so the store is the same, to the fingerprint. The workers need this library, and ``OUT.preparing``
+on a file system that they and the driver share.
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ _PART = "_fullrank_part"
 
 
 class ImpressionKeywords(TableKeywords, total=False):
-    """The keywords of `prepare_impressions`: those of every table, the label, and what is known of users."""
+    """The keywords of `prepare_impressions`: those of every table, label and users."""
 
     label: str | None
     users: Any
@@ -86,7 +90,7 @@ class ImpressionKeywords(TableKeywords, total=False):
 SETTINGS = {"label": "label", "user_col": "group", "time_col": "time", "time_unit": "time_unit"}
 """Keyword -> the setting of `Schema` that it is."""
 DEFAULTS = dict.fromkeys([*SETTINGS, "users", "features_of"]) | {"time_col": ..., "separator": None} | STORE_DEFAULTS
-"""What `ImpressionKeywords` are where the caller says nothing."""
+"""Defaults of `ImpressionKeywords`."""
 
 
 @public
@@ -98,43 +102,45 @@ def prepare_impressions(
     schema: Schema | Mapping[str, Any] | str | Path | None = None,
     **keywords: Unpack[ImpressionKeywords],
 ) -> ImpressionStore:
-    """Write a store of impressions at `out`; with `overwrite`, one that is there is replaced at the end.
+    """Write a store of impressions at `out`, in place of an older one with `overwrite`.
 
-    `impressions` is a path (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or a DataFrame of any
-    engine that narwhals reads. `schema` is one, a mapping, or a YAML or JSON file. What neither it nor `label`,
-    `user_col` (the schema's `group`), `time_col` (None: there is none) and `time_unit` say is inferred from names and
-    types where it names no fields, and the decisions are printed to stderr; `set` changes any setting of the schema.
-    `users` is a table with a row for each user, found by `user_col`: fields that the impressions lack are its columns.
-    `features_of` is a store of events whose features become fields, unless the schema names them: those of users (of
-    its own table, without `users`) and of requests, and as sequences those of past events, of columns of lists.
-    `separator` is that of a text file; without it, it is found in the first line. The table is read in chunks, twice:
-    memory depends on the number of distinct values, not of rows. `notes` are kept in the manifest.
-    With `parts` the store is written in so many parts, each of some input rows in a row, and a preparation that was
-    killed goes on when it is called again. ``engine="spark"`` (extra `spark`) does it on the Spark session that is
-    there, or on one of `master`, such as ``local[2]`` or ``spark://host:7077``; `impressions` are Parquet or a Spark
-    DataFrame, and the store is the same.
-    Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
+    `impressions` is a path (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or a
+    DataFrame of any engine that narwhals reads. `schema` is one, a mapping, or a YAML or JSON file.
+    What neither it nor `label`, `user_col` (the schema's `group`), `time_col` (None: there is none)
+    and `time_unit` say is inferred from names and types where it names no fields, and the decisions
+    are printed to stderr; `set` changes any setting of the schema. `users` is a table with a row
+    for each user, found by `user_col`: fields that the impressions lack are its columns.
+    `features_of` is a store of events whose features become fields, unless the schema names them:
+    those of users (of its own table, without `users`) and of requests, and as sequences those of
+    past events, of columns of lists. `separator` is that of a text file; without it, it is found in
+    the first line. The table is read in chunks, twice: memory depends on the number of distinct
+    values, not of rows. `notes` are kept in the manifest. With `parts` the store is written in so
+    many parts, each of some input rows in a row, and a preparation that was killed goes on when it
+    is called again. ``engine="spark"`` (extra `spark`) does it on the Spark session that is there,
+    or on one of `master`, such as ``local[2]`` or ``spark://host:7077``; `impressions` are Parquet
+    or a Spark DataFrame, and the store is the same. Raises `UserError` with one sentence for
+    whatever cannot be read as the schema says; `out` is then as it was.
     """
-    place, asked = without_dots(out), with_defaults(keywords, DEFAULTS)
-    check_engine(asked)
-    parts, engine = asked["parts"], asked["engine"]
-    tree, settings = _schema_tree(schema, keywords_said(SETTINGS, asked), asked["set"])
-    with folder_lock(place, "prepare-impressions"):
-        require_replaceable_store(place, FORMS, is_file_name, overwrite=asked["overwrite"])
-        source = InputTable(impressions, "impressions", separator=asked["separator"])
-        facts = {"input": input_name(impressions), "notes": list(asked["notes"])}
+    folder, options = without_dots(out), with_defaults(keywords, DEFAULTS)
+    check_engine(options)
+    parts, engine = options["parts"], options["engine"]
+    tree, settings = _schema_tree(schema, keywords_said(SETTINGS, options), options["set"])
+    with folder_lock(folder, "prepare-impressions"):
+        require_replaceable_store(folder, FORMS, is_file_name, overwrite=options["overwrite"])
+        source = InputTable(impressions, "impressions", separator=options["separator"])
+        facts = {"input": input_name(impressions), "notes": list(options["notes"])}
         if inferred := not isinstance(tree, Schema):
             tree = infer(source, tree)
             log.info(summary(tree))
         spec, more = taken_over(
-            tree.override(*settings), source, asked["users"], asked["features_of"], inferred=inferred
+            tree.override(*settings), source, options["users"], options["features_of"], inferred=inferred
         )
         read = [column for column in spec.columns if column not in more.names]
         for column in read:
             source.require(column, "name it with label=, user_col= or time_col=, or correct the schema")
-        say: Say = partial(log.log, shown_at(asked["progress"]))
+        say: Say = partial(log.log, shown_at(options["progress"]))
         if parts is None:
-            _prepare_whole(source, place, spec, read, more, facts, say)
+            _prepare_whole(source, folder, spec, read, more, facts, say)
         else:
             request = {"schema": spec.dump(), "parts": parts, "engine": engine, "typed": source.typed}
             request["input"] = identity_of(impressions)
@@ -143,43 +149,44 @@ def prepare_impressions(
             rows_in: Callable[..., PartRows] = partial(CutRows.of_table, source, read, parts)
             runner: Runner = Threads()
             if engine == "spark":
-                runner = runner_on_spark(source, asked["master"])
+                runner = runner_on_spark(source, options["master"])
                 rows_in = partial(rows_on_spark, runner.session, source.table, read, parts)
-            with unfinished(place, request) as work:
+            with unfinished(folder, request) as work:
                 rows = more.beside(rows_in(work.scratch, read=work.state is not None), work.scratch)
                 require_rows(rows.name, rows.rows)
                 if work.state is not None:
                     say("go on with what was read before")
                 work.note({})
                 _write_parts(PartTasks(work.path, work.scratch, rows, spec, source.typed), runner, facts, say)
-        store = ImpressionStore.open(place, verify=False)  # the hashes were taken just now
+        store = ImpressionStore.open(folder, verify=False)  # the hashes were taken just now
         for note in store.encoder.notes:
             log.info(f"note: {note}")
-        say(f"wrote {str(place)!r}: {len(store):,} rows")
+        say(f"wrote {str(folder)!r}: {len(store):,} rows")
         return store
 
 
 def _schema_tree(
-    schema: Any, given: Mapping[str, tuple[str, Any]], settings: Sequence[str]
-) -> tuple[Schema | dict[str, Any], list[str]]:
-    """A schema, or what is said of one, with the keywords in it; and the dotted settings that change it afterwards.
+    schema: Any, keywords: Mapping[str, tuple[str, Any]], settings: Sequence[str]
+) -> tuple[Schema | JsonObject, list[str]]:
+    """A schema, or a part of one, with the keywords in it; and the settings that change it later.
 
     Raises `UserError` where a column is named both ways.
     """
     if isinstance(schema, str | Path):
         schema = schema_tree(check_path("schema", schema))
     if isinstance(schema, Schema):
-        known: dict[str, Any] = {name: getattr(schema, name) for name in schema.model_fields_set}
+        known: JsonObject = {name: getattr(schema, name) for name in schema.model_fields_set}
     else:
-        asked = "a fr.Schema, a mapping, or the path of a file"
-        known = dict(check_type("schema", {} if schema is None else schema, Mapping, asked))
+        demand = "a fr.Schema, a mapping, or the path of a file"
+        known = dict(check_type("schema", {} if schema is None else schema, Mapping, demand))
     plain = dict(map(read_setting, settings))
-    for name, (key, _) in given.items():
+    for name, (key, _) in keywords.items():
         check_said_once(key, {f"{name}=": True, "the schema": key in known, "set=": key in plain})
-    changes = dict(given.values())
-    if isinstance(schema, Schema) or "fields" in known:
-        whole = schema if isinstance(schema, Schema) else Schema.parse({**known, **changes})
-        return (Schema.parse(whole.dump() | changes) if changes else whole), list(settings)
+    changes = dict(keywords.values())
+    if isinstance(schema, Schema):
+        return (Schema.parse(schema.dump() | changes) if changes else schema), list(settings)
+    if "fields" in known:
+        return Schema.parse(known | changes), list(settings)
     # what the rest is inferred from has to be known before; `split.kind=temporal` changes what was inferred
     early = {path: value for path, value in plain.items() if path in Schema.model_fields}
     late = [text for text in settings if text.partition("=")[0].strip() not in early]
@@ -187,9 +194,9 @@ def _schema_tree(
 
 
 def _prepare_whole(
-    source: InputTable, place: Path, schema: Schema, read: list[str], more: UserColumns, facts: JsonObject, say: Say
+    source: InputTable, out: Path, schema: Schema, read: list[str], more: UserColumns, facts: JsonObject, say: Say
 ) -> None:
-    with whole_folder(place) as folder:
+    with whole_folder(out) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
         rows = more.beside(CutRows.of_table(source, read, 1, scratch), scratch)
@@ -223,7 +230,7 @@ def _write_parts(tasks: PartTasks, runner: Runner, facts: JsonObject, say: Say) 
 
 
 def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[JsonObject, Borders | None]:
-    """What the parts are written by: counts, the state of the encoder and borders. Vocabularies and groups lie in the
+    """The fitted state and borders that parts are written by. Vocabularies and groups lie in the
     folder of work, where an earlier process has not left all of it already."""
     path = tasks.scratch / FITTED
     if not path.is_file():
@@ -233,10 +240,13 @@ def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[JsonObject, Bor
             borders = Borders.at(split.moments, len(numbers))
         elif isinstance(split, TemporalSplit):
             borders = find_borders(
-                tasks.rows.rows, len(numbers), split.shares, runner.total(tasks.span, numbers),
+                tasks.rows.rows,
+                len(numbers),
+                split.shares,
+                runner.total(tasks.span, numbers),
                 lambda moments: runner.total(partial(tasks.before, moments=moments), numbers),
                 lambda moments: runner.total(partial(tasks.equal, moments=moments), numbers),
-            )  # fmt: skip
+            )
         say(f"fit {tasks.rows.rows:,} rows")
         fit = runner.total(partial(tasks.fit, borders=borders), numbers)
         fit.check(tasks.rows.name)
@@ -262,8 +272,8 @@ class RowFiles(PartRows):
         (file,) = (self.folder / f"{_PART}={number}").glob("*.parquet")
         chunks = Chunks(InputTable(file, "impressions"), [_ROW, *columns], self.folder)
         for start, frame in chunks:
-            own = frame[_ROW].to_numpy()
-            if chunks.rows != stop - first or not np.array_equal(own, first + start + np.arange(len(frame))):
+            numbers = frame[_ROW].to_numpy()
+            if chunks.rows != stop - first or not np.array_equal(numbers, first + start + np.arange(len(frame))):
                 raise UserError(
                     f"the rows of {self.name} came in another order when they were read again; write them to Parquet "
                     "files first, or sort them",
@@ -291,7 +301,7 @@ def _write(frame: DataFrame, sizes: dict[str, int], rows: int, count: int, folde
     from pyspark.sql import functions as F
 
     names = sorted(sizes, key=unquote)
-    first = np.cumsum([0, *(sizes[one] for one in names)])[:-1].tolist()
+    first = np.cumsum([0, *(sizes[name] for name in names)])[:-1].tolist()
     starts = frame.sparkSession.createDataFrame(list(zip(names, first, strict=True)), f"{_FILE} string, first long")
     numbered = frame.join(F.broadcast(starts), _FILE).withColumn(_ROW, F.col(_ROW) + F.col("first"))
     block = f"(({_ROW} + 1) * {BLOCKS}L - 1) div {rows}L"  # the inverse of `block_edges`

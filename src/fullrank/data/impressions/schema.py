@@ -1,10 +1,12 @@
-"""What the columns of an impressions table are: the label, the fields that a ranker reads, group, time and split.
+"""Schema of an impressions table: the label, the fields that a ranker reads, group, time and split.
 
-A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `FieldInfo` is what a ranker is told
-of a field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its values.
+A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `FieldInfo` is what a
+ranker is told of a field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its
+values.
 
-The split says which impressions are trained on: at random by place, by time, or as a column says. A rule gives every
-row a part: 0 train, 1 validation, 2 test. It sees a table in chunks and needs memory for one.
+The split says which impressions are trained on: at random by place, by time, or as a column says. A
+rule gives every row a part: 0 train, 1 validation, 2 test. It sees a table in chunks and needs
+memory for one.
 """
 
 from __future__ import annotations
@@ -51,16 +53,16 @@ class _Shared(Spec):
 
     @field_validator("shares")
     @classmethod
-    def _whole(cls, given: Shares) -> Shares:
-        if min(given) < 0 or given[0] <= 0 or abs(sum(given) - 1) > 1e-9:
+    def _sound_shares(cls, shares: Shares) -> Shares:
+        if min(shares) < 0 or shares[0] <= 0 or abs(sum(shares) - 1) > 1e-9:
             raise UserError(
-                f"shares {given} must be at least 0, with something to train on, and sum to 1", code="wrong-shares"
+                f"shares {shares} must be at least 0, with something to train on, and sum to 1", code="wrong-shares"
             )
-        return given
+        return shares
 
 
 class RandomSplit(_Shared):
-    """Each row on its own, by a hash of seed and row number: the same however the table is cut into chunks."""
+    """Random by row, from a hash of seed and row number: the same in any chunks."""
 
     kind: Literal["random"] = "random"
     seed: SeedNumber = 0
@@ -68,27 +70,29 @@ class RandomSplit(_Shared):
 
     def parts(self, rows: Int64[np.ndarray, "R"]) -> np.ndarray:
         """The part of each row number: int8 [R]."""
-        place = uniform_of_rows(self.seed, rows)
+        drawn = uniform_of_rows(self.seed, rows)
         first, second = self.shares[0], self.shares[0] + self.shares[1]
-        return ((place >= first).astype(np.int8) + (place >= second)).astype(np.int8)
+        return ((drawn >= first).astype(np.int8) + (drawn >= second)).astype(np.int8)
 
 
 class TemporalSplit(_Shared):
-    """The earliest rows are trained on, the latest tested. Rows of equal time keep input order, also at the borders.
+    """The earliest rows are trained on, the latest tested. Rows of equal time keep input order,
+    also at the borders.
 
-    The borders are shares of the rows, or two moments, such as those by which a store of events was split.
+    The borders are shares of the rows, or two moments, such as those by which a store of events was
+    split.
     """
 
     kind: Literal["temporal"] = "temporal"
     validation_from: Annotated[Seconds | str | None, needs("test_from")] = None
-    """The first moment of validation, seconds since 1970 or an ISO 8601 date; None goes by `shares`."""
+    """The first moment of validation, in seconds since 1970 or ISO 8601; None: by `shares`."""
     test_from: Annotated[Seconds | str | None, needs("validation_from")] = None
     """The first moment of the test, likewise."""
 
     @field_validator("validation_from", "test_from", mode="before")
     @classmethod
-    def _text(cls, given: Any) -> Any:
-        return given.isoformat() if isinstance(given, (datetime.date, datetime.datetime)) else given
+    def _as_text(cls, moment: Any) -> Any:
+        return moment.isoformat() if isinstance(moment, (datetime.date, datetime.datetime)) else moment
 
     @model_validator(mode="after")
     def _sound(self) -> TemporalSplit:
@@ -119,15 +123,15 @@ class GivenSplit(Spec):
         column = without_categories(column)
         if column.dtype != pl.String:
             raise wrong_type(column, what, f"a split column says {', '.join(PARTS)}")
-        found = column.str.strip_chars().str.to_lowercase().replace_strict(_ALIASES, default=None, return_dtype=pl.Int8)
+        parts = column.str.strip_chars().str.to_lowercase().replace_strict(_ALIASES, default=None, return_dtype=pl.Int8)
         refuse(
-            found.is_null(),
+            parts.is_null(),
             column,
             what,
             f"values other than {', '.join(PARTS)} (or valid, val, dev)",
             code="unknown-split",
         )
-        return found.to_numpy()
+        return parts.to_numpy()
 
 
 ImpressionSplit = Annotated[
@@ -142,18 +146,18 @@ class TimeParts:
     """The part of each row by its time; asked once for every chunk, in input order."""
 
     borders: list[tuple[Any, int] | None]
-    """A time, and how many rows of that time still lie before the border; None lies behind all rows."""
+    """A time, and how many rows of it come before the border; None lies behind all rows."""
 
     def parts(self, times: np.ndarray) -> np.ndarray:
-        """int8 [R]."""
+        """The part of each row: int8 [R]."""
         part = np.zeros(len(times), np.int8)
         for at, border in enumerate(self.borders):
             if border is not None:
                 moment, ties = border
                 equal = times == moment
-                first = equal & (np.cumsum(equal) <= ties)
+                before = (times < moment) | (equal & (np.cumsum(equal) <= ties))  # the first `ties` of equal times too
                 self.borders[at] = moment, max(ties - int(equal.sum()), 0)
-                part += ~((times < moment) | first)
+                part += ~before
         return part
 
 
@@ -184,7 +188,7 @@ class Categorical(Spec):
     min_count: Annotated[Count, only_with("hash_buckets", None)] = 1
     """Training rows that a value needs to get an id of its own; rarer ones are unknown."""
     hash_buckets: Count | None = None
-    """Ids by a stable hash into so many buckets, without a vocabulary; None gives each value its own."""
+    """Ids by a stable hash into so many buckets; None gives each value an id."""
 
 
 class Numeric(Spec):
@@ -195,14 +199,14 @@ class Numeric(Spec):
     name: str = Field(min_length=1)
     """Column of the table."""
     transform: Literal["linear", "standard", "log", "bucket"] = "standard"
-    """linear: as it is; standard: mean 0 and deviation 1 over the training rows; log: sign(x) log(1 + |x|);
-    bucket: the quantiles of the training rows as a categorical field."""
+    """linear: as it is; standard: mean 0 and deviation 1 over the training rows; log: sign(x) log(1
+    + |x|); bucket: the quantiles of the training rows as a categorical field."""
     buckets: Annotated[int | None, only_with("transform", "bucket")] = Field(None, ge=2, le=MOST_BINS)
-    """Most buckets (needs transform=bucket, which takes 50 where this is None); equal quantiles are one."""
+    """Most buckets, 50 by default (needs transform=bucket); equal quantiles merge."""
 
 
 class _Multivalued(Spec):
-    """What the multi-valued fields, bags and sequences, have in common."""
+    """Settings that bags and sequences share."""
 
     name: str = Field(min_length=1)
     """Column of the table: lists, or text with a separator."""
@@ -213,8 +217,9 @@ class _Multivalued(Spec):
     shares: str | None = None
     """A categorical field whose vocabulary and embedding table it uses."""
     extends: Annotated[bool, only_with("shares")] = later(False)
-    """Its values get ids in the shared vocabulary too: those that training rows hold `min_count` times there or here,
-    the `min_count` of that field; False: what that field never was is unknown."""
+    """Its values get ids in the shared vocabulary too: those that training rows hold `min_count`
+    times there or here, the `min_count` of that field; False: what that field never was is
+    unknown."""
     min_count: Annotated[Count, only_with("hash_buckets", None), only_with("shares", None)] = 1
     """Occurrences in training rows that a value needs to get an id of its own."""
     hash_buckets: Annotated[Count | None, only_with("shares", None)] = None
@@ -233,15 +238,15 @@ class SequenceOf(_Multivalued):
 
     kind: Literal["sequence"] = "sequence"
     keep_missing: bool = later(False)
-    """A missing value is an event of the missing id, so that what is known of events, such as ratings, stays beside
-    their items; False leaves it out."""
+    """A missing value is an event of the missing id, so that what is known of events, such as
+    ratings, stays beside their items; False leaves it out."""
 
 
 AnyField = Annotated[
     Annotated[Categorical | Numeric | BagOf | SequenceOf, Field(discriminator="kind")],
     by_kind("kind of field", Categorical, Numeric, BagOf, SequenceOf, text="name", usual="categorical"),
 ]
-"""A field: a spec, a mapping (`kind` is categorical where it has none), or the bare name of a categorical column."""
+"""A field: a spec, a mapping (`kind` defaults to categorical), or a categorical column's name."""
 
 
 class FieldSet(Spec):
@@ -275,7 +280,7 @@ class Schema(FieldSet):
     """Column of what is predicted: 0 or 1."""
     label_threshold: Value | None = None
     """The label is 1 where the column is at least this (4 for stars); None: it holds 0 and 1."""
-    fields: Annotated[tuple[AnyField, ...], once("field", lambda fields: [one.name for one in fields])] = Field(
+    fields: Annotated[tuple[AnyField, ...], once("field", lambda fields: [field.name for field in fields])] = Field(
         min_length=1
     )
     """What a ranker reads, in order."""

@@ -1,13 +1,15 @@
-"""The store of impressions, a prepared dataset for rankers: fields as flat arrays, memory-mapped and read-only.
+"""The store of impressions, a prepared dataset for rankers: fields as flat arrays, memory-mapped
+and read-only.
 
-Rows stand in the order train, validation, test. A store in parts (`prepare_impressions(..., parts=)`) is a folder of
-such stores, each of some input rows in a row, and is read as if their rows lay behind each other:
+Rows stand in the order train, validation, test. A store in parts (`prepare_impressions(...,
+parts=)`) is a folder of such stores, each of some input rows in a row, and is read as if their rows
+lay behind each other:
 
     manifest.json, vocabulary.parquet, groups.parquet      of all
     part-00000/ ...                                        a store of its own each, with all ids and groups
 
-`fullrank.data.impressions.prepare` makes one. Sizes, headers and hashes are checked when it is opened, ids and offsets
-when a batch reads them.
+`fullrank.data.impressions.prepare` makes one. Sizes, headers and hashes are checked when it is
+opened, ids and offsets when a batch reads them.
 """
 
 from __future__ import annotations
@@ -64,51 +66,55 @@ class ImpressionStore:
     manifest: JsonObject
     schema: Schema
     arrays: Mapping[str, Flat]
-    """The mapped files by name (`array_shapes`); in parts those of the parts behind each other, without offsets."""
+    """The mapped files by name (`array_shapes`); those of parts are joined, without offsets."""
 
     def __init__(
-        self, path: Path, manifest: JsonObject, schema: Schema, encoder: FieldEncoder[Schema],
+        self,
+        path: Path,
+        manifest: JsonObject,
+        schema: Schema,
+        encoder: FieldEncoder[Schema],
         parts: Mapping[Path, JsonObject] | None = None,
-    ):  # fmt: skip
+    ):
         """`parts`: the manifest of each part by its folder, of a store in parts."""
         self.path, self.manifest, self.schema, self.encoder = path, manifest, schema, encoder
-        found = [self._mapped(*one) for one in ({path: manifest} if parts is None else parts).items()]
+        arrays = [self._mapped(*part) for part in ({path: manifest} if parts is None else parts).items()]
         if parts is None:
-            self._stored = found[0]
+            self._stored = arrays[0]
         else:
-            splits = [[one["counts"]["parts"][split]["rows"] for split in PARTS] for one in parts.values()]
-            self._stored = StoreArrays.behind_each_other(found, np.array(splits, np.int64))
+            splits = [[part["counts"]["parts"][split]["rows"] for split in PARTS] for part in parts.values()]
+            self._stored = StoreArrays.behind_each_other(arrays, np.array(splits, np.int64))
         self.arrays = self._stored.files
-        known = {info.name: info.size for info in encoder.fields}
-        self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
+        self._sizes = np.array([field.size for field in encoder.fields if field.kind == "categorical"], np.int64)
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool | None = None) -> ImpressionStore:
-        """Map a store into memory. The hashes of its files are compared as `verify` says (`Store.open`).
+        """Map a store into memory; `verify` says which hashes are compared (`Store.open`).
 
-        Raises `UserError` for a folder that is no store of impressions, is of another version, or is damaged.
+        Raises `UserError` for a folder that is no store of impressions, is of another version, or
+        is damaged.
         """
         folder = Path(path)
         manifest, schema = _read_manifest(folder)
         manifests.verify_hashes(folder, manifest, verify=verify)
         encoder = encoder_files.restore_encoder(folder / manifests.NAME, manifest)
-        own, said = [asdict(info) for info in encoder.fields], manifest["fields"]
-        if own != said:
-            fits = isinstance(said, list) and len(said) == len(own)
-            one, other = next((a, b) for a, b in zip(own, said, strict=True) if a != b) if fits else (len(own), said)
-            reason = f"its fields say {brief(other, 80)}, the schema and the vocabularies {brief(one, 80)}"
+        fitted, written = [asdict(field) for field in encoder.fields], manifest["fields"]
+        if fitted != written:
+            pairs = zip(fitted, written, strict=True) if len(fitted) == len(written) else [(len(fitted), written)]
+            ours, theirs = next((a, b) for a, b in pairs if a != b)
+            reason = f"its fields say {brief(theirs, 80)}, the schema and the vocabularies {brief(ours, 80)}"
             raise damaged_file(folder / manifests.NAME, reason)
         if not parts.is_parts(manifest):
             return cls(folder, manifest, schema, encoder)
-        found = {place: own for place, (own, _) in parts.opened_parts(folder, manifest, _read_manifest).items()}
-        counts, each = manifest["counts"], [one["counts"] for one in found.values()]
-        values = [sum(column) for column in zip(*(one["bag_values"] for one in each), strict=True)]
-        sums = {split: sum(one["parts"][split]["rows"] for one in each) for split in PARTS}
-        if values != counts["bag_values"] or sums != {split: counts["parts"][split]["rows"] for split in PARTS}:
+        opened = {part: tree for part, (tree, _) in parts.opened_parts(folder, manifest, _read_manifest).items()}
+        whole, counts = manifest["counts"], [tree["counts"] for tree in opened.values()]
+        bag_values = [sum(column) for column in zip(*(part["bag_values"] for part in counts), strict=True)]
+        sums = {split: sum(part["parts"][split]["rows"] for part in counts) for split in PARTS}
+        if bag_values != whole["bag_values"] or sums != {split: whole["parts"][split]["rows"] for split in PARTS}:
             raise manifests.incomplete_manifest(folder, "has counts that are not those of its parts")
-        for place, part in found.items():
-            manifests.verify_hashes(place, part, verify=verify)
-        return cls(folder, manifest, schema, encoder, found)
+        for part, tree in opened.items():
+            manifests.verify_hashes(part, tree, verify=verify)
+        return cls(folder, manifest, schema, encoder, opened)
 
     def _mapped(self, folder: Path, manifest: JsonObject) -> StoreArrays:
         counts, encoder = manifest["counts"], self.encoder
@@ -131,12 +137,12 @@ class ImpressionStore:
 
     @property
     def fields(self) -> tuple[FieldInfo, ...]:
-        """The fields in the schema's order; columns of a batch follow it among the fields of their kind."""
+        """The fields in the schema's order, which a batch's columns of each kind follow."""
         return self.encoder.fields
 
     @property
     def fingerprint(self) -> str:
-        """Hash of schema, vocabularies, rows and split; the engine and the file format do not enter."""
+        """Hash of schema, vocabularies, rows and split, whatever the engine or file format."""
         return str(self.manifest["fingerprint"])
 
     @property
@@ -154,7 +160,7 @@ class ImpressionStore:
 
     @property
     def trained_until(self) -> int | None:
-        """The time of the last training impression in seconds since 1970; None without a time column."""
+        """Seconds since 1970 of the last training impression; None without times."""
         rows = self.split("train")
         if "times" not in self.arrays or not len(rows):
             return None
@@ -167,26 +173,25 @@ class ImpressionStore:
         return self.arrays["labels"][rows.start : rows.stop]
 
     def batch(self, rows: np.ndarray | slice | range) -> Impressions:
-        """Some rows as tensors, in the order given. Raises `UserError` for rows that are not there."""
-        at = self._rows(rows)
-        arrays = self.arrays
+        """Some rows as tensors, in this order. Raises `UserError` for missing rows."""
+        at, arrays = self._rows(rows), self.arrays
         ids = arrays["categorical"][at] if len(self._sizes) else np.zeros((len(at), 0), np.int32)
         self._check_ids(ids, self._sizes, at, "categorical")
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
         bags = [self.bag(number, at) for number in range(len(self.encoder.multivalued))]
         groups = arrays["groups"][at] if "groups" in arrays else None
-        found = to_tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
-        for number, (field, bag) in enumerate(zip(self.encoder.multivalued, found.bags, strict=True)):
+        batch = to_tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
+        for number, (field, bag) in enumerate(zip(self.encoder.multivalued, batch.bags, strict=True)):
             size = self.encoder.lookup(field).size  # padding is 0, which is allowed
             self._check_ids(bag.ids.numpy(), np.array(size), at, f"bag{number}_ids")
-        return found
+        return batch
 
     def bag(self, number: int, rows: Int64[np.ndarray, "n"]) -> Jagged:
-        """The ids of some rows of a bag or sequence, by its place among those (`StoreArrays.bag`)."""
+        """The ids of rows of the bag or sequence with this number (`StoreArrays.bag`)."""
         return self._stored.bag(number, rows)
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
-        """`input_row` (in the table that was prepared, from 0), and `group` and `time` (seconds) if there are any."""
+        """`input_row` (from 0, in the prepared table), with `group` and `time` where known."""
         at = self._rows(rows)
         columns: dict[str, Any] = {"input_row": self.arrays["inputs"][at]}
         if "groups" in self.arrays:
@@ -196,11 +201,11 @@ class ImpressionStore:
         return pl.DataFrame(columns)
 
     def vocabulary(self, field: str) -> pl.Series:
-        """The external values of a field as text; value i has the id i + 2. Raises `UserError` where there are none."""
-        spec = {one.name: one for one in self.schema.fields}.get(field)
-        if spec is None:
-            raise unknown("field", field, [one.name for one in self.schema.fields])
-        lookup = None if isinstance(spec, Numeric) else self.encoder.lookup(spec)
+        """A field's values as text; value i has the id i + 2. Raises `UserError` without any."""
+        fields = {declared.name: declared for declared in self.schema.fields}
+        if field not in fields:
+            raise unknown("field", field, fields)
+        lookup = None if isinstance(spec := fields[field], Numeric) else self.encoder.lookup(spec)
         if not isinstance(lookup, Vocabulary):
             why = "is a number" if lookup is None else "is hashed"
             raise UserError(f"the field {field!r} has no vocabulary, it {why}", code="no-vocabulary")
@@ -208,21 +213,20 @@ class ImpressionStore:
 
     @cached_property
     def group_values(self) -> pl.Series:
-        """External groups, whole numbers or text as they came; group i of a batch is row i."""
+        """Groups as they came, whole numbers or text; group i of a batch is row i."""
         path = self.path / "groups.parquet"
-        found = encoder_files.read_columns(path, {"value": pl.String}, {"value": pl.Int64}, rows=self.num_groups)[
-            "value"
-        ]
-        if found.null_count():
+        allowed = {"value": pl.String}, {"value": pl.Int64}
+        groups = encoder_files.read_columns(path, *allowed, rows=self.num_groups)["value"]
+        if groups.null_count():
             raise damaged_file(path, "it holds a group that is null")
-        return found
+        return groups
 
     def encode(self, impressions: Any) -> Impressions:
-        """New impressions (a path or a DataFrame) as tensors, rows in their order, by what was fitted on this store.
+        """New impressions (a path or a DataFrame) as tensors, in their order, by the fitted encoder.
 
-        A value that training did not see becomes 1, a missing one 0. Labels and groups are there where the table has
-        their columns without gaps; a new group gets a number behind the known ones. Raises `UserError` for a missing
-        column and for values that the schema does not allow.
+        A value that training did not see becomes 1, a missing one 0. Labels and groups are there
+        where the table has their columns without gaps; a new group gets a number behind the known
+        ones. Raises `UserError` for a missing column and for values that the schema does not allow.
         """
         source, schema = InputTable(impressions, "impressions"), self.schema
         require_fields(source, schema)
@@ -231,9 +235,8 @@ class ImpressionStore:
         groups = None
         if schema.group is not None and schema.group in frame.columns:
             groups = known_groups(frame[schema.group], self.group_values)
-        return transform(
-            self.encoder, frame, source.name, labels=known_labels(schema, frame, source.name), groups=groups
-        )  # fmt: skip
+        labels = known_labels(schema, frame, source.name)
+        return transform(self.encoder, frame, source.name, labels=labels, groups=groups)
 
     def __repr__(self) -> str:
         return f"ImpressionStore({str(self.path)!r}: {len(self):,} rows, {len(self.fields)} fields)"
@@ -245,7 +248,7 @@ class ImpressionStore:
         rows: Int64[np.ndarray, "n"],
         name: str,
     ) -> None:
-        """Raise `UserError` where ids of some rows, of the array of that name, are none of 0 .. size - 1."""
+        """Raise `UserError` for ids outside of 0 .. size - 1; `name` is their array."""
         wrong = (ids < 0) | (ids >= sizes)
         if wrong.any():
             row, column = np.unravel_index(int(wrong.argmax()), ids.shape)
@@ -275,11 +278,17 @@ class _Counts(_Rows):
 
 
 def _read_manifest(folder: Path) -> tuple[JsonObject, Schema]:
-    """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
+    """The checked manifest, and its schema. Raises `UserError` for anything but such a store."""
     tree = manifests.read_header(folder, *FORMS)
-    in_parts = parts.is_parts(tree)
-    kinds = {"fingerprint": str, "content": str, "schema": dict, "files": dict, "fitted": dict, "fields": list,
-             "counts": _Counts}  # fmt: skip
+    kinds = {
+        "fingerprint": str,
+        "content": str,
+        "schema": dict,
+        "files": dict,
+        "fitted": dict,
+        "fields": list,
+        "counts": _Counts,
+    }
     manifests.require_keys(folder, tree, kinds)
     with in_context(f"the schema in {manifests.NAME} of {str(folder)!r}: "):
         schema = Schema.parse(tree["schema"])
@@ -288,7 +297,7 @@ def _read_manifest(folder: Path) -> tuple[JsonObject, Schema]:
     if tuple(rows) != PARTS or sum(rows.values()) != counts["rows"] or len(counts["bag_values"]) != bags:
         raise manifests.incomplete_manifest(folder, "has counts that do not fit together")
     arrays = array_shapes(0, 1, 1, schema, [0] * bags)
-    allowed = {*TABLES, *(f"{name}.npy" for name in arrays if not in_parts)}
+    allowed = {*TABLES, *(f"{name}.npy" for name in arrays if not parts.is_parts(tree))}
     needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
     manifests.check_files(folder, tree["files"], allowed, needed)
     return tree, schema
@@ -296,25 +305,22 @@ def _read_manifest(folder: Path) -> tuple[JsonObject, Schema]:
 
 def is_file_name(name: str) -> bool:
     """Whether a file name is one that some store of impressions has."""
-    arrays = {"labels", "inputs", "categorical", "numeric", "groups", "times"}
-    return name in (manifests.NAME, *TABLES) or (
-        name.endswith(".npy") and (name[:-4] in arrays or re.fullmatch(r"bag\d+_(ids|offsets)", name[:-4]) is not None)
-    )
+    arrays = r"(labels|inputs|categorical|numeric|groups|times|bag\d+_(ids|offsets))\.npy"
+    return name in (manifests.NAME, *TABLES) or re.fullmatch(arrays, name) is not None
 
 
 AnyStore = Store | ImpressionStore
 """A prepared dataset of either problem."""
 
 
-def check_store(name: str, given: Any) -> AnyStore:
+def check_store(name: str, argument: Any) -> AnyStore:
     """An opened store, as it is. Raises `UserError` for whatever else is not a path."""
     demand = ": give a store or the path of its folder (fr.prepare makes one of a table)"
-    check_that(isinstance(given, ImpressionStore | Store), name, given, demand, code="not-a-store")
-    opened: AnyStore = given
-    return opened
+    check_that(isinstance(argument, ImpressionStore | Store), name, argument, demand, code="not-a-store")
+    return argument
 
 
 def open_store(path: str | Path) -> AnyStore:
-    """Open a store of either kind, which its manifest names. Raises `UserError` where the folder is none."""
+    """Open a store of either kind, by its manifest. Raises `UserError` for other folders."""
     folder = check_path("the store", path)
     return ImpressionStore.open(folder) if manifests.is_store(folder, "ranking") else Store.open(folder)

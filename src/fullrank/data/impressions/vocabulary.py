@@ -1,7 +1,9 @@
-"""External values to ids: a vocabulary fitted on training rows, or a stable hash. 0 missing, 1 unknown, 2 and up known.
+"""External values to ids: a vocabulary fitted on training rows, or a stable hash. 0 missing, 1
+unknown, 2 and up known.
 
-Values are compared as text, so that 42 in a CSV file, in an integer column and in a later table is one value. Ids go by
-descending count, then by value: they depend neither on the order of the rows nor on the engine.
+Values are compared as text, so that 42 in a CSV file, in an integer column and in a later table is
+one value. Ids go by descending count, then by value: they depend neither on the order of the rows
+nor on the engine.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ class Counts:
 
     def add(self, values: pl.Series) -> None:
         """Count values that `canonical` gave; nulls are missing and not counted."""
-        found = values.alias("value").drop_nulls().value_counts(name="count").cast({"count": pl.Int64})
-        if len(found):
-            self._hold(found)
+        counted = values.alias("value").drop_nulls().value_counts(name="count").cast({"count": pl.Int64})
+        if len(counted):
+            self._hold(counted)
 
     def add_counted(self, values: pl.Series, counts: Int64[np.ndarray, "n"]) -> None:
         """Count values that `canonical` gave, so often each; one may stand there several times."""
-        found = pl.DataFrame({"value": values, "count": counts}).filter(pl.col("count") > 0)
-        if len(found):
-            self._hold(_summed([found]))
+        counted = pl.DataFrame({"value": values, "count": counts}).filter(pl.col("count") > 0)
+        if len(counted):
+            self._hold(_summed([counted]))
 
     def __add__(self, other: Counts) -> Counts:
         whole = Counts()
@@ -52,10 +54,12 @@ class Counts:
             self._merge()
 
     def table(self, *more: Counts, least: int = 1, numbers: bool = False) -> pl.DataFrame:
-        """`value` (text) and `count` of the values that occur at least so often, in the order of their ids.
+        """`value` (text) and `count` of the values that occur at least so often, in the order of
+        their ids.
 
-        `more` are counts of other columns with the same vocabulary; a value has to occur so often in one of them.
-        `numbers` orders text like numbers where all of it are whole numbers (files without types).
+        `more` are counts of other columns with the same vocabulary; a value has to occur so often
+        in one of them. `numbers` orders text like numbers where all of it are whole numbers (files
+        without types).
         """
         parts = [part.filter(pl.col("count") >= least) for counts in (self, *more) for part in counts._merge()]
         if not parts:
@@ -72,7 +76,7 @@ class Counts:
         return all(part["value"].dtype == pl.Int64 for part in self._parts)
 
     def _merge(self) -> list[pl.DataFrame]:
-        """What is held as one table, or none."""
+        """The counts as one table in a list, or an empty list."""
         if self._parts:
             merged = _summed(self._parts)
             self._parts, self._held, self._merged = [merged], len(merged), len(merged)
@@ -102,18 +106,18 @@ class Vocabulary:
     def ids(self, values: pl.Series) -> Int32[np.ndarray, "R"]:
         """The id of each value that `canonical` gave."""
         if values.dtype == pl.Int64 and self._whole is not None:
-            place = self._whole.find(values.fill_null(0).to_numpy())
+            positions = self._whole.find(values.fill_null(0).to_numpy())
         else:
             self._text = self._text or TextIndex(self.values)
-            place = self._text.find(values.cast(pl.String))
-        ids = np.where(place < 0, UNKNOWN, place + FIRST).astype(np.int32)
+            positions = self._text.find(values.cast(pl.String))
+        ids = np.where(positions < 0, UNKNOWN, positions + FIRST).astype(np.int32)
         ids[values.is_null().to_numpy()] = MISSING
         return ids
 
 
 @dataclass(frozen=True)
 class Hashed:
-    """Ids by BLAKE2b of the text, the same in every process, on every machine, for every version."""
+    """Ids by BLAKE2b of the text, equal in every process, machine and version."""
 
     buckets: int
 

@@ -1,7 +1,7 @@
 """Write a store of impressions, encoded in a pass over chunks behind the one that fits the schema.
 
-Rows are written in the order train, validation, test; inside a part they keep input order. Files grow at three places,
-one for each part, whose beginnings the first pass has counted.
+Rows are written in the order train, validation, test; inside a part they keep input order. Files
+grow at three places, one for each part, whose beginnings the first pass has counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fullrank.data.impressions.encoding import FieldEncoder, read_labels
 from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.schema import PARTS, GivenSplit, RandomSplit, Schema, TemporalSplit, TimeParts
 from fullrank.data.impressions.store import FORMS
-from fullrank.data.impressions.vocabulary import Vocabulary, canonical
+from fullrank.data.impressions.vocabulary import FIRST, Vocabulary, canonical
 from fullrank.data.values import seconds
 
 Say = Callable[[str], None]
@@ -55,7 +55,7 @@ class RowCoder:
             "numeric": encoded.numeric,
         }
         if self._groups is not None and schema.group is not None:
-            block["groups"] = self._groups.ids(canonical(frame[schema.group], what)) - np.int32(2)
+            block["groups"] = self._groups.ids(canonical(frame[schema.group], what)) - np.int32(FIRST)
         if schema.time is not None:
             block["times"] = seconds(frame[schema.time], what, schema.time_unit, typed=self.typed)[0]
         return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}
@@ -63,7 +63,7 @@ class RowCoder:
 
 @dataclass(frozen=True)
 class RowSplit:
-    """The part of each row by the schema's rule; asked once for every chunk, in input order."""
+    """The part of each row by the schema's rule; chunks come once, in input order."""
 
     schema: Schema
     typed: bool
@@ -71,7 +71,7 @@ class RowSplit:
     """The borders of the temporal split; None for the others."""
 
     def parts(self, start: int, frame: pl.DataFrame, what: str) -> np.ndarray:
-        """int8 [R]."""
+        """The part of each row: int8 [R]."""
         split = self.schema.split
         if isinstance(split, GivenSplit):
             return split.parts(frame[split.column], what)
@@ -82,7 +82,7 @@ class RowSplit:
 
 
 def split_times(schema: Schema, typed: bool, frame: pl.DataFrame, what: str) -> np.ndarray:
-    """The times of some rows as the temporal split compares them: in full, but with moments in whole seconds."""
+    """Times as the temporal split compares them: in full, or in seconds with moments."""
     assert isinstance(schema.split, TemporalSplit) and schema.time is not None
     whole, exact = seconds(frame[schema.time], what, schema.time_unit, typed=typed)
     return exact if schema.split.moments is None else whole
@@ -125,21 +125,21 @@ class StoreFiles:
                 self.ends[at, number] = offsets[-1]
 
     def close(self) -> None:
-        for file in self.files.values():
-            file.close()
+        for array in self.files.values():
+            array.file.close()
 
 
 class _Array:
-    """A .npy file that grows at the beginning of each part. Written, not mapped: a full disk is an error, no signal."""
+    """A .npy file that grows at three positions. Not mapped: a full disk is an error, no signal."""
 
     def __init__(self, path: Path, dtype: str, shape: tuple[int, ...], sizes: np.ndarray):
         self.dtype = np.dtype(dtype)
-        self.file = open(path, "wb")  # closed by `close`
+        self.file = open(path, "wb")  # closed by `StoreFiles.close`
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self.file, header)
         width = self.dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         self.end = self.file.tell() + shape[0] * width
-        self.places = [self.file.tell() + start * width for start in offsets_of(sizes)[:-1].tolist()]
+        self.positions = [self.file.tell() + start * width for start in offsets_of(sizes)[:-1].tolist()]
 
     def last(self, values: np.ndarray) -> None:
         """The values behind those of all parts."""
@@ -147,22 +147,20 @@ class _Array:
         self.file.write(np.ascontiguousarray(values, self.dtype).tobytes())
 
     def append(self, part: int, values: np.ndarray) -> None:
-        self.file.seek(self.places[part])
-        self.places[part] += self.file.write(np.ascontiguousarray(values, self.dtype).tobytes())
-
-    def close(self) -> None:
-        self.file.close()
+        """Values of the next rows of a part of the split."""
+        self.file.seek(self.positions[part])
+        self.positions[part] += self.file.write(np.ascontiguousarray(values, self.dtype).tobytes())
 
 
 def write_tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
-    """The values of fields, and the groups."""
+    """Write the vocabularies of the fields, and the groups."""
     encoder_files.write_vocabulary(folder, fit.vocabularies)
     if groups is not None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
 def write_store_manifest(folder: Path, encoder: FieldEncoder[Schema], counts: JsonObject, facts: JsonObject) -> None:
-    """The manifest of a folder that holds all else."""
+    """Write the manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
         "schema": state["schema"],
