@@ -25,7 +25,7 @@ import torch
 
 import fullrank as fr
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
-from fullrank.experiment import find_experiment
+from fullrank.run.experiment import find_experiment
 from fullrank.serving.messages import RecommendRequest
 from fullrank.serving.model import ServedModel, request_history
 from fullrank.serving.requests import Query

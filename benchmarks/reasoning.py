@@ -27,16 +27,16 @@ from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
 from fullrank.core.device import resolve_device
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import Training
 from fullrank.inference.exact import top_k
+from fullrank.models import Budget
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.models.sequential.reasoning import Budget
 from fullrank.models.sequential.reasoning.rearec import ReaRec
 from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.ops import model_cost
 from fullrank.recipes.plr import cds
+from fullrank.run.experiment import Training
 from fullrank.training.optim import make_optimizer
 
 K, ROWS, LENGTH = 20, 128, 50

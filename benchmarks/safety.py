@@ -27,7 +27,7 @@ from fullrank.core import files, locks
 from fullrank.core.errors import UserError
 from fullrank.data import manifest
 from fullrank.data.events.store import Store
-from fullrank.training import checkpoint
+from fullrank.run import checkpoint
 
 COSTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "hashing": ((manifest, "sha256_file"), (checkpoint, "sha256_file")),

@@ -29,7 +29,7 @@ import torch
 from benchmarks.harness import CACHE, ROOT, Benchmark, Figures, Say, main, require, rounded
 from benchmarks.memory import most_anonymous
 from fullrank.data.events.prepare import prepare
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.run.experiment import Experiment, find_experiment
 
 STEPS, ROWS, EVENTS = 10, 8, 12
 """Optimizer steps; histories of a step; events of a history, of which the last two are targets of the evaluation."""

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
 from benchmarks.step_memory import MODES, measured, model_of, rows_of
-from fullrank.experiment import Training
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.ops.column_attention import column_attention, column_attention_reference
+from fullrank.run.experiment import Training
 from fullrank.training.optim import make_optimizer
 
 TOKENS = 4800

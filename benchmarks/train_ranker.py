@@ -28,8 +28,8 @@ from benchmarks.twins.rankers import PlainLoop, plain_of
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.experiment import Experiment, find_experiment
 from fullrank.models.ranking.model import RankingModel, RankingModule
+from fullrank.run.experiment import Experiment, find_experiment
 from fullrank.training.data_module import ImpressionLoader, data_module_of
 from fullrank.training.fit import fit
 from fullrank.training.optim import clip_gradients, make_optimizer

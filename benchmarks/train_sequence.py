@@ -29,9 +29,9 @@ from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.data.events.loader import Loader
 from fullrank.data.events.store import Store
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.run.experiment import Experiment, Training
 from fullrank.training import TrainState
 from fullrank.training.optim import make_optimizer
 

@@ -27,9 +27,9 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "models",
         "inference",
         "evaluation",
-        "experiment run",
+        "run",
         "training cascade",
-        "sweeps scaling analysis serving verification",
+        "sweeps analysis serving",
         "recipes testing",
         "api",
         "cli",
@@ -41,13 +41,12 @@ LEVEL = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 INSIDE: dict[str, tuple[str, ...]] = {
     "models": ("__init__", "sequential ranking"),
     "models.sequential": (
-        "__init__",
-        "attention items baselines blend",
-        "encoders features",
+        "attention",
+        "items baselines",
+        "encoders",
         "objectives regularizers",
         "reasoning",
         "model",
-        "reading",
     ),
 }
 LIGHTNING = {"lightning", "pytorch_lightning"}

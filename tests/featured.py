@@ -18,8 +18,8 @@ from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.schema import Numeric
 from fullrank.data.impressions.vocabulary import Vocabulary
-from fullrank.experiment import Experiment
 from fullrank.inference.predictor import Predictor
+from fullrank.run.experiment import Experiment
 from fullrank.training.data_module import RetrievalData
 
 NAMES = {"event": ("rating", "dwell", "tags"), "request": ("device", "price"), "user": ("country", "born", "likes")}

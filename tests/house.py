@@ -28,7 +28,8 @@ def measures(root: Path) -> dict[str, Any]:
     }
     rooms: dict[str, set[str]] = {}
     for name, targets in edges.items():
-        if name not in ("__init__", "__main__"):
+        facade = name.endswith("__init__") and not imports_below(root)[name]
+        if name not in ("__init__", "__main__") and not facade:
             rooms.setdefault(room(name), set()).update({room(t) for t in targets} - {room(name)})
     return {
         "files": len(files),

@@ -13,7 +13,7 @@ from typing import Any
 
 from fullrank.core.registry import kinds
 from fullrank.core.spec import Spec
-from fullrank.experiment import find_experiment
+from fullrank.run.experiment import find_experiment
 from tests.golden import grids
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,7 @@ from fullrank.core.registry import find, kinds
 from fullrank.data.events.prepare import Prepare
 from fullrank.data.impressions.schema import Schema
 from fullrank.evaluation.spec import Evaluation, RankingEvaluation
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.run.experiment import Experiment, find_experiment
 from fullrank.semantic_ids.spec import Encode
 from fullrank.sweeps.search import Search
 from fullrank.sweeps.sweep import Grid

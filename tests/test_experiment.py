@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.experiment import find_experiment
+from fullrank.run.experiment import find_experiment
 from refusals import refused
 
 HOME = "fullrank.recipes.sprint"
@@ -22,7 +22,7 @@ def test_a_function_is_a_recipe() -> None:
         (":plain", ("recipe-not-importable",)),
         (f"{HOME}:", ("unknown-recipe",)),
         (f"{HOME}:Sprint", ("unknown-recipe",)),
-        ("fullrank.experiment:find_experiment", ("recipe-not-callable",)),
+        ("fullrank.run.experiment:find_experiment", ("recipe-not-callable",)),
         ("fullrank.training.optim:factor", ("unknown-recipe", "lr_factor")),
         ("platform:node", ("not-an-experiment",)),
     ],

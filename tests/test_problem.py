@@ -19,7 +19,7 @@ from fullrank.data.manifest import FORMATS, is_store
 from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
 from fullrank.evaluation.compare import COMPARE
 from fullrank.evaluation.spec import RankingEvaluation
-from fullrank.experiment import find_experiment
+from fullrank.run.experiment import find_experiment
 from fullrank.training.data_module import DATA_MODULES
 from markets import planted_store
 from tests.training.clicks import shop

@@ -15,8 +15,8 @@ from fullrank.core import registry
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.registry import Room, find, kinds
 from fullrank.core.spec import Spec
-from fullrank.experiment import Experiment, find_experiment
 from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.run.experiment import Experiment, find_experiment
 from fullrank.semantic_ids.spec import Encode
 from refusals import refused
 
@@ -213,7 +213,7 @@ def test_schema_of_a_component_needs_its_kind() -> None:
 WINDOW = '''
 from typing import Literal
 from fullrank.core.spec import Spec
-from fullrank.experiment import Experiment
+from fullrank.run.experiment import Experiment
 
 class Window(Spec):
     """A third party's attention."""
@@ -263,7 +263,7 @@ def test_a_third_party_component_joins_its_room(installed: Install) -> None:
 )
 def test_a_recipe_of_another_package_is_a_function_or_a_class(installed: Install, recipe: str) -> None:
     installed(
-        f"from fullrank.experiment import Experiment\nfrom fullrank.recipes import *\n{recipe}", "theirs", "recipes"
+        f"from fullrank.run.experiment import Experiment\nfrom fullrank.recipes import *\n{recipe}", "theirs", "recipes"
     )
     assert find_experiment("theirs").seed == 3
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from fullrank.data.batch import Batch
-from fullrank.models import DenseScorer, Model
-from fullrank.models.sequential.reasoning import Budget
+from fullrank.models import Budget, DenseScorer, Model
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.gpu.device import Where
 from benchmarks.gpu.stores import market
-from fullrank.experiment import find_experiment
+from fullrank.run.experiment import find_experiment
 from fullrank.training.fit import fit
 
 STEPS = 200

@@ -21,8 +21,8 @@ import torch
 from benchmarks.gpu.device import Where, achieved_share, milliseconds, peak_memory, refusals
 from benchmarks.gpu.exact_softmax import megabytes
 from benchmarks.gpu.stores import histories, impressions
-from fullrank.experiment import Experiment, find_experiment
 from fullrank.ops.model_cost import counted
+from fullrank.run.experiment import Experiment, find_experiment
 from fullrank.training import prepared_model
 from fullrank.training.data_module import data_module_of
 from fullrank.training.optim import clip_gradients, make_optimizer

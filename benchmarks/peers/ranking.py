@@ -29,8 +29,8 @@ from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.sources.frappe import Frappe
 from fullrank.data.sources.movielens import MovieLensCTR
-from fullrank.experiment import find_experiment
 from fullrank.metrics.ctr import auc, losses
+from fullrank.run.experiment import find_experiment
 
 LIBRARIES = ("ours", "fuxictr")
 RUNNERS = {"ours": "ours_ranking", "fuxictr": "fuxictr"}

@@ -67,22 +67,22 @@ _WHERE = {
     "RankingModel": "fullrank.models.ranking.model",
     "RankingEvaluation": "fullrank.evaluation.spec",
     "sweep": "fullrank.sweeps.sweep",
-    "fit_law": "fullrank.scaling.fit",
-    "advise": "fullrank.scaling.frontier",
-    "catalogue_growth": "fullrank.scaling.growth",
+    "fit_law": "fullrank.analysis.scaling.fit",
+    "advise": "fullrank.analysis.scaling.frontier",
+    "catalogue_growth": "fullrank.analysis.scaling.growth",
     "tune": "fullrank.sweeps.tune",
     "Grid": "fullrank.sweeps.sweep",
     "Search": "fullrank.sweeps.search",
     "Evaluation": "fullrank.evaluation",
-    "Experiment": "fullrank.experiment",
-    "Training": "fullrank.experiment",
+    "Experiment": "fullrank.run.experiment",
+    "Training": "fullrank.run.experiment",
     "Recommender": "fullrank.models.sequential.model",
     "Run": "fullrank.run",
     "fill_unseen": "fullrank.training.grow",
     "grow_catalog": "fullrank.training.grow",
     "finetune": "fullrank.training.finetune",
     "fisher_information": "fullrank.training.finetune",
-    "verify": "fullrank.verification",
+    "verify": "fullrank.run.verification",
     "Spec": "fullrank.core.spec",
     "UserError": "fullrank.core.errors",
 }
@@ -102,6 +102,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from fullrank.analysis.scaling.growth import catalogue_growth
     from fullrank.analysis.watch import Watch, WatchRanks
     from fullrank.api import (
         auto,
@@ -144,13 +145,13 @@ if TYPE_CHECKING:
     from fullrank.evaluation.logged import evaluate_log
     from fullrank.evaluation.spec import RankingEvaluation
     from fullrank.evaluation.spec import RankingEvaluation as Clicks
-    from fullrank.experiment import Experiment, Training
     from fullrank.inference.predictor import Predictor
     from fullrank.models.ranking.model import RankingModel
     from fullrank.models.ranking.model import RankingModel as Click
     from fullrank.models.sequential.model import Recommender
     from fullrank.run import Run
-    from fullrank.scaling.growth import catalogue_growth
+    from fullrank.run.experiment import Experiment, Training
+    from fullrank.run.verification import verify
     from fullrank.semantic_ids.encode import encode, grow_codes
     from fullrank.semantic_ids.reader import Codes
     from fullrank.semantic_ids.spec import Encode
@@ -159,7 +160,6 @@ if TYPE_CHECKING:
     from fullrank.sweeps.tune import tune
     from fullrank.training.finetune import finetune, fisher_information
     from fullrank.training.grow import fill_unseen, grow_catalog
-    from fullrank.verification import verify
 
 
 def __getattr__(name: str) -> Any:

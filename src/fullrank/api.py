@@ -38,7 +38,6 @@ from fullrank.evaluation import (
     oracle_ceilings,
 )
 from fullrank.evaluation.later_events import LaterEvents, evaluate_later, later_events
-from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.features import missing_note
 from fullrank.inference.list_options import (
     LIST_DEFAULTS,
@@ -57,6 +56,7 @@ from fullrank.inference.stored_users import Users
 from fullrank.parallel import Runner
 from fullrank.parallel.settings import ENGINE_DEFAULTS, EngineKeywords, EngineSettings, runner_of
 from fullrank.run import Run, event_store_of, opened_run, require_problem, store_of, store_path
+from fullrank.run.experiment import Experiment, find_experiment
 from fullrank.run.manifest import ITEMS, MEMBERS, SPEC, WEIGHTS, sealed_files
 from fullrank.training import TRAIN_DEFAULTS, WORKERS, TrainKeywords
 
@@ -204,7 +204,7 @@ def blend(
     `set` changes how lists are joined (`"model.join=ranks"`, `"model.gate=true"`,
     `"model.depth=200"`; what is not said is chosen on validation) and how the blend is evaluated.
     What each member brings stands in the run's `manifest["blend"]`, by weights that were not
-    learned from those who are measured. See `fullrank.models.sequential.blend`.
+    learned from those who are measured. See `fullrank.models.sequential.baselines.blend`.
     """
     from fullrank.training.blending import blend as _blend
 

@@ -7,7 +7,7 @@ import torch
 from fullrank.analysis.activations import SampleStore, sample_protocol, sample_users
 from fullrank.analysis.diagnostics.ablation import Ablation, parts_of, self_attending, silenced
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.models.sequential.reading import blocks_of
+from fullrank.models.sequential.model.reading import blocks_of
 from parts import Focused, LastItem, Seq2Seq, Transformer
 from tests.analysis.conftest import STORE, context_of, model_of, recommender, shop, values
 from tiny import drawn, histories, padded

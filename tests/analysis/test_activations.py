@@ -6,8 +6,8 @@ import torch
 
 from fullrank.analysis.activations import activations, sample_users
 from fullrank.models import DenseScorer
-from fullrank.models.sequential import reading as room
-from fullrank.models.sequential.reading import weights_of
+from fullrank.models.sequential.model import reading as room
+from fullrank.models.sequential.model.reading import weights_of
 from refusals import refused
 from tests.analysis.conftest import EVERYONE, STORE, history, model_of, shop
 from tiny import close, padded

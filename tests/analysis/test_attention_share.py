@@ -7,7 +7,7 @@ import torch
 from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnostics.attention_share import HEAD, LABELS, AttentionShare, item_bands
 from fullrank.metrics.lists import niche
-from fullrank.models.sequential import reading as room
+from fullrank.models.sequential.model import reading as room
 from parts import Cloze, Softmax, Transformer
 from tests.analysis.conftest import EVERYONE, model_of, observed, recommender, values
 

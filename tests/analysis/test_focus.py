@@ -97,7 +97,7 @@ def last_looks(attended, row, keys) -> np.ndarray:
 def test_the_twin_adds_up_single_weights(kind, monkeypatch) -> None:
     model = model_of(KINDS[kind])
     monkeypatch.setattr(room, "LAST", 6)
-    monkeypatch.setattr("fullrank.models.sequential.reading.WEIGHTS", 300)
+    monkeypatch.setattr("fullrank.models.sequential.model.reading.WEIGHTS", 300)
     sums, even = [], []
     for reading in activations(model, EVERYONE):
         batch = reading.attentions[0].batch

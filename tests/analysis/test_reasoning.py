@@ -18,7 +18,7 @@ from fullrank.analysis.diagnostics.robustness import Robustness
 from fullrank.analysis.diagnostics.streams import Ensemble, Streams
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.inference.batches import batches
-from fullrank.models.sequential.reading import attention_of, blocks_of
+from fullrank.models.sequential.model.reading import attention_of, blocks_of
 from parts import HSTU, Transformer
 from tests.analysis.conftest import EVERYONE, STORE, context_of, expect, model_of, observed, recommender, values
 

@@ -14,7 +14,7 @@ from typing import Any
 from fullrank.core.errors import UserError
 from fullrank.evaluation import EvaluationResult
 from fullrank.run import Run, is_run
-from fullrank.training.checkpoint import read_checkpoint
+from fullrank.run.checkpoint import read_checkpoint
 from tests.attack.forks import Child, run
 from tests.attack.frame import Outcome, own_folder, shared
 from tests.attack.verbs import BY_NAME, Verb, listing, snapshot

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
 
 from fullrank.evaluation.spec import Evaluation, RankingEvaluation
-from fullrank.experiment import find_experiment
+from fullrank.run.experiment import find_experiment
 from fullrank.semantic_ids.spec import Encode
 from tests.attack.bases import changed, leaves, parameter_of
 from tests.attack.frame import Outcome, attack, every

@@ -25,9 +25,9 @@ from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.experiment import Experiment
 from fullrank.inference.predict import predict_batch
 from fullrank.inference.recommend import rank
+from fullrank.run.experiment import Experiment
 
 
 def frame(store: Store, ids: np.ndarray) -> pl.DataFrame:

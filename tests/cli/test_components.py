@@ -11,7 +11,7 @@ import pytest
 from folders import distribution
 from fullrank.core.registry import ROOMS, SETTINGS, Room, find, kinds, rooms_named
 from fullrank.core.spec import Spec
-from fullrank.experiment import Experiment
+from fullrank.run.experiment import Experiment
 from fullrank.semantic_ids.spec import Encode
 from refusals import refused
 from tests.cli.conftest import Ask, Call, Refuses

@@ -8,8 +8,8 @@ import pytest
 from fullrank import api
 from fullrank.data.events.store import Store
 from fullrank.run import Run
+from fullrank.run.verification import verify
 from fullrank.serving.export.folder import Exported
-from fullrank.verification import verify
 from tests.cli.conftest import Ask, Call, Refuses
 
 

@@ -21,7 +21,7 @@ from fullrank.cli.components import needs_of
 from fullrank.cli.output import Output, seconds, shown
 from fullrank.core.log import CONTROLS, Reporter, logger
 from fullrank.core.registry import component, kinds
-from fullrank.experiment import find_experiment
+from fullrank.run.experiment import find_experiment
 from fullrank.training.log import TrainingProgress
 from tests.cli.conftest import Ask, Call
 

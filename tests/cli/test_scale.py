@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fullrank.analysis.scaling.growth import catalogue_growth
 from fullrank.cli import main
 from fullrank.data.events.store import Store
-from fullrank.scaling.growth import catalogue_growth
 from tests.cli.conftest import Ask, Call, Refuses
 
 FEW = "--resamples 20"

@@ -11,8 +11,8 @@ import fullrank as fr
 from fullrank import api
 from fullrank.data.events.store import Store
 from fullrank.evaluation import EvaluationResult
-from fullrank.experiment import find_experiment
 from fullrank.run import write_run, write_weights
+from fullrank.run.experiment import find_experiment
 from tests.cli.conftest import Ask, Call, Refuses
 from tiny import shaken
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fullrank.models import Budget
 from fullrank.models.sequential.encoders.gru import GRUEncoder
-from fullrank.models.sequential.reasoning import Budget
 from fullrank.models.sequential.reasoning.plr import PLRReasoner
 from fullrank.models.sequential.reasoning.rearec import ReaRecReasoner
 from fullrank.testing import reasoning

@@ -28,7 +28,7 @@ from fullrank.core.checks import (
 from refusals import refused
 
 if TYPE_CHECKING:
-    from fullrank.experiment import Experiment
+    from fullrank.run.experiment import Experiment
 
 
 def test_what_is_right_comes_through() -> None:

@@ -10,10 +10,10 @@ from fullrank.core import registry
 from fullrank.core.errors import UserError
 from fullrank.core.registry import kinds
 from fullrank.core.specs_alone import ask_alone, module_alone
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.run.experiment import Experiment, find_experiment
 from fullrank.semantic_ids.spec import Encode
 
-EXPERIMENT = "fullrank.experiment"
+EXPERIMENT = "fullrank.run.experiment"
 
 
 def alone(ask: Callable[[Any], Any], module: str = EXPERIMENT) -> Any:

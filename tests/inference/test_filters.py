@@ -19,8 +19,8 @@ from fullrank.inference.list_options import ListOptions
 from fullrank.inference.recommend import most_popular, rank, rank_requests
 from fullrank.inference.requests import RequestBatch
 from fullrank.inference.search import Decoding
+from fullrank.models import Budget
 from fullrank.models.sequential.model import Recommender
-from fullrank.models.sequential.reasoning import Budget
 from fullrank.serving.vector_index import IndexSettings, VectorIndex
 from refusals import refused
 from thinker import Thinker

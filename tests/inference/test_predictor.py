@@ -11,10 +11,10 @@ from fullrank.core.device import resolve_device
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.search import Decoding
+from fullrank.models import Budget
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.model import Recommender
-from fullrank.models.sequential.reasoning import Budget
 from predictors import predictor_of
 from refusals import refused
 from tiny import ITEMS, catalog, shaken

@@ -17,8 +17,7 @@ from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import TOKENS, Batching
 from fullrank.inference.recommend import rank
-from fullrank.models import DenseScorer, Model
-from fullrank.models.sequential.reasoning import Budget, check_budget, described
+from fullrank.models import Budget, DenseScorer, Model, check_budget, described
 from refusals import refused
 from thinker import Thinker
 

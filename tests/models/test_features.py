@@ -8,7 +8,7 @@ import torch
 
 from featured import NAMES, changed, featured, random_fields, with_features
 from fullrank.data.batch import Batch, BatchFeatures
-from fullrank.models.sequential.features import BUCKETS, FeatureInput
+from fullrank.models.sequential.items.event_features import BUCKETS, FeatureInput
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from refusals import refused
 from tiny import ITEMS, catalog, close, histories, padded, shaken

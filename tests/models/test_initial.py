@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from discover import everything, name
-from fullrank.models.sequential import STD, WIDTH, small, start_by_width, start_otherwise, start_small
+from fullrank.ops.starting_values import STD, WIDTH, small, start_by_width, start_otherwise, start_small
 from parts import (
     BCE,
     HSTU,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fullrank.core.tensor_files import Pieces, in_file_order, read_tensors, write_tensors
-from fullrank.models.sequential import normal_rows
 from fullrank.ops.sharded_rows import RowShard
+from fullrank.ops.starting_values import normal_rows
 
 WORLD = 3
 WORKER = Path(__file__).with_name("sharded_worker.py")

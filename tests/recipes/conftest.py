@@ -7,7 +7,7 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.events.store import Store
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.run.experiment import Experiment, find_experiment
 from markets import planted_store
 
 

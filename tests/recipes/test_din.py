@@ -11,7 +11,7 @@ import torch
 import fullrank as fr
 from fullrank.cli import main
 from fullrank.data.impressions.schema import FieldInfo
-from fullrank.experiment import find_experiment
+from fullrank.run.experiment import find_experiment
 from refusals import refused
 from tests.training.clicks import shop
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from fullrank import recipes
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.run.experiment import Experiment, find_experiment
 
 
 def functions(module: ModuleType) -> list[str]:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fullrank.data.events.store import Store
-from fullrank.experiment import find_experiment
 from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.recipes import fair, tiger
+from fullrank.run.experiment import find_experiment
 from tests.recipes.conftest import beats_popularity, model
 from tiny import catalog, histories, padded
 

@@ -7,12 +7,12 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.events.store import Store
-from fullrank.experiment import find_experiment
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.items.unisrec import UniSRec
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.recipes import plr
+from fullrank.run.experiment import find_experiment
 from tests.recipes.conftest import beats_popularity, model
 from tiny import catalog
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fullrank.data.impressions.schema import FieldInfo
-from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import rankelastor as recipes
+from fullrank.run.experiment import Experiment, find_experiment
 from fullrank.sweeps.sweep import Grid
 
 GRID = Path(__file__).parents[2] / "experiments" / "rankelastor" / "ladder.yaml"

@@ -9,8 +9,8 @@ import torch
 
 import fullrank as fr
 from fullrank.data.impressions.schema import FieldInfo
-from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import ranking_baselines
+from fullrank.run.experiment import Experiment, find_experiment
 
 SIZES = {
     "user": 956, "item": 4084, "daytime": 9, "weekday": 9, "isweekend": 4, "homework": 5, "cost": 4, "weather": 11,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fullrank.experiment import find_experiment
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.recipes import sprint as recipes
+from fullrank.run.experiment import find_experiment
 from tests.recipes.test_functions import functions
 from tiny import catalog, histories, padded
 

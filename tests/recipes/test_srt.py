@@ -8,8 +8,8 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import find_experiment
 from fullrank.recipes import srt
+from fullrank.run.experiment import find_experiment
 from fullrank.training.optim import lr_factor
 from tests.recipes.conftest import model
 from tiny import catalog

@@ -5,9 +5,9 @@ from pathlib import Path
 import polars as pl
 
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import find_experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
+from fullrank.run.experiment import find_experiment
 from fullrank.serving.catalogue import LiveItems
 from tiny import catalog, shaken
 

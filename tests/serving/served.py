@@ -11,7 +11,7 @@ import torch
 
 import fullrank as fr
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.reasoning import AS_TRAINED
+from fullrank.models import AS_TRAINED
 from fullrank.run import Run, write_copy
 from fullrank.serving.requests import Answer, ItemNumbers
 from fullrank.serving.stores import Event, HistoryStore, open_history_store

@@ -19,7 +19,6 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.events.features import FeatureEncoder, encoder_of
 from fullrank.data.features import FeatureRows, FeatureTable
 from fullrank.data.histories import Histories
-from fullrank.experiment import Experiment
 from fullrank.inference.batches import batches, score_pairs
 from fullrank.inference.predictor import Predictor
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -35,6 +34,7 @@ from fullrank.models.sequential.objectives.tasks.generate import Generate
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.models.sequential.reasoning.plr import PLR
+from fullrank.run.experiment import Experiment
 from fullrank.serving.explain import alike_events, explain_lists
 from fullrank.serving.titles import LEAST_SIMILARITY, SimilarTitles, TitleSearch, words_of
 from predictors import predictor_of

@@ -17,7 +17,6 @@ import fullrank as fr
 from discover import everything
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
-from fullrank.experiment import find_experiment
 from fullrank.inference.batches import batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
@@ -29,6 +28,7 @@ from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.run.experiment import find_experiment
 from fullrank.serving import fast, fast_search
 from fullrank.serving.fast import FastEncoder
 from fullrank.serving.fast_search import Searched, barring, cut, searched_items

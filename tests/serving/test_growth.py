@@ -7,7 +7,7 @@ import torch
 
 from fullrank.core.registry import kinds
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import find_experiment
+from fullrank.run.experiment import find_experiment
 from fullrank.serving.catalogue import LiveItems
 from fullrank.serving.growth import ItemGrowth
 from fullrank.testing.inputs import ITEMS

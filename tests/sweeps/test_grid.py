@@ -78,7 +78,7 @@ def test_seeds_share_a_cost_and_settings_do_not() -> None:
 
 
 def test_an_experiment_file_can_be_a_recipe(tmp_path: Path) -> None:
-    from fullrank.experiment import find_experiment
+    from fullrank.run.experiment import find_experiment
 
     path = tmp_path / "mine.yaml"
     path.write_text(find_experiment("sasrec").override("model.dim=24").to_yaml(), encoding="utf-8")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from fullrank.analysis.scaling.read import read_rows
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import subset
 from fullrank.parallel import Local
-from fullrank.scaling.read import read_rows
 from fullrank.sweeps.records import summarise_seeds
 from fullrank.sweeps.sweep import by_store, ladder_rows, run_ladder
 from refusals import refused

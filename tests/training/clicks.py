@@ -9,9 +9,9 @@ import polars as pl
 
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModel
 from fullrank.run import Run
+from fullrank.run.experiment import Experiment, Training
 
 SCHEMA = {
     "fields": ["user", "item", {"name": "age", "kind": "numeric"}, {"name": "tags", "kind": "bag"}],

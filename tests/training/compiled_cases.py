@@ -11,9 +11,9 @@ import torch
 
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
-from fullrank.experiment import Training
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model
+from fullrank.run.experiment import Training
 from fullrank.training import prepared_model
 from fullrank.training.fit import fit
 from fullrank.training.prepared_model import compile_part

@@ -13,11 +13,11 @@ from torch import Tensor
 from fullrank.api import train
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.run import Run
+from fullrank.run.experiment import Experiment, Training
 from fullrank.training import TrainState
 from markets import planted_store
 

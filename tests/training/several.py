@@ -18,8 +18,8 @@ from fullrank.api import evaluate, train
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
-from fullrank.experiment import Experiment
 from fullrank.run import Run
+from fullrank.run.experiment import Experiment
 from tests.training.conftest import column, weights
 
 WORKER = Path(__file__).with_name("worker.py")

@@ -15,12 +15,12 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.spec import Evaluation
-from fullrank.models.sequential.blend import Blend, BlendModel, Member, MemberLists, best_sums
+from fullrank.models.sequential.baselines.blend import Blend, BlendModel, Member, MemberLists, best_sums
+from fullrank.run.verification import verify
 from fullrank.serving.messages import RecommendRequest
 from fullrank.serving.model import ServedModel, request_history
 from fullrank.serving.settings import ServeSettings
 from fullrank.training.blending import Table, chosen, nested_metric, tried
-from fullrank.verification import verify
 from markets import planted_store
 from refusals import refused
 

@@ -14,7 +14,7 @@ from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
-from fullrank.training.checkpoint import CheckpointState, read_checkpoint, write_checkpoint
+from fullrank.run.checkpoint import CheckpointState, read_checkpoint, write_checkpoint
 from refusals import refused
 from tests.training.conftest import Runs, change_json, same_weights
 

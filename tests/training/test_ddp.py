@@ -10,7 +10,7 @@ import torch
 from fullrank.api import train
 from fullrank.data.events.loader import Loader
 from fullrank.data.events.store import Store
-from fullrank.experiment import Experiment
+from fullrank.run.experiment import Experiment
 from fullrank.training.fit import fit
 from tests.training.clicks import shop
 from tests.training.clicks import tiny as tiny_ranker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fullrank.experiment import Training
+from fullrank.run.experiment import Training
 from fullrank.training.optim import lr_factor, plateau_factor
 
 

@@ -24,8 +24,8 @@ from fullrank.core.files import NotWritten
 from fullrank.core.locks import folder_lock
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines.popularity import PopularityModel
-from fullrank.run import Run
-from fullrank.training import TrainState, checkpoint
+from fullrank.run import Run, checkpoint
+from fullrank.training import TrainState
 from refusals import refused
 from tests.training.conftest import Runs, content, same_weights, tiny
 from tests.training.several import torchrun

@@ -17,8 +17,8 @@ from fullrank.analysis.diagnostics.feature_worth import ENDS, FeatureWorth
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.experiment import Experiment
 from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.run.experiment import Experiment
 from fullrank.training.data_module import RetrievalData
 
 VALUES, USERS, TESTED, NOISE = 8, 1500, 500, 0.1

@@ -17,7 +17,7 @@ from fullrank.data.impressions.encoding import FieldEncoder, transform
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.manifest import sha256_file
 from fullrank.run import Run, write_run
-from fullrank.training.run_folder import RUN_FILES
+from fullrank.run.manifest import RUN_FILES
 from refusals import refused
 from seals import as_format_2, reseal
 from tests.cascade.conftest import BEGIN, SCHEMA, log

@@ -15,8 +15,8 @@ import torch
 
 from fullrank.core.readers import read_json
 from fullrank.data.events.store import Store
-from fullrank.experiment import Experiment
 from fullrank.run import Run
+from fullrank.run.experiment import Experiment
 from refusals import refused
 from tests.training.conftest import Runs, same_weights, tiny, weights
 from tests.training.several import WORKER

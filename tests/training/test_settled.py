@@ -19,8 +19,8 @@ from fullrank.cli.train import report as said_of_training
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import subset
-from fullrank.experiment import find_experiment
 from fullrank.ops import kernels
+from fullrank.run.experiment import find_experiment
 from fullrank.sweeps.jobs import Cell, make_jobs
 from fullrank.sweeps.work import check_job_folder, run_job
 from fullrank.training.fit import _trainer, fit

@@ -6,8 +6,8 @@ import pytest
 
 from fullrank.api import train
 from fullrank.data.events.store import Store
-from fullrank.experiment import Experiment, find_experiment
 from fullrank.ops.sharded_rows import RowShard
+from fullrank.run.experiment import Experiment, find_experiment
 from fullrank.training.shards import check_encoder, shard_of
 from refusals import refused
 from tests.training.conftest import column, tiny

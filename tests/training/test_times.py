@@ -18,7 +18,6 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.table import Columns
 from fullrank.data.histories import Histories as Flat
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.experiment import Experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import rank
 from fullrank.inference.requests import even_times
@@ -28,6 +27,7 @@ from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.tasks.cloze import known_times
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.run import Run
+from fullrank.run.experiment import Experiment
 from fullrank.training.data_module import RetrievalData
 from refusals import refused
 from tests.training.conftest import histories, share_of_hits, tiny

@@ -15,9 +15,9 @@ from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.lightgbm import BoostedTrees, LightGBM
 from fullrank.run import Run
+from fullrank.run.experiment import Experiment, Training
 from tests.cascade.conftest import HISTORIES as ASKED
 from tests.cascade.conftest import SCHEMA as SHOWN
 from tests.cascade.conftest import goods, log, people, retriever, stores

@@ -6,7 +6,7 @@ import sys
 import torch
 
 from fullrank.api import train
-from fullrank.experiment import Experiment
+from fullrank.run.experiment import Experiment
 
 MODES = {"fresh": {}, "resume": {"resume": True}, "overwrite": {"overwrite": True}}
 """Keywords of `train`; another mode is the run to start from."""

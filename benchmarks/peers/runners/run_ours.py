@@ -15,11 +15,11 @@ import torch
 from common import Clock, finish, given
 
 from fullrank.data.events.store import Store
-from fullrank.experiment import Experiment, Training
 from fullrank.inference.recommend import rank
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
+from fullrank.run.experiment import Experiment, Training
 from fullrank.training import TrainState
 from fullrank.training.fit import fit
 

@@ -14,8 +14,8 @@ import torch
 from common import finish, given
 
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.experiment import Experiment
 from fullrank.inference.predict import ROWS, predict_batch
+from fullrank.run.experiment import Experiment
 from fullrank.training.fit import fit
 
 

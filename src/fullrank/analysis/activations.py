@@ -37,7 +37,7 @@ from fullrank.models import Model, ReasoningStates, Scorer, States
 from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reading import AttentionInput, blocks_of, note_attentions, reader_of
+from fullrank.models.sequential.model.reading import AttentionInput, blocks_of, note_attentions, reader_of
 
 FAIRNESS = "fair0.8@1"
 """The metric called fairness: niche items among the first recommendations."""

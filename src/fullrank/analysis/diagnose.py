@@ -35,7 +35,7 @@ from fullrank.inference.search import Decoding
 from fullrank.models import Model
 from fullrank.models.ranking import ClickModel
 from fullrank.models.ranking.model import require_layers
-from fullrank.models.sequential.blend import BlendModel
+from fullrank.models.sequential.baselines.blend import BlendModel
 from fullrank.run import Run, require_problem, weights_hash
 
 USERS = 4096

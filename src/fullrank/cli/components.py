@@ -24,7 +24,7 @@ from fullrank.core.files import JsonObject, write_json
 
 if TYPE_CHECKING:
     from fullrank.core.spec import Spec
-    from fullrank.experiment import Experiment
+    from fullrank.run.experiment import Experiment
 
 
 @verb("list")
@@ -283,7 +283,7 @@ def schema(
     if room is not None and kind is None:
         raise UserError("--type says which --kind is meant: give both or neither", code="missing-option")
     check_out(out, output.overwrite)
-    tree = ask_alone("fullrank.experiment", lambda _: spec_of(kind, room).model_json_schema())
+    tree = ask_alone("fullrank.run.experiment", lambda _: spec_of(kind, room).model_json_schema())
     tree = spec_of(kind, room).model_json_schema() if tree is None else tree
     tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **tree}
     text = json.dumps(tree, indent=2)
@@ -313,7 +313,7 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
     from fullrank.core import registry
     from fullrank.core.registry import ROOMS, find, kinds
 
-    experiment: type[Spec] = registry.load("fullrank.experiment").Experiment
+    experiment: type[Spec] = registry.load("fullrank.run.experiment").Experiment
     if kind is None:
         return experiment
     if room is None and kind in SPECS:

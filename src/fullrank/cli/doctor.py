@@ -168,10 +168,10 @@ def selftest() -> JsonObject:
 
     from fullrank import api
     from fullrank.data.events.prepare import prepare
-    from fullrank.experiment import Experiment, Training
     from fullrank.models.sequential.attention.softmax import Softmax
     from fullrank.models.sequential.encoders.transformer import Transformer
     from fullrank.models.sequential.model import Recommender
+    from fullrank.run.experiment import Experiment, Training
     from fullrank.training import fit  # noqa: F401  (seconds of imports that are not the test's)
 
     start = np.random.default_rng(0).integers(ITEMS, size=(USERS, 1))
@@ -226,8 +226,8 @@ def verify(
     """
     from fullrank.core.specs_alone import ask_alone
 
-    ask_alone("fullrank.verification", lambda there: there.manifest_of(folder))
-    from fullrank.verification import verify as check
+    ask_alone("fullrank.run.verification", lambda there: there.manifest_of(folder))
+    from fullrank.run.verification import verify as check
 
     verification = check(folder)
     output.say(f"{verification.kind} {verification.path}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 
-EXPERIMENT = "fullrank.experiment"
+EXPERIMENT = "fullrank.run.experiment"
 MANIFEST, SPEC = "manifest.json", "spec.json"
 """Files of a run; a store has the first alone."""
 

@@ -18,10 +18,10 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import JsonObject
 
 if TYPE_CHECKING:
-    from fullrank.scaling.fit import Law
-    from fullrank.scaling.growth import Growth
-    from fullrank.scaling.holdout import HeldOut
-    from fullrank.scaling.ladder import Ladder
+    from fullrank.analysis.scaling.fit import Law
+    from fullrank.analysis.scaling.growth import Growth
+    from fullrank.analysis.scaling.holdout import HeldOut
+    from fullrank.analysis.scaling.ladder import Ladder
 
 REFERENCES = ("srt",)
 
@@ -44,7 +44,7 @@ class Runs:
 
     def ladder(self) -> Ladder:
         """The runs of the file."""
-        from fullrank.scaling.read import ColumnNames, read_ladder
+        from fullrank.analysis.scaling.read import ColumnNames, read_ladder
 
         columns = ColumnNames(self.run_col, self.flops_col, self.metric_col, self.params_col, self.data_col)
         return read_ladder(self.file, metric=self.metric, columns=columns)
@@ -83,7 +83,7 @@ def fit(
     fullrank scale fit runs/ladder/rows.jsonl --form power --json
     fullrank scale fit points.csv --metric-col ndcg --flops-col spent
     """
-    from fullrank.scaling.fit import SRT, fit_law, srt_distance
+    from fullrank.analysis.scaling.fit import SRT, fit_law, srt_distance
 
     if reference is not None and reference not in REFERENCES:
         raise unknown("reference", reference, REFERENCES)
@@ -140,7 +140,7 @@ def advise(
     fullrank scale advise runs.csv --flops 1e15
     fullrank scale advise runs.csv --flops 1e15 --data 2e6 --json
     """
-    from fullrank.scaling.frontier import advise as _advise
+    from fullrank.analysis.scaling.frontier import advise as _advise
 
     ladder = runs.ladder()
     with output.progress("fit") as tick:
@@ -175,7 +175,7 @@ def growth(
     fullrank scale growth data/shop
     fullrank scale growth data/shop --dim 128 --out reports/growth --json
     """
-    from fullrank.scaling.growth import catalogue_growth
+    from fullrank.analysis.scaling.growth import catalogue_growth
 
     _check_report(out, output.overwrite, "growth.json")
     grown = catalogue_growth(store, seed=seed, dim=dim)
@@ -212,7 +212,7 @@ def _save(output: Output, page: Any, facts: JsonObject, out: Path, name: str) ->
 def _hold_out_largest(output: Output, ladder: Ladder, form: str, runs: Runs) -> tuple[list[HeldOut], dict[str, str]]:
     """Predict the largest data set and the largest size from the rest; also the reasons why one
     could not be."""
-    from fullrank.scaling.holdout import By, hold_out
+    from fullrank.analysis.scaling.holdout import By, hold_out
 
     held: list[HeldOut] = []
     left_out: dict[str, str] = {}
@@ -262,7 +262,7 @@ def _short(value: float) -> str:
 def _print_growth(output: Output, grown: Growth) -> None:
     import numpy as np
 
-    from fullrank.scaling.growth import growth_sentences, short_number
+    from fullrank.analysis.scaling.growth import growth_sentences, short_number
 
     models = [f"table + {short_number(other)}" for other in grown.others]
     rows = np.column_stack([grown.users, grown.interactions, grown.items, grown.parameters]).tolist()

@@ -127,7 +127,7 @@ def component(kind: str, *rooms: str) -> Any:
 _ROOMS: dict[str, tuple[str, str, str | None]] = {
     "recommender": ("items + encoder + task + loss, trained by gradient descent", "models.sequential.model", "model"),
     "baselines": ("recommenders that are fitted at once", "models.sequential.baselines", "model"),
-    "blends": ("lists of several runs, joined", "models.sequential.blend", "model"),
+    "blends": ("lists of several runs, joined", "models.sequential.baselines.blend", "model"),
     "click": ("fields + ranker, trained on impressions to predict clicks", "models.ranking.model", "model"),
     "trees": ("fields -> boosted trees, fitted at once to predict clicks", "models.ranking.lightgbm", "model"),
     "rankers": ("fields of an impression -> logit of a click", "models.ranking", "model.ranker"),

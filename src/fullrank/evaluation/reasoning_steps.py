@@ -34,7 +34,7 @@ from fullrank.evaluation.retrieval import EvalStore, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import bounds, resample
 from fullrank.metrics.names import accuracy_among
-from fullrank.models.sequential.reasoning import Budget, check_budget
+from fullrank.models import Budget, check_budget
 
 LABEL = "reads the truth: a ceiling, not a result of the model"
 LENGTH = 10

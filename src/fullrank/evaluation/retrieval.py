@@ -35,8 +35,7 @@ from fullrank.inference.recommend import rank
 from fullrank.inference.search import Decoding
 from fullrank.metrics import ItemCounts, MetricInputs, RankedIds, RankedLists, match
 from fullrank.metrics.lists import history_popularity
-from fullrank.models import Model
-from fullrank.models.sequential.reasoning import described
+from fullrank.models import Model, described
 
 PLACE_BYTES = 40
 """Memory of a place in a list while metrics are computed: item, score, hit, and what a metric sums

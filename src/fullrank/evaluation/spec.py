@@ -35,7 +35,7 @@ from fullrank.metrics.names import (
     expand_metrics,
     parse_metric,
 )
-from fullrank.models.sequential.reasoning import Budget
+from fullrank.models import Budget
 
 Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
 """Metrics of click probabilities that may choose among checkpoints."""

@@ -27,8 +27,7 @@ from fullrank.core.log import Progress, untold
 from fullrank.data.batch import Batch, BatchFeatures
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import block_scorer, refuse_nan
-from fullrank.models import Model, Scorer
-from fullrank.models.sequential.reasoning import Budget, check_budget
+from fullrank.models import Budget, Model, Scorer, check_budget
 
 BLOCK = 8192
 """Items per block."""

@@ -26,7 +26,7 @@ from fullrank.inference.features import FeatureInput
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
-from fullrank.models.sequential.reasoning import Budget
+from fullrank.models import Budget
 
 S = TypeVar("S", bound=Spec)
 ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None

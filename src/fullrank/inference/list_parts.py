@@ -48,7 +48,7 @@ from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import is_list, read_filters, read_histories
 from fullrank.inference.search import Decoding
-from fullrank.models.sequential.reasoning import AS_TRAINED, check_budget
+from fullrank.models import AS_TRAINED, check_budget
 from fullrank.parallel import Runner
 
 FORMAT, FORMAT_VERSION = "fullrank.lists", 1

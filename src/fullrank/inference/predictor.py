@@ -58,8 +58,7 @@ from fullrank.inference.requests import (
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users, refuse_table_columns
 from fullrank.metrics import RankedLists
-from fullrank.models import DenseScorer
-from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
+from fullrank.models import AS_TRAINED, Budget, DenseScorer
 
 K = TypeVar("K", Catalog, FieldEncoder)
 UNSET = object()

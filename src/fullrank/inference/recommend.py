@@ -35,9 +35,8 @@ from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import RequestBatch, require_known_items
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.metrics import RankedLists, SeenPolicy
-from fullrank.models import DenseScorer, Model
-from fullrank.models.sequential.blend import BlendModel, Member, MemberLists
-from fullrank.models.sequential.reasoning import AS_TRAINED, Budget, check_budget
+from fullrank.models import AS_TRAINED, Budget, DenseScorer, Model, check_budget
+from fullrank.models.sequential.baselines.blend import BlendModel, Member, MemberLists
 
 LIST_BYTES = 12
 """Memory of a place in a list: id and score."""

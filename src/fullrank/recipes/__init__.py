@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
 from fullrank.core.spec import Spec
-from fullrank.experiment import Experiment
+from fullrank.run.experiment import Experiment
 
 F = TypeVar("F", bound=Callable[..., Experiment])
 

@@ -14,7 +14,6 @@ minute for 12,000 items, `bpr` two seconds for each of its 120 epochs over 150,0
 
 from __future__ import annotations
 
-from fullrank.experiment import Experiment
 from fullrank.models.sequential.baselines.bpr import BPR
 from fullrank.models.sequential.baselines.ease import EASE
 from fullrank.models.sequential.baselines.ials import IALS
@@ -23,6 +22,7 @@ from fullrank.models.sequential.baselines.popularity import Popularity, Recency
 from fullrank.models.sequential.baselines.session_knn import SessionKNN
 from fullrank.models.sequential.baselines.transition_graph import TransitionGraph
 from fullrank.recipes import recipe
+from fullrank.run.experiment import Experiment
 
 
 @recipe(needs="events")

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.recipes import recipe
+from fullrank.run.experiment import Experiment, Training
 
 
 @recipe(needs="events")

@@ -34,7 +34,6 @@ Learning rate and dropout of `caser` and `hgn` are the choice of
 
 from __future__ import annotations
 
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders import EncoderSpec
 from fullrank.models.sequential.encoders.caser import Caser
 from fullrank.models.sequential.encoders.fmlp import FMLP
@@ -45,6 +44,7 @@ from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.recipes import recipe
+from fullrank.run.experiment import Experiment, Training
 
 
 @recipe(needs="events")

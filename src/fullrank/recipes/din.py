@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from fullrank.experiment import Experiment
 from fullrank.models.ranking.dnn import DNN, Deep
 from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.sequences.target_attention import TargetAttention
 from fullrank.recipes import recipe
 from fullrank.recipes.rankelastor import SMALL
+from fullrank.run.experiment import Experiment
 
 
 @recipe(needs="impressions, sequences")

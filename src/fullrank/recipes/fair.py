@@ -34,7 +34,6 @@ s3rec-beauty. Numbers: `results/fair/`.
 from __future__ import annotations
 
 from fullrank.core.spec import Spec
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.focused import Focused, Norm
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
@@ -45,6 +44,7 @@ from fullrank.models.sequential.regularizers.mutual_information import MutualInf
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
 from fullrank.recipes import recipe
 from fullrank.recipes.rpg import EVALUATION, TRAINING
+from fullrank.run.experiment import Experiment, Training
 
 SCORING = Scoring(similarity="cosine", temperature=0.03)
 NOISE = NoiseRobustness(weight=0.1)

@@ -25,7 +25,6 @@ epochs. Numbers: `hstu` in `docs/results/sequence.md` (not searched, best in its
 
 from __future__ import annotations
 
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, Scoring
@@ -33,6 +32,7 @@ from fullrank.models.sequential.objectives.losses.sampled_softmax import Sampled
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.recipes import recipe
 from fullrank.recipes.sasrec import sasrec_plus
+from fullrank.run.experiment import Experiment, Training
 
 
 @recipe(needs="events, times")

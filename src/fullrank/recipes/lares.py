@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fullrank.experiment import Experiment
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Scoring
@@ -33,6 +32,7 @@ from fullrank.models.sequential.regularizers.reasoning_alignment import Reasonin
 from fullrank.recipes import recipe
 from fullrank.recipes.bert4rec import bert_blocks
 from fullrank.recipes.plr import PAPER, reasoning_experiment
+from fullrank.run.experiment import Experiment
 
 DROPOUT = 0.5
 

@@ -43,7 +43,6 @@ from __future__ import annotations
 from typing import Any
 
 from fullrank.evaluation.spec import Evaluation
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
@@ -59,6 +58,7 @@ from fullrank.models.sequential.regularizers.progressive import Progressive
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.recipes import recipe
 from fullrank.recipes.bert4rec import bert_blocks
+from fullrank.run.experiment import Experiment, Training
 
 UNISREC = Scoring(similarity="cosine", temperature=0.07)
 """Scores of UniSRec."""

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking import RankerSpec
 from fullrank.models.ranking.blocks import Heads, Tokeniser
 from fullrank.models.ranking.embedding import Embedding
@@ -43,6 +42,7 @@ from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.recipes import recipe
+from fullrank.run.experiment import Experiment, Training
 
 SMALL = Training(
     max_epochs=20, batch_by="rows", batch_size=4096, lr=1e-3, clip_norm=10.0, schedule="plateau", patience=2

@@ -20,7 +20,6 @@ negatives and its split may be others than those of a store (`data/sources/frapp
 
 from __future__ import annotations
 
-from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking import RankerSpec
 from fullrank.models.ranking.autoint import AutoInt
 from fullrank.models.ranking.dcnv2 import DCNv2
@@ -34,6 +33,7 @@ from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import XDeepFM
 from fullrank.recipes import recipe
 from fullrank.recipes.rankelastor import HEAD, NORMED, ranking_experiment
+from fullrank.run.experiment import Experiment, Training
 
 
 @recipe(needs="impressions")

@@ -25,13 +25,13 @@ Cost: 11 minutes of one core of a busy machine on s3rec-beauty. Numbers: `result
 from __future__ import annotations
 
 from fullrank.evaluation.spec import Evaluation
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.recipes import recipe
+from fullrank.run.experiment import Experiment, Training
 
 TRAINING = Training(max_epochs=20, lr=3e-3, batch_size=2048, warmup=0.1, schedule="cosine", clip_norm=1.0, patience=10)
 """At CPU size; the learning rate was chosen on validation."""

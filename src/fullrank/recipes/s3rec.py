@@ -20,7 +20,6 @@ authors choose the epoch of pre-training by what comes after it. Both runs, and 
 
 from __future__ import annotations
 
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, Scoring
@@ -31,6 +30,7 @@ from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.regularizers.s3rec import S3Rec
 from fullrank.recipes import recipe
 from fullrank.recipes.bert4rec import bert_blocks
+from fullrank.run.experiment import Experiment, Training
 
 SCORING = Scoring(similarity="cosine", temperature=0.06)
 """Scores of the recipe `sasrec`."""

@@ -40,7 +40,6 @@ run).
 
 from __future__ import annotations
 
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.fdsa import FDSA
 from fullrank.models.sequential.encoders.transformer import Transformer
@@ -51,6 +50,7 @@ from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntr
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.regularizers.cl4srec import CL4SRec
 from fullrank.recipes import recipe
+from fullrank.run.experiment import Experiment, Training
 
 
 @recipe(needs="events")

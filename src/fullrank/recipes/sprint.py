@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fullrank.experiment import Experiment
 from fullrank.models.sequential.items.tpab import TPAB
 from fullrank.models.sequential.objectives.tasks.mojito import MojitoNextItem
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
@@ -42,6 +41,7 @@ from fullrank.models.sequential.regularizers.tpab import TPABBootstrap
 from fullrank.recipes import recipe
 from fullrank.recipes.hstu import hstu_plus
 from fullrank.recipes.sasrec import sasrec_plus
+from fullrank.run.experiment import Experiment
 
 LADDER = {
     "xxs": (1, 64),

@@ -26,7 +26,6 @@ from __future__ import annotations
 from typing import Literal
 
 from fullrank.evaluation.spec import Evaluation
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.items.text import Text, TextField
 from fullrank.models.sequential.model import Recommender
@@ -36,6 +35,7 @@ from fullrank.models.sequential.objectives.losses.sampled_softmax import Sampled
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.recipes import recipe
 from fullrank.recipes.bert4rec import bert_blocks
+from fullrank.run.experiment import Experiment, Training
 
 ITEMS = Text(
     fields=(

@@ -26,7 +26,6 @@ where TIGER ranks it (``fullrank evaluate RUN --set seen=keep``).
 from __future__ import annotations
 
 from fullrank.evaluation.spec import Evaluation
-from fullrank.experiment import Experiment, Training
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.attention.focused import Focused
 from fullrank.models.sequential.attention.relative import Relative
@@ -42,6 +41,7 @@ from fullrank.models.sequential.regularizers.mutual_information import MutualInf
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
 from fullrank.models.sequential.regularizers.sprint import Sprint
 from fullrank.recipes import recipe
+from fullrank.run.experiment import Experiment, Training
 
 EVALUATION = Evaluation(decoding=Decoding(kind="beam", beams=50))
 TRAINING = Training(

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.unisrec import UniSRec
@@ -40,6 +39,7 @@ from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.regularizers.sequence_contrast import SequenceContrast
 from fullrank.recipes import recipe
 from fullrank.recipes.bert4rec import bert_blocks
+from fullrank.run.experiment import Experiment, Training
 from fullrank.semantic_ids.vectors.text import TextVectors
 
 SCORING = Scoring(similarity="cosine", temperature=0.07)

@@ -25,11 +25,11 @@ one seed (docs/results/generative.md).
 
 from __future__ import annotations
 
-from fullrank.experiment import Experiment
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.recipes import recipe
 from fullrank.recipes.sasrec import sasrec
+from fullrank.run.experiment import Experiment
 
 
 @recipe(needs="events, codes")

@@ -39,13 +39,13 @@ from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.schema import FieldInfo
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_store, open_store
 from fullrank.data.manifest import damaged_file, is_store, sha256_file
-from fullrank.experiment import Experiment
 from fullrank.models import Model
 from fullrank.models.ranking.calibration import Calibration
 from fullrank.models.ranking.lightgbm import BoostedTrees
-from fullrank.models.sequential.blend import Blend, Member
+from fullrank.models.sequential.baselines.blend import Blend, Member
 from fullrank.ops.model_cost import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
+from fullrank.run.experiment import Experiment
 from fullrank.run.manifest import (
     AGAIN,
     CALIBRATED,

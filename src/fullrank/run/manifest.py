@@ -20,7 +20,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import feature_files
 from fullrank.data.impressions import encoder_files
 from fullrank.data.manifest import damaged_file
-from fullrank.models.sequential.blend import MEMBER_NAME
+from fullrank.models.sequential.baselines.blend import MEMBER_NAME
 
 log = logger(__name__)
 
@@ -48,6 +48,23 @@ SEALED = (SPEC, ITEMS, *ENCODER, feature_files.NAME, *LATE)
 """Files whose hashes the manifest holds, with all of the members of a blend."""
 MEMBERS = "members"
 _OF_MEMBER = re.compile(rf"{MEMBERS}/{MEMBER_NAME}/({'|'.join(map(re.escape, (*SEALED, manifests.NAME)))})")
+RUN_FILES = (
+    "checkpoints",
+    "logs",
+    "metrics.jsonl",
+    "weights.safetensors",
+    "spec.json",
+    "items.parquet",
+    "fields.json",
+    "encoder.json",
+    "features.json",
+    "vocabulary.parquet",
+    "calibration.json",
+    "manifest.json",
+    "diagnosis.jsonl",
+    "members",
+)
+"""What a run folder may hold at its top."""
 AGAIN = manifests.RUN_AGAIN
 
 

@@ -34,7 +34,7 @@ from fullrank.inference.features import Reads
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
-from fullrank.models.sequential.reading import attention_of, blocks_of
+from fullrank.models.sequential.model.reading import attention_of, blocks_of
 from fullrank.ops.singular_values import collapse_share, entropy_rank, stable_rank
 from fullrank.run import Run, event_store_of
 from fullrank.run.manifest import WEIGHTS

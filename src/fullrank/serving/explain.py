@@ -22,10 +22,10 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import batches, score_pairs, scorer_of
 from fullrank.inference.predictor import Predictor
-from fullrank.models import Model
-from fullrank.models.sequential.blend import BlendModel
+from fullrank.models import Budget, Model
+from fullrank.models.sequential.baselines.blend import BlendModel
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.reading import (
+from fullrank.models.sequential.model.reading import (
     AttentionInput,
     attention_of,
     blocks_of,
@@ -36,7 +36,6 @@ from fullrank.models.sequential.reading import (
     tokens_per_event,
     weights_of,
 )
-from fullrank.models.sequential.reasoning import Budget
 
 REASONS = 3
 """Most events named for one recommended item."""

@@ -37,7 +37,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.predictor import Predictor
-from fullrank.models.sequential.blend import Blend
+from fullrank.models.sequential.baselines.blend import Blend
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.items.semantic import Semantic

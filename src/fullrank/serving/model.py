@@ -30,7 +30,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ListChoices, ListOptions, changed
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import even_times
-from fullrank.models.sequential.reasoning import AS_TRAINED, Budget, check_budget
+from fullrank.models import AS_TRAINED, Budget, check_budget
 from fullrank.run import Run
 from fullrank.serving.catalogue import Documents, LiveItems
 from fullrank.serving.explain import explain_lists

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fullrank.core.jagged import Jagged
 from fullrank.data.features import NO_TIME, Encoded, FeatureTable, HistoryFeatures
-from fullrank.models.sequential.features import FeatureReader, FieldVectors
+from fullrank.models.sequential.items.event_features import FeatureReader, FieldVectors
 
 Entries = tuple[Int[np.ndarray, "N j"], Float[np.ndarray, "N j"]]
 """Rows of the table, and their weights."""

@@ -31,7 +31,7 @@ from fullrank.data.impressions.schema import AnyField, Numeric
 from fullrank.data.impressions.vocabulary import MISSING
 from fullrank.inference.features import Reads
 from fullrank.inference.list_options import ListChoices
-from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
+from fullrank.models import AS_TRAINED, Budget
 from fullrank.serving.explain import ListExplanation
 from fullrank.serving.rows import Location, Row, RowReader, lists_of_texts, texts_of
 

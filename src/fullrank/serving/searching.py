@@ -25,11 +25,10 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import rank
 from fullrank.inference.search import Search, search_of
-from fullrank.models import DenseScorer
-from fullrank.models.sequential.blend import BlendModel, Member, MemberLists
+from fullrank.models import Budget, DenseScorer
+from fullrank.models.sequential.baselines.blend import BlendModel, Member, MemberLists
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reasoning import Budget
 from fullrank.run import Run
 from fullrank.serving.card import sample_histories
 from fullrank.serving.fast import FastEncoder

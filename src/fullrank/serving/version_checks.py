@@ -56,10 +56,10 @@ from fullrank.inference.list_options import ListOptions
 from fullrank.metrics import ctr
 from fullrank.run import Run
 from fullrank.run.manifest import is_sealed
+from fullrank.run.verification import verify
 from fullrank.serving.prediction import ServedPredictor
 from fullrank.serving.requests import Answer, Query
 from fullrank.serving.stores import HistoryStore
-from fullrank.verification import verify
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")

@@ -21,7 +21,7 @@ from fullrank.core.readers import read_text
 from fullrank.core.registry import kinds
 from fullrank.core.spec import Spec, read_setting, spec_tree
 from fullrank.evaluation.spec import Evaluation, RankingEvaluation
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.run.experiment import Experiment, find_experiment
 
 Split = Literal["validation", "test"]
 AnyProtocol = Evaluation | RankingEvaluation

@@ -20,12 +20,12 @@ from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import require_no_store
 from fullrank.parallel import Local, Runner
+from fullrank.run.checkpoint import steps_done
 from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Outcome, RowsFile
 from fullrank.sweeps.work import Work, check_job_folder, failed_row, is_trained
-from fullrank.training.checkpoint import steps_done
 
 HOUR = 3600.0
 NO_TIME = 1e-9

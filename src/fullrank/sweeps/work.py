@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fullrank.analysis.scaling.sequence_size import sequence_size
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
@@ -27,11 +28,10 @@ from fullrank.evaluation import EVALUATE
 from fullrank.evaluation.spec import selection_sign
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
-from fullrank.scaling.sequence_size import sequence_size
+from fullrank.run.checkpoint import steps_done
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Row, code_version, environment
-from fullrank.training.checkpoint import steps_done
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import fit
 from fullrank.training.run_folder import require_same

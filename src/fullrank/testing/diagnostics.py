@@ -39,12 +39,12 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.prepare import prepare
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import Experiment
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.run import Run, write_run, write_weights
+from fullrank.run.experiment import Experiment
 from fullrank.run.manifest import seal_run
 from fullrank.semantic_ids.reader import CODES, SIZES
 

@@ -19,14 +19,14 @@ from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models import ReasoningStates, States
+from fullrank.models import Budget, ReasoningStates, States
 from fullrank.models.sequential.attention import Places, mask
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer, TransformerEncoder
-from fullrank.models.sequential.reasoning import Budget, Reasoner, ReasonerSpec
+from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.testing.inputs import (
     LENGTHS,
     Device,

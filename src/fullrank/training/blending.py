@@ -6,7 +6,7 @@ values,
 
     minimise  - mean over targets of log softmax_i(sum_m w_m(u) r_m(u, i))  + RIDGE |a|^2
 
-by L-BFGS over b and a (`models/sequential/blend.py`). Which join, which offset and whether a gate
+by L-BFGS over b and a (`models/sequential/baselines/blend.py`). Which join, which offset and whether a gate
 is chosen by the selection metric of users whose fold was not learned from. No figure that is told
 was learned from: the choice and the weights of each outer fold come from the other folds alone
 (nested cross-validation), and members are left out in turn the same way. U users, C candidates, M
@@ -36,15 +36,22 @@ from fullrank.data.histories import EvalSet
 from fullrank.evaluation.reasoning_steps import part_of
 from fullrank.evaluation.retrieval import users_and_protocol
 from fullrank.evaluation.spec import Evaluation
-from fullrank.experiment import Experiment
 from fullrank.inference.batches import Batching
 from fullrank.inference.recommend import member_lists
 from fullrank.inference.search import Decoding
 from fullrank.metrics import MetricInputs, UserValues, match
 from fullrank.metrics.names import ACCURACY, parse_metric
-from fullrank.models.sequential.blend import KNOWN, MOST_MEMBERS, Blend, BlendModel, MemberLists, joined_scores
-from fullrank.models.sequential.reasoning import Budget
+from fullrank.models import Budget
+from fullrank.models.sequential.baselines.blend import (
+    KNOWN,
+    MOST_MEMBERS,
+    Blend,
+    BlendModel,
+    MemberLists,
+    joined_scores,
+)
 from fullrank.run import Run, copy_run, event_store_of, member_of, require_problem, write_run, write_weights
+from fullrank.run.experiment import Experiment
 from fullrank.run.manifest import MEMBERS, seal_run
 from fullrank.training.data_module import data_manifest, data_module_of
 from fullrank.training.log import MetricsLog

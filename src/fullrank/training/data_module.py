@@ -30,10 +30,10 @@ from fullrank.evaluation.ranking import predict_rows, ranking_result, selection_
 from fullrank.evaluation.result import PerImpression
 from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.evaluation.statistics import summarise
-from fullrank.experiment import Experiment
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.run import Run
+from fullrank.run.experiment import Experiment
 from fullrank.training.distributed import ProcessRank, gather_ranks, sum_over_ranks
 from fullrank.training.warm_start import copy_ranking_weights, copy_weights
 

@@ -37,7 +37,7 @@ from fullrank.core.spec import Spec
 from fullrank.core.tensor_files import write_tensors
 from fullrank.data.events.store import Store, opened_store
 from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.models.sequential.reading import blocks_of
+from fullrank.models.sequential.model.reading import blocks_of
 from fullrank.models.sequential.regularizers.ewc import EWC, FISHER, START
 from fullrank.run import Run, event_store_of, is_run, opened_run
 from fullrank.training import FOLDER_DEFAULTS, FitKeywords, FolderKeywords

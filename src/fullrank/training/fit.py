@@ -25,20 +25,20 @@ from fullrank.core.log import logger
 from fullrank.core.registry import kinds
 from fullrank.data.events.loader import Batches
 from fullrank.data.impressions.store import AnyStore
-from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.lightgbm import BoostedTrees
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, opened_run, write_run, write_weights
-from fullrank.run.manifest import reopen_run, seal_run
-from fullrank.training import FIT_DEFAULTS, FitKeywords
-from fullrank.training.checkpoint import (
+from fullrank.run.checkpoint import (
     Checkpoint,
     CheckpointState,
     check_run_weights,
     forget_other_checkpoints,
     read_checkpoint,
 )
+from fullrank.run.experiment import Experiment, Training
+from fullrank.run.manifest import reopen_run, seal_run
+from fullrank.training import FIT_DEFAULTS, FitKeywords
 from fullrank.training.data_module import AnyBatch, data_manifest, data_module_of
 from fullrank.training.distributed import join_processes, launched, lost_peers_refused, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers

@@ -26,12 +26,12 @@ from fullrank.core.tensor_files import write_tensors
 from fullrank.data.events.loader import Batches
 from fullrank.data.manifest import sha256_file
 from fullrank.evaluation.spec import selection_sign
-from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.run.checkpoint import Checkpoint, CheckpointState, write_checkpoint
+from fullrank.run.experiment import Experiment, Training
 from fullrank.run.manifest import WEIGHTS
 from fullrank.training import Callback, TrainState
-from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
 from fullrank.training.data_module import AnyBatch, DataModule
 from fullrank.training.distributed import ProcessRank, is_distributed, mean_by_row, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress

@@ -27,8 +27,8 @@ from fullrank.core.log import logger
 from fullrank.core.readers import read_json_text
 from fullrank.data.manifest import NAME as MANIFEST
 from fullrank.data.manifest import require_no_store, sha256_file
-from fullrank.training.checkpoint import POINTER as OWN_POINTER
-from fullrank.training.checkpoint import forget_other_checkpoints, steps_done
+from fullrank.run.checkpoint import POINTER as OWN_POINTER
+from fullrank.run.checkpoint import forget_other_checkpoints, steps_done
 
 log = logger(__name__)
 

@@ -38,9 +38,9 @@ from torch.distributed.tensor import DTensor
 
 from fullrank.core.errors import brief
 from fullrank.core.files import JsonObject
-from fullrank.experiment import Training
 from fullrank.models.ranking.model import RankingModule
-from fullrank.training.checkpoint import damaged_checkpoint
+from fullrank.run.checkpoint import damaged_checkpoint
+from fullrank.run.experiment import Training
 from fullrank.training.distributed import sum_over_ranks
 
 EPS = 1e-8

@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 from fullrank.core.errors import UserError, brief, reason_line
-from fullrank.experiment import Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reading import reader_of
+from fullrank.models.sequential.model.reading import reader_of
+from fullrank.run.experiment import Training
 
 BACKEND = "inductor"
 

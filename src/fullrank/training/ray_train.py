@@ -26,9 +26,9 @@ from fullrank.core.files import JsonObject, scratch_folder, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.sent_store import StoreAt
-from fullrank.experiment import Experiment
 from fullrank.parallel.ray import ray_cluster, require_ray
 from fullrank.run import Run, is_run, opened_run
+from fullrank.run.experiment import Experiment
 from fullrank.training import FIT_DEFAULTS, FitKeywords
 from fullrank.training.distributed import launched, sum_over_ranks
 from fullrank.training.fit import fit

@@ -21,29 +21,14 @@ from fullrank.core.locks import is_leftover, sweep_folder
 from fullrank.core.log import logger
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import require_elsewhere, require_no_store
-from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
+from fullrank.run.experiment import Experiment
+from fullrank.run.manifest import RUN_FILES
 
 log = logger(__name__)
 
 LEARNED = ("checkpoints", "weights.safetensors")
 """Files that are written when the manifest is there already: without it, somebody has lost it."""
-RUN_FILES = (
-    "checkpoints",
-    "logs",
-    "metrics.jsonl",
-    "weights.safetensors",
-    "spec.json",
-    "items.parquet",
-    "fields.json",
-    "encoder.json",
-    "features.json",
-    "vocabulary.parquet",
-    "calibration.json",
-    "manifest.json",
-    "diagnosis.jsonl",
-    "members",
-)
 """Files and folders of a run, in the order in which `clear_run` removes them."""
 
 

@@ -22,7 +22,6 @@ from fullrank.core.registry import kinds
 from fullrank.core.spec import Spec
 from fullrank.data.histories import MANY_REPEATS
 from fullrank.data.impressions.store import AnyStore
-from fullrank.experiment import Experiment
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -34,6 +33,7 @@ from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntr
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.ops.kernels import multiplies_bf16
 from fullrank.run import Run, is_run
+from fullrank.run.experiment import Experiment
 from fullrank.training.distributed import launched
 
 log = logger(__name__)

@@ -30,10 +30,10 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject
 from fullrank.core.tensor_files import Pieces, in_file_order
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import Experiment
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.ops.sharded_rows import RowShard, pieces_on_first
 from fullrank.run import CatalogOrEncoder
+from fullrank.run.experiment import Experiment
 from fullrank.training.distributed import launched, lost_peers_refused
 
 Tensors = dict[str, Tensor | Pieces]

@@ -16,9 +16,9 @@ from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation.ranking import no_group_column, row_batches, selection_value
 from fullrank.evaluation.result import PerImpression
 from fullrank.evaluation.spec import RankingEvaluation
-from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.lightgbm import BoostedTrees, LightGBM, lightgbm_package
 from fullrank.models.ranking.model import checked_labels
+from fullrank.run.experiment import Experiment, Training
 
 READ = ("max_epochs", "lr", "patience", "keep")
 """Settings of training that trees have."""

@@ -36,7 +36,7 @@ from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabul
 from fullrank.data.values import none_known
 from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule
-from fullrank.models.sequential.features import SIZES, FieldVectors
+from fullrank.models.sequential.items.event_features import SIZES, FieldVectors
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 

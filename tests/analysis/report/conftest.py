@@ -12,8 +12,8 @@ import torch
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import Experiment, find_experiment
 from fullrank.run import Run, write_run, write_weights
+from fullrank.run.experiment import Experiment, find_experiment
 from parts import Recommender
 from tiny import shaken
 

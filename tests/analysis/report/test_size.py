@@ -19,8 +19,8 @@ from fullrank.analysis.diagnostics.size import (
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import RunResult
-from fullrank.experiment import find_experiment
 from fullrank.run import Run
+from fullrank.run.experiment import find_experiment
 from markets import planted_store
 from tests.analysis.report.conftest import make
 from tests.analysis.report.test_figures import figure

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import Experiment
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.tpab import COUNTS, STARTS, TPAB, TPABItems, bucket_of
 from fullrank.models.sequential.regularizers.tpab import TPABBootstrap
+from fullrank.run.experiment import Experiment
 from fullrank.testing.inputs import store
 from fullrank.testing.items import DIM, check_exchange, check_gradients, check_read
 from fullrank.training.data_module import RetrievalData

@@ -10,8 +10,8 @@ import torch
 
 import fullrank as fr
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import Experiment, Training, find_experiment
 from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
+from fullrank.run.experiment import Experiment, Training, find_experiment
 from fullrank.semantic_ids.vectors.file import FileVectors
 from fullrank.semantic_ids.vectors.text import TextVectors, without_words
 from parts import Recommender

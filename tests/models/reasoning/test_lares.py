@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from fullrank.models.sequential.reasoning import Budget
+from fullrank.models import Budget
 from fullrank.models.sequential.reasoning.lares import LARES, drawn_depth
 from fullrank.testing.inputs import LENGTHS, padded, sequences
 from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, build_reasoner, steps_of

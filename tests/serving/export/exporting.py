@@ -8,9 +8,9 @@ import torch
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
 from fullrank.data.events.store import Store
-from fullrank.experiment import find_experiment
 from fullrank.models.ranking.calibration import Calibration
 from fullrank.run import Run, seal_run, write_run, write_weights
+from fullrank.run.experiment import find_experiment
 from fullrank.run.manifest import CALIBRATION
 from tiny import catalog, shaken
 

@@ -10,10 +10,10 @@ import torch
 import fullrank as fr
 from fullrank.core.registry import kinds
 from fullrank.data.batch import Batch
-from fullrank.experiment import find_experiment
+from fullrank.models import AS_TRAINED
 from fullrank.models.sequential.encoders.fmlp import Filter
-from fullrank.models.sequential.reasoning import AS_TRAINED
 from fullrank.run import Run
+from fullrank.run.experiment import find_experiment
 from fullrank.serving.export import make, parity
 from fullrank.serving.export.folder import Exported
 from fullrank.serving.export.model_graphs import Convolution, recommender_graph

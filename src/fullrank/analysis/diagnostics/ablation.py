@@ -40,7 +40,7 @@ from fullrank.evaluation import evaluate
 from fullrank.inference.search import Decoding
 from fullrank.models import DenseScorer, Model
 from fullrank.models.sequential.attention import Attention
-from fullrank.models.sequential.reading import attention_of, blocks_of, decoder_blocks_of
+from fullrank.models.sequential.model.reading import attention_of, blocks_of, decoder_blocks_of
 from fullrank.ops.singular_values import collapse_share
 
 USERS = 2048

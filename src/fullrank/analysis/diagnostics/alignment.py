@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Figure, Row, RunResult
-from fullrank.models.sequential.reading import weights_of
+from fullrank.models.sequential.model.reading import weights_of
 
 USERS = 256
 """Users whose blocks are measured: the first of the sample, whose order is random."""

@@ -25,7 +25,7 @@ from torch import Tensor
 from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Figure, Row, RunResult, lines
 from fullrank.metrics import ItemCounts
 from fullrank.models.sequential.attention import mask
-from fullrank.models.sequential.reading import event_places, weights_of
+from fullrank.models.sequential.model.reading import event_places, weights_of
 
 EDGES = ("0.01", "0.05", "0.2", "0.5", "1")
 """Upper ends of the bands, as shares of the catalogue by falling popularity."""

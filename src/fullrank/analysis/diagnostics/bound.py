@@ -35,7 +35,7 @@ from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, stacked
 from fullrank.models import DenseScorer, last
 from fullrank.models.sequential.encoders.transformer import MLP, Block, SwiGLU
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.reading import AttentionInput, weights_of
+from fullrank.models.sequential.model.reading import AttentionInput, weights_of
 
 LIPSCHITZ = {F.relu: 1.0, F.gelu: 1.12891, F.silu: 1.09984}
 """Largest slope of each activation of the MLP, rounded up."""

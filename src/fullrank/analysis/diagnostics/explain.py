@@ -24,7 +24,7 @@ from fullrank.analysis.report.results import item_title
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.models import Model
-from fullrank.models.sequential.reading import last_shares, tokens_per_event, weights_of
+from fullrank.models.sequential.model.reading import last_shares, tokens_per_event, weights_of
 
 WIDE = 30
 """Characters of a title in the picture; the table has the whole title."""

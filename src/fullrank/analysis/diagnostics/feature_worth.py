@@ -19,7 +19,7 @@ from torch import Tensor
 from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, Runs, bars
 from fullrank.evaluation import evaluate
 from fullrank.evaluation.compare import compare
-from fullrank.models.sequential.reading import changed_feature
+from fullrank.models.sequential.model.reading import changed_feature
 
 USERS = 2048
 """Most users that are measured for each feature: the first of the sample."""

@@ -33,7 +33,7 @@ from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Figure
 from fullrank.analysis.relevance import LAST
 from fullrank.data.batch import Batch
 from fullrank.models import Model
-from fullrank.models.sequential.reading import event_places, last_shares, tokens_per_event, weights_of
+from fullrank.models.sequential.model.reading import event_places, last_shares, tokens_per_event, weights_of
 
 KINDS = ("relevant", "noise")
 

@@ -28,7 +28,7 @@ from fullrank.analysis.diagnostics.diversity import ReasoningFigure
 from fullrank.data.batch import Batch
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
-from fullrank.models.sequential.reading import attention_of, blocks_of
+from fullrank.models.sequential.model.reading import attention_of, blocks_of
 from fullrank.models.sequential.reasoning import StepwiseReasoner
 
 USERS = 512

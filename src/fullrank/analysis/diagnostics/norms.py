@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult, readable
 from fullrank.analysis.diagnostics.spectrum import triangle
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reading import attention_of, blocks_of, decoder_blocks_of
+from fullrank.models.sequential.model.reading import attention_of, blocks_of, decoder_blocks_of
 
 
 def spectral_norm(matrix: Tensor) -> float:

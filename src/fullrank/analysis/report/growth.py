@@ -9,7 +9,7 @@ from fullrank.analysis.report import Figure
 from fullrank.analysis.report.charts import Claim, bars, labelled, lines
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable, check_extra
-from fullrank.scaling.growth import RARE, TOP, Growth, growth_sentences, short_number
+from fullrank.analysis.scaling.growth import RARE, TOP, Growth, growth_sentences, short_number
 
 WORDS = (
     ("interaction", "One event: a user did something with an item."),

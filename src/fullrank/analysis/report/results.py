@@ -27,12 +27,12 @@ from fullrank.evaluation import compare
 from fullrank.evaluation.compare import Comparison, compared_protocol
 from fullrank.evaluation.result import protocol_difference, setting_to_align
 from fullrank.evaluation.statistics import RESAMPLED
-from fullrank.experiment import Experiment
 from fullrank.models.ranking.lr import LR
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.sequential.baselines import BaselineSpec
 from fullrank.models.sequential.model import Recommender
 from fullrank.run import Run
+from fullrank.run.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from fullrank.analysis.report import Figure, Missing, join_words, plural
 from fullrank.analysis.report.charts import Claim, labelled, lines
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable, check_extra
+from fullrank.analysis.scaling.fit import RESAMPLES, Law, fit_law
+from fullrank.analysis.scaling.frontier import compute_frontier
+from fullrank.analysis.scaling.holdout import HeldOut
+from fullrank.analysis.scaling.ladder import Ladder, envelope
 from fullrank.core.errors import UserError
-from fullrank.scaling.fit import RESAMPLES, Law, fit_law
-from fullrank.scaling.frontier import compute_frontier
-from fullrank.scaling.holdout import HeldOut
-from fullrank.scaling.ladder import Ladder, envelope
 
 BEYOND = 100.0
 """Multiple of the largest FLOPs up to which laws are drawn."""

@@ -23,9 +23,8 @@ from fullrank.inference.batches import score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
-from fullrank.models import DenseScorer
+from fullrank.models import AS_TRAINED, Budget, DenseScorer
 from fullrank.models.ranking.model import require_layers
-from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
 from fullrank.run import Run, copy_run, event_store_of, require_empty
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
 from fullrank.serving.export.graph import OPSET, Graph, OnnxGraph, Port, Traced, require_onnx, trace, write_onnx

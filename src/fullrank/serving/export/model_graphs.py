@@ -29,17 +29,16 @@ from fullrank.data.events.feature_files import OF_EVENTS
 from fullrank.data.events.features import encoder_of
 from fullrank.data.features import NO_TIME
 from fullrank.data.impressions.schema import FieldInfo
-from fullrank.models import Scorer
+from fullrank.models import Budget, Scorer
 from fullrank.models.ranking.embedding import FieldEmbedding
 from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
 from fullrank.models.sequential.encoders.fmlp import Filter, FMLPBlock
-from fullrank.models.sequential.features import FeatureReader
 from fullrank.models.sequential.items import ItemIndex, Items, unit
+from fullrank.models.sequential.items.event_features import FeatureReader
 from fullrank.models.sequential.items.semantic import CodeScorer
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reasoning import Budget
 from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 
 EXCLUDED = 5

@@ -28,8 +28,8 @@ from fullrank.data.impressions.schema import FieldInfo
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.filters import Filters
 from fullrank.inference.recommend import rank
+from fullrank.models import Budget
 from fullrank.models.ranking.model import RankingModule
-from fullrank.models.sequential.reasoning import Budget
 from fullrank.serving.export.model_graphs import by_input, feature_inputs, impressions_of
 
 TOLERANCE = 1e-4

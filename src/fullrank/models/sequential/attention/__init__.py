@@ -26,9 +26,9 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models import Flops
-from fullrank.models.sequential import start_small
 from fullrank.ops.attention import Mask as Mask
 from fullrank.ops.model_cost import forward_flops
+from fullrank.ops.starting_values import start_small
 
 Memory = tuple[Tensor, Tensor]
 """Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import Parts, Width
 from fullrank.core.spec import Spec
-from fullrank.models.sequential import start_small
+from fullrank.ops.starting_values import start_small
 
 FIELDS = {"year": 200, "month": 12, "day": 31, "weekday": 7, "day of year": 366, "week": 53, "hour": 24}
 """How many values each field has."""

@@ -45,7 +45,6 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, PositiveFactor, Width
 from fullrank.data.batch import Batch, ColumnSums
-from fullrank.models.sequential import start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
@@ -71,6 +70,7 @@ from fullrank.ops.focused_attention import (
     softmax_map,
     subtracted,
 )
+from fullrank.ops.starting_values import start_small
 
 Norm = Literal["none", "head_rms", "row_l1", "row_rms", "softmax", "relu_l1"]
 ROW_NORMS: dict[str, RowNorm] = {"row_l1": "l1", "row_rms": "rms", "softmax": "softmax", "relu_l1": "relu_l1"}

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from fullrank.core.checks import divided
 from fullrank.core.constraints import DropoutRate, Parts, Width, needs, only_with
 from fullrank.data.batch import Batch, ColumnSums
-from fullrank.models.sequential import STD, start_otherwise, start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
@@ -43,6 +42,7 @@ from fullrank.models.sequential.attention import (
 )
 from fullrank.ops.attention import stream_mix, stream_scores
 from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
+from fullrank.ops.starting_values import STD, start_otherwise, start_small
 
 BUCKETS = 129
 """Entries of the time table; the last takes every difference of e^38.5 seconds or more."""

@@ -27,7 +27,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, Width
-from fullrank.models.sequential import start_otherwise, start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
@@ -41,6 +40,7 @@ from fullrank.models.sequential.attention import (
 )
 from fullrank.models.sequential.attention.calendar import CalendarCodes
 from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.ops.starting_values import start_otherwise, start_small
 
 SIGMA = 0.1
 """First value of sigma."""

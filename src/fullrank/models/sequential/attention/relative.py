@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, Width
 from fullrank.data.batch import Batch
-from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
@@ -33,6 +32,7 @@ from fullrank.models.sequential.attention import (
     latent_mask,
 )
 from fullrank.ops.attention import fused_attention, stream_mix, stream_scores
+from fullrank.ops.starting_values import small, start_small
 
 FURTHEST = 128
 """The distance from which on all are one class (T5's)."""

@@ -21,9 +21,9 @@ from fullrank.core.checks import halved
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models import States
-from fullrank.models.sequential import start_small
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 from fullrank.models.sequential.encoders.transformer import Block, Transformer
+from fullrank.ops.starting_values import start_small
 
 
 class FDSA(EncoderSpec):

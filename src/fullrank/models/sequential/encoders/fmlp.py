@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from fullrank.core.constraints import DropoutRate, Parts, Width
 from fullrank.data.batch import Batch
 from fullrank.models import States
-from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length
 from fullrank.models.sequential.encoders.transformer import MLP
+from fullrank.ops.starting_values import small, start_small
 
 EPS = 1e-12
 """Added to the variance in every norm, as the authors do."""

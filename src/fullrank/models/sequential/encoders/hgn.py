@@ -25,9 +25,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, Parts
-from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.encoders import EncoderSpec
 from fullrank.models.sequential.encoders.windows import WindowEncoder
+from fullrank.ops.starting_values import small, start_small
 
 
 class HGN(EncoderSpec):

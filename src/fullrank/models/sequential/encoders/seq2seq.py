@@ -28,11 +28,11 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.registry import Room
 from fullrank.data.batch import Batch, Captures
 from fullrank.models import States
-from fullrank.models.sequential import small
 from fullrank.models.sequential.attention import AttentionSpec, Memory
 from fullrank.models.sequential.attention.relative import Relative
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 from fullrank.models.sequential.encoders.transformer import Block, Transformer, TransformerEncoder, make_norm
+from fullrank.ops.starting_values import small
 
 SHARED = 4
 """Tensors of a cached block that all streams of a row share: keys and values of the first token and

@@ -20,11 +20,11 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch, Captures
 from fullrank.models import Flops, States
-from fullrank.models.sequential import start_otherwise, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, require_times
 from fullrank.models.sequential.attention.calendar import CalendarCodes
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length, row_flops
+from fullrank.ops.starting_values import start_otherwise, start_small
 
 
 class Transformer(EncoderSpec):

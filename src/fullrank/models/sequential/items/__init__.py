@@ -23,7 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential import Requirement
+from fullrank.models import Requirement
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.picked_rows import distinct_and_places
 from fullrank.ops.sharded_rows import RowShard

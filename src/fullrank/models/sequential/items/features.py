@@ -27,8 +27,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.item_features import CategoricalFeature, CategoryLists
-from fullrank.models.sequential import start_small
 from fullrank.models.sequential.items import Items, ItemsSpec, other_items
+from fullrank.ops.starting_values import start_small
 
 
 class Features(ItemsSpec):

@@ -27,9 +27,9 @@ from fullrank.core.constraints import MOST_PARTS, DropoutRate
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential import start_small
 from fullrank.models.sequential.items import ComputedItems, Items, ItemsSpec, LookedUpItems, TrainingEvents
 from fullrank.models.sequential.items.text import Text
+from fullrank.ops.starting_values import start_small
 
 
 class Hybrid(ItemsSpec):

@@ -25,10 +25,10 @@ from torch import Tensor
 from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog, derived_column
-from fullrank.models.sequential import small
 from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, LookedUpItems, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.picked_rows import code_scores
+from fullrank.ops.starting_values import small
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 
 

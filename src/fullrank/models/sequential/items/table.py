@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models import DenseScorer
-from fullrank.models.sequential import MARK, STD, normal_rows, start_small
 from fullrank.models.sequential.items import ItemsSpec, LookedUpItems
 from fullrank.ops.picked_rows import distinct_and_places
 from fullrank.ops.sharded_rows import RowShard, sharded_rows
+from fullrank.ops.starting_values import MARK, STD, normal_rows, start_small
 
 
 class ShardedItemTable(LookedUpItems):

@@ -30,7 +30,6 @@ from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog, derived_column
-from fullrank.models.sequential import start_small
 from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items
 from fullrank.models.sequential.items.tokeniser import (
     MOST_TOKENS,
@@ -41,6 +40,7 @@ from fullrank.models.sequential.items.tokeniser import (
     words,
 )
 from fullrank.ops.picked_rows import packed_bags
+from fullrank.ops.starting_values import start_small
 from fullrank.semantic_ids.vectors.text import is_text, text_columns
 
 log = logger(__name__)

@@ -34,8 +34,9 @@ from fullrank.core.checks import known_times
 from fullrank.core.constraints import Several, only_with
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential import Requirement, small, start_small
+from fullrank.models import Requirement
 from fullrank.models.sequential.items import Items, ItemsSpec, TrainingEvents
+from fullrank.ops.starting_values import small, start_small
 
 COUNTS, STARTS = "stage_counts", "stage_starts"
 """Columns of a run's item table: an item's training events in each stage, and the second in which

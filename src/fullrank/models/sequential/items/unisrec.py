@@ -37,8 +37,8 @@ from fullrank.core.constraints import DropoutRate, Parts
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress, logger
 from fullrank.data.events.catalog import Catalog, derived_column
-from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items, unit
+from fullrank.ops.starting_values import small, start_small
 from fullrank.semantic_ids.vectors import CACHE, VectorSource
 from fullrank.semantic_ids.vectors.text import TextVectors
 

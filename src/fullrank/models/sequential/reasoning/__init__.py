@@ -22,86 +22,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.constraints import MOST_PARTS, ListLength, Parts, not_with, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models import Flops, Model, ReasoningStates, States, last
-from fullrank.models.sequential import small
+from fullrank.models import AS_TRAINED, Budget, Flops, ReasoningStates, States, last
 from fullrank.models.sequential.encoders import Cache, Encoder
-
-
-@runtime_checkable
-class _Trained(Protocol):
-    """The steps and streams of a reasoner, which a budget reads."""
-
-    steps: int
-    streams: int
-
-
-class Budget(Spec):
-    """Reasoning at inference. Refused for a model without a reasoner where anything is set."""
-
-    steps: int | None = Field(None, ge=0, le=MOST_PARTS)
-    """Reasoning steps; 0 answers by the encoder alone, null takes as many as in training."""
-    streams: Parts | None = None
-    """Parallel streams, the first ones of those trained; null takes all."""
-    adaptive: Annotated[ListLength | None, not_with("steps", 0)] = None
-    """Reasoning stops when so many first items of a user's list stay the same; null takes every step."""
-    patience: Annotated[Parts | None, only_with("adaptive")] = None
-    """Steps in a row in which these items have to stay the same; null is 1."""
-
-    def steps_of(self, reasoner: _Trained) -> int:
-        """Steps that the reasoner may take."""
-        return reasoner.steps if self.steps is None else self.steps
-
-    def streams_of(self, reasoner: _Trained) -> int:
-        """Streams that it may use. Raises `UserError` for more than were trained."""
-        if self.streams is not None and self.streams > reasoner.streams:
-            raise UserError(
-                f"this model was trained with {reasoner.streams} streams: {self.streams} cannot be asked for; train "
-                "one with more (model.reasoner.streams)",
-                code="too-many-streams",
-                public=True,
-            )
-        return self.streams or reasoner.streams
-
-
-AS_TRAINED = Budget()
-"""The budget of a trained model: every step in every stream."""
-
-
-def check_budget(model: Model, budget: Budget) -> None:
-    """Raise `UserError` for a budget that a model cannot keep: any without a reasoner, more streams than trained."""
-    reasoner = model.reasoner
-    if reasoner is not None:
-        budget.streams_of(reasoner)
-    elif budget is not AS_TRAINED and budget != AS_TRAINED:  # comparing settings takes longer than reading them
-        settings = ", ".join(f"{key}={value}" for key, value in budget.dump().items() if value is not None)
-        raise UserError(
-            f"this model does not reason, so reasoning.{settings} has no effect: leave it out, or train a recipe "
-            "with a reasoner (`fullrank list recipes`)",
-            code="no-reasoner",
-            public=True,
-        )
-
-
-def described(model: Model, budget: Budget) -> dict[str, Any] | None:
-    """The reasoning that an answer depends on, for a result's protocol; None for a model that does not reason."""
-    reasoner = model.reasoner
-    if reasoner is None:
-        return None
-    protocol = {"steps": budget.steps_of(reasoner), "streams": budget.streams or reasoner.streams}
-    if budget.adaptive is not None:
-        protocol |= {"adaptive": budget.adaptive, "patience": budget.patience or 1}
-    return protocol
+from fullrank.ops.starting_values import small
 
 
 class ReasonerSpec(Spec):

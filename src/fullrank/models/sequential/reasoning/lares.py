@@ -33,11 +33,11 @@ from fullrank.core.random import uniform_draws
 from fullrank.core.registry import Room
 from fullrank.data.batch import Batch
 from fullrank.models import ReasoningStates, States, last
-from fullrank.models.sequential import start_small
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec, ReasoningCache
+from fullrank.ops.starting_values import start_small
 
 PLACE = 11_534_351
 """Sets the draw of a depth apart from those of negatives."""

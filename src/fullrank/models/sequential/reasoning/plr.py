@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from fullrank.core.constraints import Parts, PositiveFactor, not_with
 from fullrank.core.spec import later
 from fullrank.models import ReasoningStates
-from fullrank.models.sequential import STD, small, start_small
 from fullrank.models.sequential.reasoning import ReasonerSpec, StepwiseReasoner
+from fullrank.ops.starting_values import STD, small, start_small
 
 
 class PLR(ReasonerSpec):

@@ -20,8 +20,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures
 from fullrank.data.events.catalog import Catalog
-from fullrank.models import Queries, QueryGroups, ReasoningStates, States, Step, last
-from fullrank.models.sequential import Requirement
+from fullrank.models import Queries, QueryGroups, ReasoningStates, Requirement, States, Step, last
 
 ContrastTemperature = Annotated[float, Field(ge=0.03, le=MOST_FACTOR)]
 """Divides cosines of a contrast among a batch, whose exponentials stay finite in float32."""

@@ -32,10 +32,10 @@ from fullrank.core.constraints import DropoutRate, PositiveFactor, Share, some_o
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models import Step
-from fullrank.models.sequential import small
 from fullrank.models.sequential.items import Items, ItemsView, unit
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.regularizers import ContrastTemperature, PenaltySpec, SpecPenalty
+from fullrank.ops.starting_values import small
 
 APART = 0xC14_5EC0
 """Added to the seed: sets these draws apart from those of negatives, covered places and noise."""

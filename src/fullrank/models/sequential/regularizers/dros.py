@@ -23,8 +23,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import PositiveFactor, Temperature
 from fullrank.core.errors import UserError
-from fullrank.models import Queries, Record, Step
-from fullrank.models.sequential import Requirement
+from fullrank.models import Queries, Record, Requirement, Step
 from fullrank.models.sequential.regularizers import PenaltySpec, SpecPenalty
 
 

@@ -29,12 +29,12 @@ from fullrank.core.constraints import Factor, PositiveFactor, Share, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.models import Step
-from fullrank.models.sequential import small
 from fullrank.models.sequential.items import Items, ItemsView
 from fullrank.models.sequential.items.perturb import Noise
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.regularizers import PenaltySpec, SpecPenalty, trained_states
 from fullrank.ops.in_batch_contrast import in_batch_triplet
+from fullrank.ops.starting_values import small
 
 
 class NoiseRobustness(PenaltySpec):

@@ -24,8 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.constraints import CountFromZero, Factor, PositiveFactor, Temperature, only_with, some_of
-from fullrank.models import QueryGroups, States, Step
-from fullrank.models.sequential import Requirement
+from fullrank.models import QueryGroups, Requirement, States, Step
 from fullrank.models.sequential.regularizers import REASONER, Needs, PenaltySpec, SpecPenalty, states_by_view
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 

@@ -38,10 +38,10 @@ from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
-from fullrank.models import Step, last
-from fullrank.models.sequential import Requirement, small, start_small
+from fullrank.models import Requirement, Step, last
 from fullrank.models.sequential.items.features import coded_column
 from fullrank.models.sequential.regularizers import PenaltySpec, SpecPenalty
+from fullrank.ops.starting_values import small, start_small
 
 APART = 0x53EC
 """Added to the seed: sets these draws apart from those of covered places, negatives and noise."""

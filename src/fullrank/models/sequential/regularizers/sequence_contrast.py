@@ -23,8 +23,7 @@ from torch import Tensor
 from fullrank.core.constraints import PositiveFactor, PositiveShare, Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.models import States, Step
-from fullrank.models.sequential import Requirement
+from fullrank.models import Requirement, States, Step
 from fullrank.models.sequential.items import ItemsView, unit
 from fullrank.models.sequential.items.unisrec import UniSRecItems
 from fullrank.models.sequential.regularizers import (

@@ -17,8 +17,7 @@ from dataclasses import replace
 from typing import Literal
 
 from fullrank.core.constraints import Factor
-from fullrank.models import QueryGroups, States
-from fullrank.models.sequential import Requirement
+from fullrank.models import QueryGroups, Requirement, States
 from fullrank.models.sequential.regularizers import REASONER, PenaltySpec, QueryPenalty
 
 

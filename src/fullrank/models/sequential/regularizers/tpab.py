@@ -18,8 +18,7 @@ from typing import Literal
 import torch
 
 from fullrank.core.constraints import PositiveFactor
-from fullrank.models import Queries, QueryGroups, States
-from fullrank.models.sequential import Requirement
+from fullrank.models import Queries, QueryGroups, Requirement, States
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.regularizers import PenaltySpec, QueryPenalty
 

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, BatchFeatures
-from fullrank.models import ItemVectors, QueryGroups, States
-from fullrank.models.sequential import Requirement
-from fullrank.models.sequential.features import FeatureReader
+from fullrank.models import ItemVectors, QueryGroups, Requirement, States
 from fullrank.models.sequential.items import Items
+from fullrank.models.sequential.items.event_features import FeatureReader
 
 Segments = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Row ids, and the first and one-past-last event of each row within its user's training history."""

@@ -24,9 +24,9 @@ from fullrank.core.random import uniform_draws
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch
 from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
-from fullrank.models.sequential import small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Inputs, Segments, Task, TaskSpec
+from fullrank.ops.starting_values import small
 
 
 class Cloze(TaskSpec):

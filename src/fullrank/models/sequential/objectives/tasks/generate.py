@@ -41,13 +41,13 @@ from fullrank.core.constraints import CountFromZero, Length, only_with
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch
 from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
-from fullrank.models.sequential import small
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.items import ItemIndex, Items, unit
 from fullrank.models.sequential.items.semantic import CodeLevel, SemanticItems, code_items, levels_of
 from fullrank.models.sequential.objectives.tasks import Inputs, Segments, Task, TaskSpec
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem, LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
+from fullrank.ops.starting_values import small
 
 
 class Generate(TaskSpec):

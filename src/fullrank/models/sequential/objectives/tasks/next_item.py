@@ -12,9 +12,9 @@ from fullrank.core.constraints import Parts
 from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.data.batch import Batch
 from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
-from fullrank.models.sequential import start_small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
+from fullrank.ops.starting_values import start_small
 
 
 class NextItem(TaskSpec):

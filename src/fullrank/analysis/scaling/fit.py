@@ -41,12 +41,12 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field
 
+from fullrank.analysis.scaling.forms import FORMS, LawForm, Points, Solution, Values, Vector, centre_of, solve
+from fullrank.analysis.scaling.ladder import FitPoints, Ladder, form_points, require_points, require_positive
+from fullrank.analysis.scaling.read import as_ladder
 from fullrank.core.checks import check_choice, public
 from fullrank.core.constraints import MOST_BINS, SeedNumber
 from fullrank.core.errors import UserError, unknown
-from fullrank.scaling.forms import FORMS, LawForm, Points, Solution, Values, Vector, centre_of, solve
-from fullrank.scaling.ladder import FitPoints, Ladder, form_points, require_points, require_positive
-from fullrank.scaling.read import as_ladder
 
 Resamples = Annotated[int, Field(ge=20, le=MOST_BINS)]
 RESAMPLES = 200

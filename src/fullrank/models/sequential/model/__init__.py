@@ -16,12 +16,11 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
-from fullrank.models import DenseScorer, Model, Queries, Scorer, Step
-from fullrank.models.sequential import check_parts, start_by_width
+from fullrank.models import Budget, DenseScorer, Model, Queries, Scorer, Step, check_parts
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.features import AUTO, FeatureInput, FeatureReader, require_readable
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
+from fullrank.models.sequential.items.event_features import AUTO, FeatureInput, FeatureReader, require_readable
 from fullrank.models.sequential.items.semantic import SemanticItems, index_codes, score_by_codes
 from fullrank.models.sequential.items.table import ShardedScorer, Table
 from fullrank.models.sequential.objectives.losses import LossSpec
@@ -30,9 +29,10 @@ from fullrank.models.sequential.objectives.tasks import HistoryTask, TaskSpec
 from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer, GenerateTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.objectives.weightings import WeightingSpec
-from fullrank.models.sequential.reasoning import Budget, Reasoner, ReasonerSpec
+from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.models.sequential.regularizers import Needs, PenaltySpec
 from fullrank.ops.sharded_rows import RowShard
+from fullrank.ops.starting_values import start_by_width
 
 
 class Scoring(Spec):

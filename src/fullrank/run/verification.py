@@ -17,11 +17,10 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
 from fullrank.data.impressions.store import open_store
 from fullrank.run import Run
-from fullrank.run.manifest import ENCODER, FORMAT, HASHED, is_sealed, sealed_files
+from fullrank.run.checkpoint import read_checkpoint
+from fullrank.run.manifest import ENCODER, FORMAT, HASHED, RUN_FILES, is_sealed, sealed_files
 from fullrank.semantic_ids.folder import FORMAT as CODES
 from fullrank.semantic_ids.reader import Codes
-from fullrank.training.checkpoint import read_checkpoint
-from fullrank.training.run_folder import RUN_FILES
 
 State = Literal["ok", "differs", "missing", "unreadable", "not hashed"]
 SOUND = ("ok", "not hashed")

@@ -25,13 +25,13 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field
 
+from fullrank.analysis.scaling.fit import RESAMPLES, Estimate, Law, Resamples, fit_law, middle
+from fullrank.analysis.scaling.forms import LawForm, Values, Vector
+from fullrank.analysis.scaling.ladder import Ladder, envelope
+from fullrank.analysis.scaling.read import as_ladder
 from fullrank.core.checks import check_choice, public
 from fullrank.core.constraints import SeedNumber
 from fullrank.core.errors import UserError
-from fullrank.scaling.fit import RESAMPLES, Estimate, Law, Resamples, fit_law, middle
-from fullrank.scaling.forms import LawForm, Values, Vector
-from fullrank.scaling.ladder import Ladder, envelope
-from fullrank.scaling.read import as_ladder
 
 Spent = Callable[[Values, Values], Values]
 """Parameters and interactions -> FLOPs, growing in both."""

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fullrank.analysis.scaling.ladder import Ladder, Trace
 from fullrank.core.checks import check_once, check_one_way
 from fullrank.core.errors import UserError, in_context, unknown
 from fullrank.core.readers import read_json, read_jsonl
-from fullrank.scaling.ladder import Ladder, Trace
 
 if TYPE_CHECKING:
     import polars as pl

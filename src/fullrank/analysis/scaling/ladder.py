@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from fullrank.analysis.scaling.forms import LawForm, Points, Values
 from fullrank.core.errors import UserError
-from fullrank.scaling.forms import LawForm, Points, Values
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fullrank.scaling.fit import fit_law
-from fullrank.scaling.forms import FORMS
-from fullrank.scaling.frontier import advise, compute_frontier, epoch_cost, optimum
-from fullrank.scaling.ladder import Ladder, Trace, envelope
+from fullrank.analysis.scaling.fit import fit_law
+from fullrank.analysis.scaling.forms import FORMS
+from fullrank.analysis.scaling.frontier import advise, compute_frontier, epoch_cost, optimum
+from fullrank.analysis.scaling.ladder import Ladder, Trace, envelope
 from refusals import refused
-from tests.scaling.conftest import TRUTH, power_ladder
+from tests.analysis.scaling.conftest import TRUTH, power_ladder
 
 
 def trace(name: str, flops: list[float], metric: list[float]) -> Trace:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fullrank.scaling.read import ColumnNames, read_ladder
+from fullrank.analysis.scaling.read import ColumnNames, read_ladder
 from refusals import refused
 
 WIDE = """run,dataset,n_total_params,n_nonemb_params,interactions,epoch_flops,ndcg_ep5,ndcg_ep10

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fullrank.scaling.fit import Law, condition, fit_law, srt_distance, srt_value
-from fullrank.scaling.forms import FORMS
-from fullrank.scaling.holdout import hold_out
-from fullrank.scaling.ladder import Ladder, Trace
+from fullrank.analysis.scaling.fit import Law, condition, fit_law, srt_distance, srt_value
+from fullrank.analysis.scaling.forms import FORMS
+from fullrank.analysis.scaling.holdout import hold_out
+from fullrank.analysis.scaling.ladder import Ladder, Trace
 from refusals import refused
-from tests.scaling.conftest import S_TRUTH, TRUTH, power_ladder, sigmoid_ladder
+from tests.analysis.scaling.conftest import S_TRUTH, TRUTH, power_ladder, sigmoid_ladder
 
 RUNS = {"power": power_ladder(), "loss": power_ladder(-1.0), "sigmoid": sigmoid_ladder(), "linear": sigmoid_ladder()}
 TRUTHS = {"power": TRUTH, "loss": TRUTH, "sigmoid": S_TRUTH}

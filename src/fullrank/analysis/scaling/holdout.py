@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fullrank.analysis.scaling.fit import RESAMPLES, Law, fit_law
+from fullrank.analysis.scaling.forms import FORMS, Points, Values
+from fullrank.analysis.scaling.ladder import Ladder, form_points
+from fullrank.analysis.scaling.read import as_ladder
 from fullrank.core.errors import UserError
-from fullrank.scaling.fit import RESAMPLES, Law, fit_law
-from fullrank.scaling.forms import FORMS, Points, Values
-from fullrank.scaling.ladder import Ladder, form_points
-from fullrank.scaling.read import as_ladder
 
 By = Literal["data", "size"]
 

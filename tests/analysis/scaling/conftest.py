@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fullrank.scaling.ladder import Ladder, Trace
+from fullrank.analysis.scaling.ladder import Ladder, Trace
 from tests.sweeps.conftest import out, store, swept
 
 __all__ = ["out", "store", "swept"]

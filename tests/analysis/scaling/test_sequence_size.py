@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from fullrank.analysis.scaling.read import read_ladder
+from fullrank.analysis.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
 from fullrank.data.events.store import Store
-from fullrank.experiment import find_experiment
 from fullrank.models.sequential.items.features import FeatureItems
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.ops.model_cost import counted
-from fullrank.scaling.read import read_ladder
-from fullrank.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
+from fullrank.run.experiment import find_experiment
 from fullrank.training.data_module import data_module_of
 from markets import planted_store
 from tests.sweeps.conftest import Sweeps, tiny

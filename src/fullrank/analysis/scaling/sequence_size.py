@@ -30,8 +30,8 @@ from fullrank.data.events.store import Store
 from fullrank.models import States
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
-from fullrank.models.sequential.features import FieldVectors
 from fullrank.models.sequential.items import ItemIndex, Items
+from fullrank.models.sequential.items.event_features import FieldVectors
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropyLoss

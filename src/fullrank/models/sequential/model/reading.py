@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from fullrank.data.batch import Batch
 from fullrank.models import Model
 from fullrank.models.sequential.attention import Attention
-from fullrank.models.sequential.features import FieldVectors
+from fullrank.models.sequential.items.event_features import FieldVectors
 from fullrank.models.sequential.model import RecommenderModel
 
 WEIGHTS = 1 << 22

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fullrank as fr
-from fullrank.data.events.store import Store
-from fullrank.scaling.growth import (
+from fullrank.analysis.scaling.growth import (
     Growth,
     catalogue_growth,
     distinct_items,
@@ -19,6 +18,7 @@ from fullrank.scaling.growth import (
     growth_sentences,
     short_number,
 )
+from fullrank.data.events.store import Store
 from refusals import refused
 from tests import tiny
 
