@@ -161,7 +161,7 @@ def test_a_sound_tree_has_no_faults(tmp_path: Path) -> None:
         (
             "evaluation/spec.py",
             "from fullrank.run.experiment import Experiment\n",
-            "imports experiment, which stands above",
+            "imports run, which stands above",
         ),
         ("api.py", "from fullrank import UserError\n", "not the facade"),
         (

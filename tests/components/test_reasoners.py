@@ -114,8 +114,8 @@ class Peeking(ReaRecReasoner):
 class Tail(ReaRecReasoner):
     """Planted: begins at the end of the padded row."""
 
-    def _begun(self, x, batch, budget):
-        states, reasoning = super()._begun(x, batch, budget)
+    def opened(self, x, batch, streams):
+        states, reasoning = super().opened(x, batch, streams)
         return states, replace(reasoning, states=replace(reasoning.states, start=states.tokens[:, -1]))
 
 

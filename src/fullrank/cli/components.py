@@ -117,7 +117,7 @@ def full_room(name: str) -> str:
 
 
 def first_line(room: str, kind: str) -> str:
-    """The first line of the docstring of the file that declares a kind.
+    """The opening paragraph of the docstring of the file that declares a kind.
 
     That of its class or function for recipes, and where a file declares several kinds. Empty where
     the source is out of reach.
@@ -133,13 +133,13 @@ def first_line(room: str, kind: str) -> str:
 
 
 def _docstring(module: str, kind: str | None = None) -> str:
-    """The first line of a module's docstring, or of that of a `kind` in it; the module is not
-    imported."""
+    """The opening paragraph of a module's docstring, or of that of a `kind` in it, as one line; the
+    module is not imported."""
     tree = _tree(module)
     if tree is None:
         return ""
     text = ast.get_docstring(tree if kind is None else _definition(module, kind)) or ""
-    return text.strip().partition("\n")[0]
+    return " ".join(text.strip().partition("\n\n")[0].split())
 
 
 def _definition(module: str, kind: str) -> ast.ClassDef | ast.FunctionDef:
@@ -156,7 +156,8 @@ def _tree(module: str) -> ast.Module | None:
     if spec is None or spec.origin is None:
         return None
     base = Path(spec.origin)
-    file = base if not rest else base.parent.joinpath(*rest).with_suffix(".py")
+    named = base.parent.joinpath(*rest)
+    file = base if not rest else named / "__init__.py" if named.is_dir() else named.with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() and file.suffix == ".py" else None
 
 

@@ -44,7 +44,7 @@ def sigmoid_ladder() -> Ladder:
 @pytest.fixture(scope="session")
 def srt_csv() -> Path:
     """The published runs; the test is skipped with the reason where they are not there."""
-    root = Path(os.environ.get("FULLRANK_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+    root = Path(os.environ.get("FULLRANK_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
     file = root / "srt_runs.csv"
     if not file.is_file():
         pytest.skip(f"{file} is not there; set FULLRANK_DATA to the folder that holds srt_runs.csv")

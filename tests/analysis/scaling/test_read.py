@@ -79,7 +79,7 @@ def test_rows_without_flops_say_what_to_do(tmp_path: Path) -> None:
 
 def test_recorded_sweeps_are_read() -> None:
     """Those of before FLOPs were counted, as they are."""
-    file = Path(__file__).resolve().parents[2] / "results" / "sequence" / "2026-11-21_2cpu_beauty.json"
+    file = Path(__file__).resolve().parents[3] / "results" / "sequence" / "2026-11-21_2cpu_beauty.json"
     found = read_ladder(file)
     assert found.metric == "ndcg@10" and len(found) > 5
     with refused("missing-sizes", "flops"):
