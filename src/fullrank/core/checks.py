@@ -29,7 +29,7 @@ Check = Callable[[str, Any], Any]
 """Called with an argument's name and the argument: gives it back, as its type, or raises `UserError`."""
 SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 NAMED_CODES = ("engine", "form", "method", "split", "start")
-"""Choices refused with a code of their own, `unknown-engine`; others with `unknown-choice`."""
+"""Arguments whose wrong choice has a code of its own, `unknown-engine`; for others it is `unknown-choice`."""
 MOST = 2**63 - 1
 """The largest whole number that an array holds."""
 
@@ -37,7 +37,7 @@ MOST = 2**63 - 1
 def keywords_checked(public: C) -> C:
     """Answer an unknown keyword with the nearest known one: a decorator of functions and classes.
 
-    Raises `UserError` then, before anything is done; what takes any keyword stays as it is.
+    Raises `UserError` for such a keyword, before anything is done. What takes any keyword stays as it is.
     """
     if isinstance(public, type):
         for name, member in vars(public).items():
@@ -80,12 +80,15 @@ def public(function: C) -> C:
     def checked(*args: Any, **keywords: Any) -> Any:
         _check_keywords(function, parameters, keywords)
 
-        def sound(name: str, value: Any) -> Any:
+        def argument(name: str, value: Any) -> Any:
+            """The value of an argument, checked unless it is the default."""
             at_default = value is parameters[name].default
             return value if at_default or name not in checks() else checks()[name](name, value)
 
-        values = map(sound, parameters, args)
-        return function(*values, *args[len(parameters) :], **{name: sound(name, keywords[name]) for name in keywords})
+        values = map(argument, parameters, args)
+        return function(
+            *values, *args[len(parameters) :], **{name: argument(name, keywords[name]) for name in keywords}
+        )
 
     vars(checked)["checks"] = checks
     return cast(C, checked)
@@ -275,8 +278,7 @@ def check_given(name: str, argument: T | None, remedy: str, *, code: str) -> T:
 
 
 def check_one_way(ways: Mapping[str, object], *, needed: bool = False, code: str | None = None) -> None:
-    """At most one of several ways to say the same, by their names, is not None; exactly one where
-    it is `needed`.
+    """Require that at most one of several ways to say the same (name -> argument) is given; exactly one if `needed`.
 
     Raises `UserError` that names them all. Without a `code` it has those of options.
     """

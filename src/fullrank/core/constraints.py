@@ -26,7 +26,7 @@ from pydantic import BaseModel, Field
 from fullrank.core.errors import brief
 
 MOST_SEED = 2**63 - 1
-"""What torch and numpy both take."""
+"""The largest seed that torch and numpy both take."""
 MOST_COUNT = 2**31 - 1
 """Rows, users, items, events, steps of training, buckets of a hash."""
 MOST_PARTS = 1024
@@ -87,8 +87,8 @@ class Constraint:
 
 
 def only_with(setting: str, *values: Hashable, unread: tuple[Hashable, ...] = ()) -> Constraint:
-    """The field has no effect unless `setting` (`gate`, `deep.hidden`) has one of these values;
-    without any, is set.
+    """The field has no effect unless `setting` (`gate`, `deep.hidden`) has one of these values, or is set at all where
+    no values are given.
 
     `unread`: values that count as left out beside the default, since earlier versions wrote them.
     """
@@ -111,7 +111,7 @@ def not_with(setting: str, *values: Hashable) -> Constraint:
 
 
 def needs(setting: str, *values: Hashable, code: str = "missing-setting") -> Constraint:
-    """A changed field needs `setting` at one of these values; without any, set to something."""
+    """A changed field needs `setting` at one of these values, or set at all where no values are given."""
 
     def wrong(name: str, value: Any, other: Any) -> str | None:
         if _holds(other, values):
@@ -123,7 +123,7 @@ def needs(setting: str, *values: Hashable, code: str = "missing-setting") -> Con
 
 
 def _between(setting: str, wrong: Callable[[str, Any, Any], str | None], code: str) -> Constraint:
-    """A demand of a changed field on `setting`: `wrong(name, value, other)` ends the sentence."""
+    """A demand on `setting` by a field that was changed: `wrong(name, value, other)` ends the sentence, or is None."""
 
     def broken(spec: BaseModel, name: str) -> str | None:
         if not changed(spec, name):
@@ -181,14 +181,17 @@ def typed(value: Any) -> str:
 
 
 def _holds(value: Any, values: tuple[Hashable, ...]) -> bool:
+    """Whether a setting has one of these values; without any, whether it is set."""
     return value in values if values else bool(value)
 
 
 def _wanted(setting: str, values: tuple[Hashable, ...]) -> str:
+    """What a setting has to be, in words."""
     return " or ".join(f"{setting}={typed(value)}" for value in values) or setting
 
 
 def _remedy(setting: str, other: Any, values: tuple[Hashable, ...]) -> str:
+    """What to do about a setting that is `other`, in words."""
     if values or other is False:
         return f"set {_wanted(setting, values or (True,))}"
     return f"set {setting} above 0" if isinstance(other, int | float) else f"set {setting}"

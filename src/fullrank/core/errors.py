@@ -20,6 +20,7 @@ MOST_GIVEN = 200
 MOST_NAMES = 2000
 """Names among which the nearest is looked for; difflib takes a second for so many."""
 _QUOTED = re.compile(rf"""(?<!\w)(?:'[^'\n]{{{MOST_GIVEN},}}'|"[^"\n]{{{MOST_GIVEN},}}")(?!\w)""")
+"""A long value in quotes, as `repr` writes it; the quotes of a word such as `user's` begin none."""
 
 
 class UserError(ValueError):
@@ -41,10 +42,10 @@ class UserError(ValueError):
 
 @contextmanager
 def in_context(before: str, after: str = "", *, code: str | None = None, public: bool = False) -> Iterator[None]:
-    """The block's mistakes with words around the sentence: where they were made, what to do. `code`
-    is a new one.
+    """Put words `before` and `after` the sentence of any `UserError` of the block: where it happened, what to do.
 
-    Each is `public` as said here, whatever it was: the block knows what its sentences are about.
+    `code` replaces the code of the error. Each is `public` as said here, whatever it was: the block knows what its
+    sentences are about.
     """
     try:
         yield
@@ -75,7 +76,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str | None:
 
 
 def _is_slip(word: str, name: str) -> bool:
-    """Whether one starts with the other or ends in its words, or few letters differ."""
+    """Whether the longer of two words begins with the shorter, or ends in `_shorter`, or differs in few letters."""
     short, long = sorted((word.lower().lstrip("-"), name.lower().lstrip("-")), key=len)
     same = sum(block.size for block in difflib.SequenceMatcher(None, short, long).get_matching_blocks())
     part = len(short) > 2 and (long.startswith(short) or long.endswith(f"_{short}"))
@@ -83,7 +84,7 @@ def _is_slip(word: str, name: str) -> bool:
 
 
 def unknown(what: str, name: str, allowed: Iterable[str], *, public: bool = False) -> UserError:
-    """The error for an unknown name; its code is `unknown-` and `what` was named."""
+    """The error for a name that is unknown; its code is `unknown-` and then `what`, such as `unknown-field`."""
     names = sorted(str(a) for a in allowed)
     return no_such(f"unknown {what}", name, names, code=f"unknown-{what.replace(' ', '-')}", public=public)
 
@@ -121,7 +122,8 @@ def brief(value: object, most: int = MOST_GIVEN) -> str:
 def reason_line(error: BaseException, *, file: bool = False) -> str:
     """The first line of an error of the system or a library, or its type where it says nothing.
 
-    Of the system's it has no number, and its `file` for a sentence that does not name it.
+    An error of the system is given without its number; `file` adds the file that it is about, where the
+    sentence does not.
     """
     said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     name = getattr(error, "filename", None) if file else None
@@ -183,6 +185,6 @@ RENAMED = {
 
 
 def called_now(where: str, old: str) -> str:
-    """The end of a sentence with the new spelling; empty for words that never had another."""
+    """The end of a sentence that gives the new spelling of a renamed word; empty for a word that was not renamed."""
     new = RENAMED.get(f"{where} {old}")
     return "" if new is None else f"; it is {new} now"

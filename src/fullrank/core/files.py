@@ -44,8 +44,7 @@ class NotWritten(UserError):
 
 @contextmanager
 def not_written(path: Path, *, folder: bool = False) -> Iterator[None]:
-    """Raise `NotWritten` where the system refuses to write in the block; of a file a
-    `BrokenPipeError` passes."""
+    """Raise `NotWritten` where the system refuses to write in the block; the `BrokenPipeError` of a file passes."""
     try:
         yield
     except OSError as error:
@@ -197,8 +196,7 @@ class Pending:
 class PendingFolder:
     """A folder being written: `begin`, `commit`, and `abandon` in any case. All raise `OSError`.
 
-    The caller holds its lock. `keeps` says of a name in the older folder whether it goes over into
-    the new one.
+    The caller holds its lock. `keeps` says of a name in the older folder whether it goes over into the new one.
     """
 
     def __init__(self, path: str | Path, keeps: Callable[[str], bool] = lambda name: False):
@@ -246,8 +244,7 @@ def whole_folder(out: str | Path, what: str = "another command") -> Iterator[Pat
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """An empty folder for temporary files, gone when the block ends; that of a killed process goes
-    with the next one.
+    """An empty folder for temporary files, gone when the block ends; that of a killed process goes with the next one.
 
     Raises `UserError` where the disk refuses.
     """
@@ -274,8 +271,7 @@ def require_replaceable(
     """Raise `UserError` unless `what` may be written at `out`: nothing there, an empty folder, or
     one of its kind, which is replaced where `overwrite` is true.
 
-    `is_own` says of a file's name whether such a folder may hold it: nothing else is deleted by
-    replacing it.
+    `is_own` says of a file's name whether such a folder may hold it: nothing else is deleted by replacing it.
     """
     if not out.exists():
         return
@@ -302,8 +298,10 @@ def require_replaceable(
 
 
 def foreign_files(folder: Path, is_own: Callable[[str], bool] = lambda name: False) -> list[str]:
-    """Foreign names in a folder, sorted; none where it does not exist. What killed writers left,
-    and the files of locks, are nobody's."""
+    """The names in a folder that are not its own, sorted; none where the folder does not exist.
+
+    What killed writers left, and the files of locks, are nobody's and do not count.
+    """
     if not folder.exists():
         return []
     return sorted(path.name for path in folder.iterdir() if not is_own(path.name) and not is_leftover(path.name))
@@ -359,7 +357,7 @@ def _link(source: str | Path, copy: str | Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Let two files or folders change places in one step; whether the system can."""
+    """Let two files or folders change places in one step; returns whether the system can."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):  # Windows does not take None for the program itself

@@ -1,5 +1,4 @@
-"""Ragged arrays: R rows of different lengths in one flat array of values (the words are
-torchrec's).
+"""Ragged arrays: R rows of different lengths in one flat array of values (the words are torchrec's).
 
     values   every value, row after row; a row may also be a stretch of a longer array, such as a memory-mapped store
     starts   [R] where each row begins in `values`, and `ends` [R] where it ends; rows may overlap, repeat or skip
@@ -137,7 +136,7 @@ class Jagged:
 
 
 def offsets_of(lengths: Integer[np.ndarray, "R"] | Bool[np.ndarray, "R"]) -> Int64[np.ndarray, "O"]:
-    """Where rows of these lengths (or of a mask) begin, one behind the other, and the last end."""
+    """Where rows of these lengths (or of a mask) begin, one behind the other, and where the last one ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -146,23 +145,22 @@ def _padded(values: Flat, at: np.ndarray, padding: np.ndarray, fill: Any = 0) ->
         return np.full((*at.shape, *values.shape[1:]), fill, dtype=values.dtype)
     # One gather of the whole table, padding included, since rows that are padded together have like lengths. Places
     # behind the last value are clipped to it.
-    # of a mapped file the array, not the map
-    whole = np.asarray(values) if isinstance(values, np.ndarray) else values
+    whole = np.asarray(values) if isinstance(values, np.ndarray) else values  # of a mapped file the array, not the map
     rows = whole.take(at, axis=0, mode="clip")
     rows[padding] = fill
     return rows
 
 
 _BITS = 63
-"""Of a whole number, in which a key and its row are sorted together."""
+"""Bits of the whole number in which a key and its row are sorted together."""
 
 
 def stable_order(*keys: Shaped[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
-    """The rows in order of the first key, those where it is equal by the second, and so on; equal
-    ones as they stood.
+    """The rows in order of the first key, those where it is equal by the second, and so on; equal ones as they stood.
 
-    `np.lexsort` by one sort of numbers that hold key and row: numpy sorts plain 64-bit numbers with
-    vector instructions, ten times as fast as it sorts rows by a key.
+    The same as `np.lexsort`, by one sort of numbers that hold key and row: numpy sorts plain 64-bit numbers with vector
+    instructions, ten times as fast as it sorts rows by a key. Keys that do not fit one number are sorted one after the
+    other, from the last.
     """
     rows = len(keys[0])
     row_bits = max(rows - 1, 0).bit_length()
@@ -174,7 +172,7 @@ def stable_order(*keys: Shaped[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
         packed = np.zeros(rows, np.int64)
         for key, low, width in zip(keys, lows, widths, strict=True):
             packed <<= width
-            wide = key if key.dtype.kind == "u" else key.astype(np.int64)
+            wide = key if key.dtype.kind == "u" else key.astype(np.int64)  # so that the difference does not overflow
             packed |= (wide - wide.dtype.type(low)).astype(np.int64)
         packed <<= row_bits
         packed |= np.arange(rows)

@@ -1,5 +1,4 @@
-"""Several writers at one place: a lock on a folder while it is written, and what killed writers
-left beside it.
+"""Several writers at one place: a lock on a folder while it is written, and what killed writers left beside it.
 
 A second writer, of whatever verb, process or thread, is refused at once. The lock is the kernel's
 (the package filelock on `.NAME.lock` beside the folder NAME), so it ends with its process, however
@@ -50,14 +49,14 @@ _HELD: ContextVar[Mapping[Path, bool]] = ContextVar("_HELD", default={})  # noqa
 
 @contextmanager
 def folder_lock(folder: str | Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold a folder while it is written; `what` (`train`) is for the sentence of the one who is
-    refused.
+    """Hold a folder while it is written; `what` (`train`) is for the sentence of the one who is refused.
 
-    The folder need not exist. Who holds it already, further up in the same chain of calls, may
-    enter again. Where the disk has no locks, one note is logged and nobody is kept out. `wait`:
-    seconds to wait for another holder, such as one that is being ended. Raises `UserError`:
-    `folder-locked` where another process or thread has it, `not-written` where no lock file can be
-    made.
+    The folder need not exist. Whoever holds it already, further up in the same chain of calls, may enter again. Where
+    the disk has no locks, one note is logged and nobody is kept out. `wait`: seconds to wait for another holder, such
+    as one that is being ended.
+
+    Raises `UserError`: `folder-locked` where another process or thread has it, `not-written` where no lock file
+    can be made.
     """
     target = Path(os.path.realpath(folder))
     held = _HELD.get()
@@ -150,7 +149,7 @@ def _refusal(path: Path, target: Path) -> UserError:
 _HOST = hashlib.sha256(HOST.encode()).hexdigest()[:8]
 """This machine in the names of parts: on a shared disk a process id alone says nothing."""
 _LEFTOVER = re.compile(r"\..+\.((\d+)(?:-\d+)?(?:-([0-9a-f]{8}))?)\.(?:part|previous)")
-"""[1] the writer, [2] its process, [3] its machine, which names of versions up to 0.1 lack."""
+"""Groups of the match: 1 the writer, 2 its process, 3 its machine, which the names of versions up to 0.1 lack."""
 _LOCK = re.compile(r"\..+\.lock")
 _LONGEST = 24 * 3600.0
 """Seconds after which a part of a file that another machine was writing is taken for left over."""
@@ -160,7 +159,7 @@ _NUMBERS = itertools.count(1)
 
 
 def part_name(path: Path) -> Path:
-    """A name of its own for each writer, also of one process; `forget_part` it in the end."""
+    """A hidden name beside `path` that no other writer has, in this process or another; `forget_part` ends its use."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}-{_HOST}.part")
     _LIVE.add(str(part))
     return part
@@ -175,8 +174,7 @@ def forget_part(part: Path) -> None:
 def remove_tree(folder: Path) -> None:
     """Remove a folder and all that is in it, as far as that can be.
 
-    One file is open at a time (`shutil.rmtree` has one a level): what ran out of them still clears
-    up behind itself.
+    One file is open at a time (`shutil.rmtree` has one a level): what ran out of them still clears up behind itself.
     """
     for path, folders, files in reversed([*os.walk(folder)]):
         with suppress(OSError):  # gone by now, or of another user
@@ -191,9 +189,10 @@ def is_leftover(name: str) -> bool:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers to this place left beside it: all that is half written where this
-    one holds its lock, or that of the folder around it, and otherwise what belongs to processes
-    that are gone.
+    """Remove what killed writers left beside `path`.
+
+    Whoever holds the lock of the place, or of the folder around it, is its only writer: all that is half written there
+    goes. Without the lock, only what belongs to processes that are gone does.
     """
     alone = holds_lock(path) or holds_lock(Path(os.path.realpath(path.parent)))
     for left in _leftovers(path.parent):
@@ -220,7 +219,7 @@ def _leftovers(folder: Path) -> list[Path]:
 
 
 def _remove(left: Path) -> None:
-    """Also where another process does the same."""
+    """Remove a leftover, which another process may be removing too."""
     if left.is_dir() and not left.is_symlink():
         remove_tree(left)
     else:

@@ -5,9 +5,9 @@ Messages are one tree of loggers, `fullrank`:
     logging.getLogger("fullrank").setLevel(logging.WARNING)   # steps are silent, doubts are told
     logging.getLogger("fullrank").setLevel(logging.DEBUG)     # all steps, also those that nobody asked to see
 
-A module takes its logger by ``log = logger(__name__)``. `INFO` is what a person asked to see or
-should know, `DEBUG` the same where nobody asked. The root logger is never touched; where it writes
-to stderr already, ours is silent.
+A module takes its logger by ``log = logger(__name__)``. Steps that a person asked to see, and what a person should
+know, are `INFO`; steps that nobody asked to see are `DEBUG`. The root logger is never touched; where it writes to
+stderr already, ours is silent.
 
 `Progress` is what a library function takes, and `Reporter` shows it: a bar on a terminal, a line
 now and then elsewhere, nothing where it is off.
@@ -24,8 +24,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u202a-\u202e\u2066-\u2069]")
-"""What a terminal obeys where it should show it: escape sequences and the like, and overrides of
-the direction of text. An id, a title, a column's name or a path may hold any of them."""
+"""Characters that a terminal obeys instead of showing them: escape sequences and the like, and overrides of the
+direction of text. An id, a title, a column's name or a path may hold any of them."""
 
 
 def printable(text: str) -> str:
@@ -61,6 +61,7 @@ class _Stderr(logging.Handler):
 
 
 def _shows(handler: logging.Handler) -> bool:
+    """Whether a handler writes to the stdout or stderr of this process."""
     streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
     return isinstance(handler, logging.StreamHandler) and any(handler.stream is stream for stream in streams)
 
@@ -70,16 +71,15 @@ Progress = Callable[[int, int], None]
 Tell = Callable[[str], Progress]
 """Called with what begins; gives its `Progress`."""
 QUIET_SECONDS = 10.0
-"""Between two lines of progress where stderr is no terminal."""
+"""Seconds between two lines of progress where stderr is no terminal."""
 
 
 class Reporter:
     """Shows one or more tasks while it is open (`with`), and lines that stay."""
 
     def __init__(self, shown: bool = True, *, sizes: bool = False, lines: bool = True, transient: bool = False):
-        """`sizes`: what is counted are bytes. `lines`: without a terminal, a line now and then;
-        else nothing of tasks. `transient`: bars vanish in the end.
-        """
+        """`sizes`: what is counted are bytes. `lines`: without a terminal, a line now and then; without `lines`,
+        nothing of tasks there. `transient`: bars vanish in the end."""
         self.shown, self.sizes, self.lines = shown, sizes, lines
         self._bar = _bar(sizes, transient) if shown and sys.stderr.isatty() else None
         self._tasks: dict[str, Any] = {}

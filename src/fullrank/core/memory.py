@@ -1,8 +1,7 @@
-"""How much memory this process may still take: of the machine, of its control group, and of its own
-limit.
+"""How much memory this process may still take: of the machine, of its control group, and of its own limit.
 
-What is larger than that is refused before it is made, with its size in the sentence: a process that
-takes more is killed without one. And what it may keep of the memory that it has freed.
+What is larger than that is refused before it is made, with its size in the sentence: a process that takes more is
+killed without one. `keep_freed_memory` says what a process may keep of the memory that it has freed.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from fullrank.core.errors import UserError
 
 GROUPS = Path("/sys/fs/cgroup")
 SMALL = 2**26
-"""Bytes below which nothing is asked: asking takes longer than a short answer."""
+"""Bytes below which `require_memory` does not look: asking the system takes longer than a short answer."""
 KEPT = 2**28
-"""Bytes of freed memory that a process keeps at most at the end of its heap
-(`keep_freed_memory`)."""
+"""Bytes of freed memory that a process keeps at most at the end of its heap (`keep_freed_memory`)."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h."""
+"""Two settings of `mallopt`, by their numbers in glibc's malloc.h."""
 
 
 def keep_freed_memory() -> bool:
@@ -62,7 +60,7 @@ def require_memory(needed: int, what: str, remedy: str) -> None:
 
 
 def gibibytes(count: int) -> str:
-    """`1.5 GiB`."""
+    """A number of bytes in words, such as `1.5 GiB`."""
     return f"{count / 2**30:,.1f} GiB"
 
 

@@ -1,10 +1,9 @@
-"""Parquet files that somebody else made: refused where they would take too much memory, and of one
-type in a folder.
+"""Parquet files that somebody else made: refused where they would take too much memory, and of one type in a folder.
 
-A few bytes announce a billion equal values, and a page of some KB unpacks to gigabytes. So the
-footer and the header of every page are read first (https://parquet.apache.org/docs/file-format,
-Thrift's compact protocol), and a file that takes out of all proportion to its size is refused. What
-the library writes takes up to a hundred times its bytes.
+A few bytes can announce a billion equal values, and a page of some KB can unpack to gigabytes. So the footer and the
+header of every page are read first (https://parquet.apache.org/docs/file-format, Thrift's compact protocol), and a
+file that would take memory out of all proportion to its size is refused. What the library writes takes up to a hundred
+times its bytes.
 
 Files of a folder may have columns of different types, as those of different months do
 (`unlike_files`). A column is cast where that loses nothing: whole numbers of any width, whole
@@ -31,10 +30,11 @@ MOST_RATIO, FLOOR = 1000, 64 * 2**20
 MOST_FOOTER = 8 * 2**20
 """Bytes of a footer: some ten thousand columns and groups of rows."""
 PAGE = 64 * 2**10
-"""Bytes that a page counts at least, which bounds how many are looked at."""
+"""Bytes that each page counts as at least, which bounds how many pages are looked at."""
 HEADER, MOST_HEADER = 2**12, 2**20
 """Bytes of a page's header, and of one that holds long texts (minimum and maximum)."""
 _TEXT, _END = 6, b"PAR1"
+"""The number of the type of texts (BYTE_ARRAY in parquet.thrift), and the last bytes of a file."""
 BROKEN = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 """What polars raises for a file that it cannot read."""
 
@@ -42,11 +42,9 @@ BROKEN = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 def read_parquet(
     path: Path, what: str, *, rows: int | None = None, columns: Sequence[str] | None = None
 ) -> pl.DataFrame:
-    """The table of a folder's file, of so many `rows` where the caller knows; `what` names it in
-    errors.
+    """The table of a folder's file, of so many `rows` where the caller knows; `what` names it in errors.
 
-    Raises `FileNotFoundError`, and `UserError` for a file that is damaged, has other rows, or is
-    out of all proportion.
+    Raises `FileNotFoundError`, and `UserError` for a file that is damaged, has other rows, or is out of all proportion.
     """
     name = f"{what} {str(path)!r}"
     try:
@@ -73,8 +71,8 @@ def unreadable(name: str, error: BaseException) -> UserError:
 
 
 def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str, *, whole: bool = True) -> None:
-    """Raise `UserError` for other rows than expected, and for too much memory beside the `size`: of
-    all pages (`whole`), or of a single one."""
+    """Raise `UserError` for other rows than expected, and for more memory than goes with the `size`: of all pages
+    (`whole`), or of one."""
     file.seek(max(size - 8, 0))
     length, end = int.from_bytes(file.read(4), "little"), file.read(4)
     if end != _END or not 0 < length <= min(MOST_FOOTER, size - 8):
@@ -138,29 +136,31 @@ def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
     """The fields of a Thrift struct by their numbers, and where it ends."""
     fields: dict[int, Any] = {}
     number = 0
-    while head := data[at]:
+    while head := data[at]:  # a byte: in its upper half the step from the number before, in its lower half the kind
         at += 1
         if head >> 4:
             number += head >> 4
         else:
             number, at = _whole(data, at)
+        # kinds 1 and 2 are the truth values themselves
         fields[number], at = (head & 15 == 1, at) if head & 15 < 3 else _value(data, at, head & 15)
     return fields, at + 1
 
 
 def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
-    if kind in (4, 5, 6):
+    """A value of one of Thrift's kinds, and where it ends; None for floats and texts, which are skipped."""
+    if kind in (4, 5, 6):  # whole numbers of 16, 32 and 64 bits
         return _whole(data, at)
     if kind in (1, 2, 3):  # a truth value in a list, or a byte
         return data[at], at + 1
-    if kind == 7:
+    if kind == 7:  # a float
         return None, at + 8
-    if kind == 8:
+    if kind == 8:  # text, behind its length
         length, at = _varint(data, at)
         return None, at + length
     if kind == 12:
         return _struct(data, at)
-    if kind not in (9, 10):
+    if kind not in (9, 10):  # neither a list nor a set
         raise ValueError(f"its footer holds a value of kind {kind}")
     length, inner, at = data[at] >> 4, data[at] & 15, at + 1
     if length == 15:
@@ -173,11 +173,13 @@ def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
 
 
 def _whole(data: bytes, at: int) -> tuple[int, int]:
+    """A whole number with a sign, which lies in its last bit, and where the number ends."""
     number, at = _varint(data, at)
     return (number >> 1) ^ -(number & 1), at
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A whole number of seven bits a byte, the lowest first, and where it ends: the byte whose eighth bit is 0."""
     number = shift = 0
     while True:
         number |= (data[at] & 127) << shift
@@ -256,12 +258,14 @@ def _common(name: str, files: Sequence[Path], kinds: Sequence[Any]) -> Any:
         return None
 
     def any_of(group: tuple[str, ...], bad: pl.Expr) -> bool:
+        """Whether `bad` holds in any row of the files whose columns are of these groups."""
         frames = [pl.scan_parquet(file, glob=False).select(bad.any()) for file, kind in known if _group(kind) in group]
         return any(frame.collect().item() for frame in frames)
 
     column = pl.col(name)
     if any_of(("unsigned",), column.cast(pl.Int64, strict=False).is_null() & column.is_not_null()):
         return None
+    # a float holds every whole number up to 2^53
     if not any_of(("float",), (column.fill_nan(None) != column.floor()) | (column.fill_nan(None).abs() > 2**53)):
         return pl.Int64()
     return None if any_of(("signed", "unsigned"), column.cast(pl.Int64).abs() > 2**53) else pl.Float64()

@@ -1,8 +1,6 @@
-"""Arrays in parts: several arrays that are read as if they lay behind each other, such as the files
-of a large store.
+"""Arrays in parts: several arrays that are read as if they lay behind each other, such as the files of a large store.
 
-Nothing is copied until values are asked for: `array[positions]` and `take` gather from the parts
-that hold them.
+Nothing is copied until values are asked for: `array[positions]` and `take` gather from the parts that hold them.
 """
 
 from __future__ import annotations

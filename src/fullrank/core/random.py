@@ -1,5 +1,4 @@
-"""Random numbers that are a function of their place (seed, step, row, draw): equal on every shard
-and after a resume.
+"""Random numbers that are a function of their place (seed, step, row, draw): equal on every shard and after a resume.
 
 A place is hashed by SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014,
 doi:10.1145/2660193.2660195). Three streams, told apart by how a place enters the hash; stores,

@@ -61,7 +61,8 @@ def refuse_special(path: str | Path) -> None:
 
 
 def cannot_open(path: Path, error: BaseException) -> UserError | None:
-    """The error for a file that was not opened, such as too many open ones; None for others."""
+    """The error for a file that the system did not open, for reasons other than what it holds (too many open files);
+    None for other errors."""
     return cannot_read(path, error) if isinstance(error, OSError) and error.errno in _NOT_THE_FILE else None
 
 
@@ -92,8 +93,7 @@ def read_json(path: str | Path) -> JsonObject:
 
 
 def read_jsonl(path: str | Path, *, torn: bool = True) -> list[JsonObject]:
-    """The objects of a file of JSON lines, up to the first line that is none: a killed process
-    leaves half a line.
+    """The objects of a file of JSON lines, up to the first line that is none: a killed process leaves half a line.
 
     With `torn=False` such a line is refused. Raises `UserError` where the file cannot be read.
     """
@@ -186,9 +186,11 @@ class _TooMany(_Refused):
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader of plain data, which stops at the bounds: it looks a thousand brackets ahead
-    before it says that they are too deep, and is too slow to read on behind the last value that is
-    allowed."""
+    """PyYAML's loader of plain data, which stops at the bounds.
+
+    PyYAML alone looks a thousand brackets ahead before it says that they are too deep, and it is too slow to read on
+    behind the last value that is allowed.
+    """
 
     nodes = 0
 

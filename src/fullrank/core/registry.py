@@ -1,12 +1,10 @@
-"""The registry of components (which kinds a room has, and the Spec class of each), and the two
-families of models.
+"""The registry of components (which kinds a room has, and the Spec class of each), and the two families of models.
 
-A room here is a group of components that do the same job; its folder is in `PLACES`. Its kinds are
-found by reading the source of its folder for Spec classes with a field ``kind: Literal["name"] =
-"name"``; nothing is imported before a kind is asked for. A field of a Spec that holds a component
-is annotated with its room, ``attention: Annotated[Spec, Room("attention")]``: it accepts a Spec, a
-mapping with ``kind``, or the bare kind. Third parties join a room through the entry-point group
-``fullrank.<room>``.
+A room here is a group of components that do the same job; its folder is in `PLACES`. Its kinds are found by reading the
+source of its folder for Spec classes with a field `kind`, as in ``kind: Literal["gru"] = "gru"``; nothing is imported
+before a kind is asked for. A field of a Spec that holds a component is annotated with its room, as in ``Annotated[Spec,
+Room("attention")]``: it accepts a Spec, a mapping with ``kind``, or the bare kind. Third parties join a room through
+the entry-point group ``fullrank.<room>``.
 
 The two families of models are told apart by one word, their `Problem`, which stores, evaluation
 specs, experiments and results have as an attribute:
@@ -108,15 +106,15 @@ def component(kind: str, *rooms: str) -> Any:
     for room in rooms:
         if kind in kinds(room):
             module = declared(room).get(kind)
-            named = [point for point in points(room) if point.name == kind]
-            if len(named) + (module is not None) > 1:
-                values = ", ".join(point.value for point in named)
+            theirs = [point for point in points(room) if point.name == kind]
+            if len(theirs) + (module is not None) > 1:
+                values = ", ".join(point.value for point in theirs)
                 raise UserError(
                     f"{kind!r} is declared twice in fullrank.{room}: rename the entry point of {values}",
                     code="declared-twice",
                 )
             if module is None:
-                return _checked(named[0].load(), kind, room)
+                return _checked(theirs[0].load(), kind, room)
             return getattr(load(module), defined_names(module)[kind])
     allowed = [k for room in rooms for k in kinds(room)]
     name = rooms[0].split(".")[-1]
@@ -159,12 +157,10 @@ _ROOMS: dict[str, tuple[str, str, str | None]] = {
     "data.sources": ("public data sets and the generated one", "data.sources", None),
     "recipes": ("complete experiments under their published names", "recipes", None),
 }
-"""Room -> what its components do, where their source lies below the package (a folder, or a file),
-and the setting that chooses one of them, of an experiment or of `fullrank encode` (vectors,
-learner).
+"""Room -> what its components do, where their source lies below the package (a folder, or a file), and the setting that
+chooses one of them, of an experiment or of `fullrank encode` (vectors, learner).
 
-The names of rooms are older than the folders, and files of other people hold them (entry points,
-`fullrank list`)."""
+The names of rooms are older than the folders, and files of other people hold them (entry points, `fullrank list`)."""
 ROOMS = {room: what for room, (what, _, _) in _ROOMS.items()}
 """Room -> what its components do."""
 PLACES = {room: folder for room, (_, folder, _) in _ROOMS.items()}
@@ -174,8 +170,11 @@ SETTINGS = {room: setting for room, (_, _, setting) in _ROOMS.items() if setting
 
 
 def rooms_named(word: str) -> list[str]:
-    """The rooms of this name, last word of a name, or setting (`regularizers`, `model.penalties`,
-    `penalties`). Raises `UserError` with the nearest name where there is none."""
+    """The rooms that a word names: by name or setting, or the last word of either (`regularizers`,
+    `model.penalties`, `penalties`).
+
+    Raises `UserError` with the nearest name where there is none.
+    """
     for names in ({room: room for room in ROOMS}, SETTINGS):
         if rooms := [room for room, name in names.items() if word in (name, name.split(".")[-1])]:
             return rooms
@@ -202,13 +201,13 @@ def declared(room: str) -> dict[str, str]:
 
 
 _KIND = re.compile(r'^class (\w+)|^    kind: .*? = "(.+?)"|^@recipe\(.*?(?:kind="(\w+)")?\)\ndef (\w+)', re.MULTILINE)
+"""Groups of the match: 1 a class, 2 the kind of the class before it; of a recipe 3 the kind that it is given, if
+any, and 4 its function, whose name is else its kind."""
 
 
 @functools.cache
 def defined_names(module: str) -> dict[str, str]:
-    """Kind -> name of its class (with a field ``kind``) or of its function (below ``@recipe``) in one
-    of our modules.
-    """
+    """Kind -> name of its class (with a field ``kind``) or function (below ``@recipe``) in one of our modules."""
     names, name = {}, ""
     for line in _KIND.finditer(source_file(module).read_text(encoding="utf-8")):
         name = line[1] or line[4] or name

@@ -21,7 +21,7 @@ from fullrank.core.errors import UserError, brief, did_you_mean, in_context, mid
 from fullrank.core.readers import JsonObject, read_json_text, read_yaml_text
 
 FEW = 5
-"""Mistakes that an error sentence tells."""
+"""Most mistakes that an error sentence tells."""
 MOST_MESSAGE = 600
 """Characters that it tells of one: of an enum, pydantic lists what is allowed."""
 BEFORE = "before"
@@ -123,8 +123,7 @@ class Spec(BaseModel):
         return yaml.safe_dump(self.dump(), sort_keys=False)
 
     def override(self: S, *settings: str) -> S:
-        """A copy with dotted settings replaced: ``spec.override("model.dim=128",
-        "model.loss=bce")``.
+        """A copy with dotted settings replaced: ``spec.override("model.dim=128", "model.loss=bce")``.
 
         Values are YAML. Setting a component to a bare kind, or setting its ``kind``, starts it from
         its defaults. Settings that are sound only together may come in either order: what counts is
@@ -178,15 +177,15 @@ class _Started(dict[str, Any]):
 def put_setting(tree: JsonObject, path: str, value: Any) -> None:
     """Set the value at a dotted path, in place. Raises `UserError` with the nearest name."""
     *above, last = path.strip().split(".")
-    inner: Any = tree
-    around, entry = inner, last
+    node: Any = tree
+    parent, place = node, last
     for key in above:
-        around, entry = inner, _entry(inner, key, path, tree)
-        inner = around.get(entry) if isinstance(around, dict) else around[entry]
-    if above and last == "kind" and isinstance(around, dict):
-        around[entry] = _Started(kind=value)
+        parent, place = node, _entry(node, key, path, tree)
+        node = parent.get(place) if isinstance(parent, dict) else parent[place]
+    if above and last == "kind" and isinstance(parent, dict):  # a new kind starts from its defaults
+        parent[place] = _Started(kind=value)
     else:
-        inner[_entry(inner, last, path, tree)] = value
+        node[_entry(node, last, path, tree)] = value
 
 
 def _entry(tree: Any, key: str, whole: str, root: JsonObject) -> Any:
@@ -233,8 +232,7 @@ def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:
 
 
 def spec_tree(spec: Spec, without: Mapping[tuple[str, str], Any] | None = None) -> Any:
-    """A spec as its hash sees it: plain data in which fields of `later` are left out at their old
-    value.
+    """A spec as its hash sees it: plain data, in which a field of `later` is left out while it has its old value.
 
     `without` names further fields, (kind, field) -> old value, that must stand there and are left
     out: the spec as it was before they existed. None where one of them stands elsewhere, for then
@@ -271,14 +269,13 @@ def _hashed(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) -> 
 
 
 def error_sentence(error: ValidationError) -> str:
-    """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the
-    first few.
+    """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few.
 
     A list with a wrong entry is not called too short as well: pydantic counts the right ones alone.
     """
     mistakes, parts = error.errors(), []
-    around = {mistake["loc"][:depth] for mistake in mistakes for depth in range(len(mistake["loc"]))}
-    mistakes = [mistake for mistake in mistakes if mistake["type"] != "too_short" or mistake["loc"] not in around]
+    holders = {mistake["loc"][:depth] for mistake in mistakes for depth in range(len(mistake["loc"]))}
+    mistakes = [mistake for mistake in mistakes if mistake["type"] != "too_short" or mistake["loc"] not in holders]
     for mistake in mistakes[:FEW]:
         path = ".".join(middle_cut(str(p), 80) for p in mistake["loc"] if not MEMBER.fullmatch(str(p)))
         text = middle_cut(mistake["msg"].removeprefix("Value error, "), MOST_MESSAGE)
@@ -292,7 +289,8 @@ def error_sentence(error: ValidationError) -> str:
 
 
 def by_kind(what: str, *specs: type[Spec], text: str = "kind", usual: str | None = None) -> BeforeValidator:
-    """Read one of these specs: a mapping with `kind` (or of the `usual` one), or a bare `text`."""
+    """A validator that reads one of these specs: from a mapping with `kind` (without it, the `usual` one), or from a
+    bare text, its field `text`."""
     kinds = {spec.model_fields["kind"].default: spec for spec in specs}
 
     def read(tree: Any) -> Any:

@@ -1,11 +1,10 @@
 """Specs without torch: a module's settings without the code that computes.
 
-A Spec stands in the file of the model that it builds, so importing it imports torch, which takes
-seconds; a page of help and a mistake in a setting need the Spec alone. Here a class is made from
-the source of its module once more, with the names that it needs and no others; torch, and classes
-that are derived from its own, are none of them. Fields, bounds, validators and the `build` of a
-recipe are the module's. The classes are not: a Spec from here is asked and thrown away, and never
-handed to the library.
+A Spec stands in the file of the model that it builds, so importing it imports torch, which takes seconds; a page of
+help and a mistake in a setting need the Spec alone. Here the class is made a second time from the source of its module,
+with the names that it needs and no others: neither torch, nor classes that derive from torch's own. Fields, bounds,
+validators and the `build` of a recipe are the module's. The classes are not: a Spec from here is asked and thrown away,
+and never handed to the library.
 """
 
 from __future__ import annotations
@@ -53,10 +52,13 @@ def module_alone(name: str) -> ModuleType:
 
 
 class _Alone(ModuleType):
+    """A module made from the source of another: each name is defined when it is first asked for."""
+
     def __init__(self, name: str):
         super().__init__(f"{name}:specs")
         sys.modules[self.__name__] = self  # where pydantic looks up the names in annotations
-        self.__file__ = f"<{self.__name__}>"  # and here docstrings; the module's own file would pass for both modules
+        # and here the docstrings of fields; the module's own file would pass for both modules
+        self.__file__ = f"<{self.__name__}>"
         text = registry.source_file(name).read_text(encoding="utf-8")
         linecache.cache[self.__file__] = (len(text), None, text.splitlines(keepends=True), self.__file__)
         self._waiting = {name: statement for statement in registry.source(name).body for name in _defined(statement)}
@@ -74,7 +76,7 @@ class _Alone(ModuleType):
         return defined
 
     def _run(self, statement: ast.stmt, name: str) -> Any:
-        for used in _used(statement):  # Python asks a subclass of dict in functions only, and not in classes
+        for used in _used(statement):  # the body of a class does not ask `_Names.__missing__`, as functions do
             getattr(self, used, None)
         flags = __future__.annotations.compiler_flag
         code = compile(ast.Module([statement], []), str(self.__file__), "exec", flags, dont_inherit=True)
@@ -108,7 +110,7 @@ def _imported(statement: ast.ImportFrom, name: str) -> Any:
 
 
 def _heavy(statement: ast.stmt) -> bool:
-    """Whether it imports torch, or what does."""
+    """Whether a statement imports torch, or a package that does."""
     if isinstance(statement, ast.Import):
         return any(alias.name.startswith(HEAVY) for alias in statement.names)
     return isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(HEAVY)
@@ -128,7 +130,7 @@ def _defined(statement: ast.stmt) -> Iterator[str]:
 
 
 def _used(node: ast.AST) -> Iterator[str]:
-    """The names that are read where a node is run: not those in the functions that it defines."""
+    """The names that are read when a node runs; those inside the functions that it defines are not."""
     if isinstance(node, ast.Name):
         yield node.id
     inside = (node.args, *node.decorator_list) if isinstance(node, ast.FunctionDef) else ast.iter_child_nodes(node)

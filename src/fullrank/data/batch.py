@@ -43,8 +43,7 @@ class ColumnSums:
     rows: Float[Tensor, "B H T"] | None = None
     """The same summed over the keys, zero at padded queries; None where rows sum to one."""
     queries: int | None = None
-    """Number of queries, where they are of another sequence (cross-attention); None where they are
-    the keys' own."""
+    """Number of queries, where they are of another sequence (cross-attention); None where they are the keys' own."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Fields:
     ids: Int[Tensor, "*n F"]
     """An id within its own field: 0 missing, 1 unknown, 2 and up known."""
     numbers: Float[Tensor, "*n X"]
-    """0 where missing."""
+    """The numbers; 0 where missing."""
     missing: Bool[Tensor, "*n X"]
     bags: tuple[Int[Tensor, "*n L"], ...] = ()
     """The ids of each list, then zeros."""
@@ -109,13 +108,12 @@ class BatchFeatures:
     request: Fields | None = None
     """[B T] of the request that each event answered."""
     user: Fields | None = None
-    """[B] of users."""
+    """[B] of the user of each row."""
     asked: Fields | None = None
     """The request to be answered: [B] as it is loaded, [B T] the request behind each position once
     a task has made inputs of a batch."""
     asked_at: Int[Tensor, "B"] | Int[Tensor, "B T"] | None = None
-    """The time of that request, seconds since 1970, `NO_TIME` where unknown; None where a model may
-    not know it."""
+    """The time of that request, seconds since 1970, `NO_TIME` where unknown; None where a model may not know it."""
 
     @staticmethod
     def of(known: HistoryFeatures | None, rows: Jagged, roles: Collection[str]) -> BatchFeatures:
@@ -155,8 +153,7 @@ class BatchFeatures:
         """Features of whole histories: behind each position stands the next event's request, behind
         the last one the request to be answered (missing where it is not known)."""
         rows, asked_at = lengths.shape[0], None  # len() of a tensor would fix it in a graph
-        # position t of a row reads t + 1; its last event reads column `width`, where the request to
-        # be answered stands
+        # position t of a row reads t + 1; its last event reads column `width`, where the request to be answered stands
         at = torch.arange(1, width + 1, device=lengths.device).expand(rows, -1)
         at = torch.where(at < lengths[:, None], at, width)
         row = torch.arange(rows, device=lengths.device)[:, None]
@@ -179,8 +176,7 @@ class BatchFeatures:
 
 
 def to_fields(encoded: Encoded, lengths: Int[np.ndarray, "B"] | None = None) -> Fields:
-    """Encoded rows as tensors: a row each, or padded rows of these lengths, whose other positions
-    are missing."""
+    """Encoded rows as tensors: a row each, or padded rows of these lengths, whose other positions are missing."""
 
     def padded(values: np.ndarray, fill: Any = 0) -> Tensor:
         return torch.from_numpy(values if lengths is None else Jagged.from_lengths(values, lengths).padded(fill=fill))
@@ -226,8 +222,7 @@ class Batch:
     captures: Captures | None = None
     """Records that modules fill for a penalty or a cache; None where nobody needs any."""
     views: int = 1
-    """Number of times that the rows are repeated, each under other dropout: rows [0, B / views) are
-    the first view."""
+    """Number of times that the rows are repeated, each under other dropout: rows [0, B / views) are the first view."""
 
     @staticmethod
     def shapes(rows: int, length: int) -> Batch:
@@ -279,8 +274,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Bag:
-    """A field with several values in a row: a set, or a behaviour sequence (oldest first).
-    Right-padded with 0."""
+    """A field with several values in a row: a set, or a behaviour sequence (oldest first). Right-padded with 0."""
 
     ids: Int[Tensor, "B L"]
     """As in `Impressions.categorical`; what `lengths` leaves out is padding."""

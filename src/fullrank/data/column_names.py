@@ -67,8 +67,7 @@ class EventColumns:
 
     @classmethod
     def of(cls, keywords: ColumnKeywords, counts: tuple[int, ...] = (2, 3)) -> EventColumns:
-        """The columns that a call names, by `columns` or by the other keywords; `counts` are the
-        numbers allowed.
+        """The columns that a call names, by `columns` or by the other keywords; `counts` are the numbers allowed.
 
         Raises `UserError` where both ways are used, and for invalid names and units.
         """
@@ -96,7 +95,7 @@ def keywords_said(settings: Mapping[str, str], keywords: Mapping[str, Any]) -> d
     return {
         name: (path, keywords[name])
         for name, path in settings.items()
-        if keywords[name] is not (... if name == "time_col" else None)
+        if keywords[name] is not (... if name == "time_col" else None)  # None says that there is no such column
     }
 
 

@@ -117,35 +117,34 @@ class _Part:
             with suppress(UserError):  # a broken note
                 noted = read_json(part.note)
         validator, total = noted.get("validator"), noted.get("total")
-        whole = _is_validator(validator) and (total is None or (is_count(total) and total < MOST_BYTES))
+        sound = _is_validator(validator) and (total is None or (is_count(total) and total < MOST_BYTES))
         # A part without a validator could mix two versions; a checksum would find that out at the end.
-        if whole and noted.get("url") == file.url and (validator or file.md5 or file.sha256) and part.path.is_file():
+        if sound and noted.get("url") == file.url and (validator or file.md5 or file.sha256) and part.path.is_file():
             part.validator, part.total, part.done = validator, total, part.path.stat().st_size
             return part
         part.restart()
         return part
 
     def restart(self, total: int | None = None, validator: str | None = None) -> None:
-        """Begin another version. The old bytes go first: a killed process must not pair them with a
-        new validator."""
+        """Begin another version. The old bytes go first: a killed process must not pair them with a new validator."""
         self.path.unlink(missing_ok=True)
         self.note.unlink(missing_ok=True)
         self.done, self.total, self.validator = 0, total, validator
 
     def begin(self, response: urllib3.BaseHTTPResponse) -> None:
         """Take position, length and version from the answer, and note them before its body is written."""
-        headers, spot = response.headers, response.headers.get("Content-Range", "")
+        headers, content_range = response.headers, response.headers.get("Content-Range", "")
         if response.status not in (200, 206, 416):
             raise _refusal(self.file.url, response)
         tag = headers.get("ETag")
         validator = tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
         validator = validator if _is_validator(validator) else None
-        length = spot.rpartition("/")[2] if response.status == 206 else headers.get("Content-Length", "")
+        length = content_range.rpartition("/")[2] if response.status == 206 else headers.get("Content-Length", "")
         total = _length(length, self.file.url)
         if response.status == 200:  # also of a server that ignores the range
             self.restart(total, validator)
         elif (  # a server may also ignore If-Range and send the rest of another version
-            not spot.startswith(f"bytes {self.done}-")
+            not content_range.startswith(f"bytes {self.done}-")
             or self.total not in (None, total)
             or self.validator not in (None, validator)
         ):
@@ -163,8 +162,7 @@ class _Part:
         write_json(self.note, {"url": self.file.url, "validator": self.validator, "total": total}, indent=None)
 
     def copy(self, response: urllib3.BaseHTTPResponse, tell: Callable[[], None]) -> None:
-        """Append the body. Raises `_Interrupted` for the network, `OSError` for the disk,
-        `UserError` for no end."""
+        """Append the body. Raises `_Interrupted` for the network, `OSError` for the disk, `UserError` for no end."""
         most = self.total or self.file.size or MOST_BYTES
         with open(self.path, "r+b" if self.done else "wb") as out:
             out.seek(self.done)
@@ -228,8 +226,7 @@ def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Pa
 
 
 def _attempt(part: _Part, tell: Callable[[], None]) -> None:
-    """Request the missing bytes of a part. Raises `_Interrupted` for failures that may pass,
-    `UserError` for others."""
+    """Request the missing bytes of a part. Raises `_Interrupted` for failures that may pass, `UserError` for others."""
     url = part.file.url
     # identity: a length and a range mean the stored bytes only without a transport compression.
     headers = {"User-Agent": "fullrank (dataset download)", "Accept-Encoding": "identity"}
@@ -273,8 +270,7 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
 
 
 def _pool(url: str) -> urllib3.PoolManager:
-    """Connections by way of the proxy that the environment (`https_proxy`, `no_proxy`, ...) names
-    for an address."""
+    """Connections by way of the proxy that the environment (`https_proxy`, `no_proxy`, ...) names for an address."""
     where = parse_url(url)
     proxy = urllib.request.getproxies().get(where.scheme or "")
     if proxy is None or urllib.request.proxy_bypass(where.netloc or ""):
@@ -336,8 +332,7 @@ def _cause(error: BaseException) -> Exception:
 
 
 def _complete(file: RemoteFile, folder: Path) -> Path | None:
-    """The path of the file, or of the same content under another name, where it is there; None to
-    download it (again)."""
+    """The path of a file, or of its content under another name, where it is there; None: download it (again)."""
     for name in (file.name, *file.alternatives):
         path = folder / name
         if path.is_file() and (name != file.name or _fault(path, file) is None):

@@ -31,16 +31,14 @@ class Encoded:
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """The encoded features of events, requests or users, row by row; columns in the order of the
-    fields of a kind."""
+    """The encoded features of events, requests or users, row by row; columns in the order of the fields of a kind."""
 
     categorical: Int32[Flat, "R F"]
-    """Ids."""
+    """Ids of the categorical fields."""
     numeric: Float32[Flat, "R X"]
     """NaN where missing."""
     lists: Int32[Flat, "R Y"]
-    """The number of the row's list in each bag: rows share lists, since the same ones come back
-    again and again."""
+    """The number of the row's list in each bag: rows share lists, since the same ones come back again and again."""
     bags: tuple[Jagged, ...] = ()
     """The ids of the lists of each bag."""
 
@@ -107,8 +105,7 @@ class HistoryFeatures:
     asked: FeatureRows | None = None
     """The request to be answered, with the fields of `request`."""
     asked_at: Int[np.ndarray, "U"] | None = None
-    """The time of that request, seconds since 1970, `NO_TIME` for users where it is unknown; None
-    where it is for all."""
+    """The time of that request in seconds since 1970, `NO_TIME` where a user's is unknown; None where all are."""
 
     @classmethod
     def of(
@@ -119,8 +116,7 @@ class HistoryFeatures:
         times: Int[Flat, "E"] | None,
         answers: Int[np.ndarray, "U"],
     ) -> HistoryFeatures | None:
-        """Features of histories, each followed by the event at its position of `answers`, whose
-        request is asked.
+        """Features of histories, each followed by the event at its position of `answers`, whose request is asked.
 
         None where all tables and `times` are None.
         """

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Grade = Literal["ok", "note", "warning"]
-"""ok: in order; note: worth knowing when a recipe and a split are chosen; warning: likely to make
-results worthless."""
+"""ok: in order; note: worth knowing when a recipe and a split are chosen; warning: likely to make results worthless."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,8 @@ class Finding:
 def finding(
     name: str, value: float, fact: str, meaning: str, *, note: float = 0.0, warning: float = math.inf
 ) -> Finding:
-    """A finding that is a note above the value `note` and a warning above `warning`; then `meaning`
-    follows the fact."""
+    """A finding: a note above the value `note`, a warning above `warning`, with its `meaning` behind the
+    fact; else ok."""
     grade: Grade = "warning" if value > warning else "note" if value > note else "ok"
     return Finding(name, grade, round(value, 6), fact if grade == "ok" else f"{fact}: {meaning}")
 

@@ -1,13 +1,11 @@
 """Reading any table (a path, or a DataFrame that narwhals reads) as a polars frame of chosen columns.
 
-Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the others.
-Every check and every filter happens afterwards on the same arrays, so that all engines give the
-same store.
+Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the others. Every check and
+every filter happens afterwards on the same arrays, so that all engines give the same store.
 
-`Chunks` gives a table as frames of `CHUNK` rows in input order, as often as needed, in the memory
-of one of them. Parquet is read by row groups. What cannot be read from the middle (CSV, JSONL, lazy
-queries) is first streamed into a Parquet file in a scratch folder. A DataFrame in memory is cut as
-it is.
+`Chunks` gives a table as frames of `CHUNK` rows in input order, as often as needed, in the memory of one of them.
+Parquet is read by row groups. What cannot be read from the middle (CSV, JSONL, lazy queries) is first streamed into a
+Parquet file in a scratch folder. A DataFrame in memory is cut as it is.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", "
 """File names that `InputTable` reads."""
 
 SEPARATORS = (",", ";", "\t", "|")
-"""What may stand between the columns of a text file; of two that are as frequent in its first line,
-the first."""
+"""What may stand between the columns of a text file; of two that are as frequent in its first line, the first."""
 LONGEST_HEADER = 1 << 20
 """Most bytes that are read of a line of a text file."""
 
@@ -52,8 +49,7 @@ CHUNK = 1 << 17
 MOST_LINES = 1_000
 """Most JSON lines that are searched for a number in place of text."""
 MOST_OTHERS = 100_000
-"""Files and folders beside Parquet files below a folder that is read: with more, a wrong folder
-such as / was named."""
+"""Files and folders beside Parquet files in a folder that is read: with more, a wrong one such as `/` was named."""
 _FAILURES = (*BROKEN, UnicodeError)
 R = TypeVar("R")
 
@@ -131,8 +127,7 @@ class InputTable:
         return self.attempt(lambda: to_polars(chosen))
 
     def ids(self, frame: pl.DataFrame, column: str, *, text: bool = False) -> pl.Series:
-        """A column of a frame that was read, as ids (`values.ids`); with `text`, those of a text
-        file stay text.
+        """A column of a frame that was read, as ids (`values.ids`); with `text`, those of a text file stay text.
 
         Raises `UserError` for values that are no ids, and for JSON lines with numbers beside text.
         """
@@ -140,8 +135,7 @@ class InputTable:
         return values.ids(frame[column], self.name, typed=self.typed or text)
 
     def require_one_kind(self, column: str) -> None:
-        """Raise `UserError` where JSON lines hold numbers beside text in a column: 7 and "7" would
-        become one id."""
+        """Raise `UserError` where JSON lines hold numbers beside text in a column: 7 and "7" would become one id."""
         if self.path is None or not _is_json(self.path) or self.frame.collect_schema()[column] != nw.String:
             return
         lines = pl.scan_csv(
@@ -166,8 +160,8 @@ class InputTable:
                 )
 
     def infer(self, frame: pl.DataFrame, keep_text: str | None = None) -> pl.DataFrame:
-        """Cast columns of an untyped file to integers, floats or booleans where all values fit (but
-        for `keep_text`)."""
+        """Cast columns of an untyped file, but for `keep_text`, to integers, floats or booleans where
+        all values fit."""
         return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name != keep_text)
 
     def attempt(self, action: Callable[[], R]) -> R:
@@ -195,8 +189,7 @@ class InputTable:
 class Chunks:
     """Columns of a table in chunks; iterate over it for (row number of the first row, frame).
 
-    With `spooled`, `scratch` holds the Parquet file of a table that an earlier process could not
-    read from the middle.
+    With `spooled`, `scratch` holds the Parquet file of a table that an earlier process could not read from the middle.
     """
 
     def __init__(self, source: InputTable, columns: Sequence[str], scratch: Path, *, spooled: bool = False):
@@ -226,8 +219,7 @@ class Chunks:
         return self._read(0, self.rows, self._columns).clear()
 
     def each(self, work: Callable[[int, pl.DataFrame], R], columns: Sequence[str]) -> Iterator[R]:
-        """Call `work` with the first row number and the frame of each chunk; results in order,
-        several at once."""
+        """Call `work` with the first row number and the frame of each chunk; results in order, several at once."""
         chosen, starts = list(dict.fromkeys(columns)), range(0, self.rows, CHUNK)
         return in_order(lambda start: work(start, self._read(start, self.rows, chosen)), starts, thread_count())
 
@@ -341,8 +333,7 @@ def _refuse_other_encoding(path: Path, name: str) -> None:
 
 
 def _infer_separator(path: Path, header: str) -> str:
-    """The separator of a text file: that of its suffix where its first line has it, else the most
-    frequent one."""
+    """The separator of a text file: that of its suffix where its first line has it, else the most frequent one."""
     usual = "\t" if _suffix(path).startswith(".tsv") else ","
     header = re.sub('"[^"]*"', "", header)
     return usual if usual in header else max(SEPARATORS, key=lambda mark: (header.count(mark), mark == usual))
@@ -378,8 +369,7 @@ def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
 
 
 def _require_parquet(folder: Path, name: str) -> None:
-    """Raise `UserError` unless the folder holds Parquet files and, at any depth, few others: not a
-    whole disk."""
+    """Raise `UserError` unless the folder holds Parquet files and, at any depth, few others: not a whole disk."""
     tables = others = 0
     for _, folders, files in os.walk(folder):
         parquet = sum(file.endswith(".parquet") for file in files)

@@ -66,15 +66,13 @@ class Histories:
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Users of a split: the history of each, and the items that they chose after it (the targets of
-    an evaluation)."""
+    """Users of a split: the history of each, and the items that they chose after it (the targets of an evaluation)."""
 
     histories: Histories
     targets: Jagged
     """[U rows] item ids, oldest first; they lie right behind the history, unless types of them were chosen."""
     types: OfUsers | None = None
-    """The type of target of each user, by `evaluation.targets.Targets.known`; None where types are
-    not told apart."""
+    """The type of target of each user, by `evaluation.targets.Targets.known`; None where types are not told apart."""
 
     @property
     def users(self) -> OfUsers:
@@ -93,8 +91,7 @@ class EvalSet:
         return np.asarray(self.targets.values[self.targets.starts])
 
     def repeated_targets(self, chunk: int = 1 << 16) -> int:
-        """Number of `truth` items in their own user's history: where lists exclude the history,
-        none can be hit."""
+        """Number of `truth` items in their own user's history: where lists exclude the history, none can be hit."""
         count = 0
         for low in range(0, len(self), chunk):
             users = self.take(slice(low, low + chunk))
@@ -124,7 +121,7 @@ class UserKeys:
 
     make: Callable[[], Int[np.ndarray, "n"]]
     rows: Rows | None = None
-    """Which of them; None is all."""
+    """Which of the users; None is all."""
 
     def take(self, rows: Rows) -> UserKeys:
         """Select from these users."""
@@ -158,8 +155,8 @@ def user_keys(ids: pl.Series) -> OfUsers:
 
 
 def _of_text(text: pl.Series) -> UInt64[np.ndarray, "U"]:
-    """The polynomial of each text, plus its length: a running sum over all bytes, differenced at
-    the ends of texts."""
+    """The polynomial of each text, plus its length: a running sum over the bytes of all texts, and its differences
+    at their ends."""
     sizes = text.str.len_bytes().to_numpy().astype(np.int64)
     letters = np.frombuffer(joined(text), np.uint8).astype(np.uint64)
     ends = np.cumsum(sizes)
@@ -170,14 +167,13 @@ def _of_text(text: pl.Series) -> UInt64[np.ndarray, "U"]:
 
 
 def _of_numbers(numbers: Integer[np.ndarray, "U"]) -> UInt64[np.ndarray, "U"]:
-    """`_of_text` of the digits of whole numbers, by Horner's rule from the last digit on, four
-    digits at a time."""
+    """`_of_text` of the digits of whole numbers, by Horner's rule from the last digit on, four digits at a time."""
     negative = numbers < 0
     left = numbers.astype(np.uint64)
     left = np.where(negative, ~left + np.uint64(1), left)
     leading, power, digits, four = _digit_tables()
     total, sizes = np.zeros(len(left), np.uint64), negative.astype(np.uint64)
-    while (longer := left >= _FOUR_DIGITS).any():
+    while (longer := left >= _FOUR_DIGITS).any():  # a block of four digits each round; the first may have fewer
         rest = left // _FOUR_DIGITS
         total = np.where(longer, four[left - rest * _FOUR_DIGITS] + PRIME ** np.uint64(4) * total, total)
         left = np.where(longer, rest, left)

@@ -49,13 +49,12 @@ AGAIN = "prepare the data again"
 RUN_AGAIN = "take another copy of the run, or train it again"
 """The advice where a file of a run is damaged."""
 HASHED_WHEN_OPENED = 2**30
-"""Bytes of the largest file of a store whose hash is compared when it is opened: less than a second
-of reading."""
+"""Bytes of the largest file of a store whose hash is compared when it is opened: less than a second of reading."""
 SETTLED = 2.0
 """Seconds after which the times of a file show every further write: file systems count time in steps."""
 TRIES = 20
-"""Numpy parses the header of an array as Python, and threads that parse at one time confuse the
-depth that Python 3.11 counts: a rare `SystemError` (python/cpython#106905)."""
+"""How often it is tried to open a .npy file: numpy parses the header of an array as Python, and threads that parse at
+one time confuse the depth that Python 3.11 counts, with a rare `SystemError` (python/cpython#106905)."""
 _UNREADABLE = (
     ValueError,
     TypeError,
@@ -102,8 +101,7 @@ def sha256_file(path: Path) -> str:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file, read once in a process for as long as the file stays as it is.
 
-    One that was written in the last seconds is read each time. Raises `UserError` where it cannot
-    be read.
+    One that was written in the last seconds is read each time. Raises `UserError` where it cannot be read.
     """
     try:
         at = path.stat()
@@ -120,8 +118,7 @@ def _hash_of(path: str, *state: int) -> str:
 
 
 def sealed(tree: JsonObject) -> JsonObject:
-    """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and
-    without spaces."""
+    """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and without spaces."""
     unsealed = {key: entry for key, entry in tree.items() if key != SEAL}
     as_read = read_json_text(json.dumps(unsealed))  # keys that are numbers become text
     text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
@@ -136,15 +133,13 @@ def write_manifest(folder: Path, form: FolderFormat, facts: JsonObject, files: d
 
 
 def check_seal(tree: JsonObject, path: Path, again: str = AGAIN) -> None:
-    """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older
-    ones have none."""
+    """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older ones have none."""
     if SEAL in tree and tree[SEAL] != sealed(tree)[SEAL]:
         raise damaged_file(path, "it is not as it was written (its seal differs)", again)
 
 
 def is_store(folder: Path, *problems: Problem) -> bool:
-    """Whether a folder's manifest is that of a store (of any version), for one of `problems` where
-    any are named."""
+    """Whether a folder's manifest is that of a store (of any version), for one of `problems` where any are named."""
     named = format_of(folder)
     return any(named in FORMATS[problem] for problem in problems or PROBLEMS)
 
@@ -155,8 +150,7 @@ def is_described(folder: Path) -> bool:
 
 
 def format_of(folder: Path) -> str:
-    """The format that a folder's manifest names, of any version; empty where there is none that can
-    be read."""
+    """The format that a folder's manifest names, of any version; empty where there is none that can be read."""
     try:
         return str(load_manifest(folder).get("format")) if (folder / NAME).is_file() else ""
     except UserError:
@@ -170,8 +164,7 @@ def require_elsewhere(out: Path, *read: Path) -> None:
 
 
 def require_outside_stores(out: Path) -> None:
-    """Raise `UserError` where a folder would be written into a store or a folder of codes: it could
-    not be replaced."""
+    """Raise `UserError` where a folder would be written into a store or a folder of codes: it could not be replaced."""
     for around in Path(os.path.realpath(out)).parents:
         if is_described(around):
             raise UserError(
@@ -181,8 +174,7 @@ def require_outside_stores(out: Path) -> None:
 
 
 def require_no_store(out: Path, what: str) -> None:
-    """Raise `UserError` where files would be put into a store or a folder of codes: it could not be
-    replaced."""
+    """Raise `UserError` where files would be put into a store or a folder of codes: it could not be replaced."""
     if is_described(out):
         raise UserError(
             f"{str(out)!r} is prepared data, which holds nothing else; name another folder for the {what}",
@@ -205,8 +197,7 @@ class FolderFormat:
 
 
 def read_header(folder: Path, *forms: FolderFormat) -> JsonObject:
-    """The manifest of a folder of one of these forms. Raises `UserError` for another folder, form
-    or version."""
+    """The manifest of a folder of one of these forms. Raises `UserError` for another folder, form or version."""
     form = forms[0]
     if not folder.exists():
         raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}", code="missing-folder")
@@ -254,8 +245,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 def verify_hashes(folder: Path, manifest: JsonObject, again: str = AGAIN, *, verify: bool | None = True) -> None:
     """Read the files and compare their hashes. Raises `UserError` for the first that differs.
 
-    `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this
-    process.
+    `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this process.
     """
     if verify is False:
         return
@@ -292,14 +282,12 @@ def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:
 
 
 def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserError:
-    """The error for a manifest that lacks something; `what` says it behind the manifest's name
-    ("lacks 'split'")."""
+    """The error for a manifest that lacks something; `what` says it behind the manifest's name ("lacks 'split'")."""
     return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
 
 
 def require_keys(folder: Path, tree: JsonObject, kinds: Mapping[str, Any], again: str = AGAIN) -> None:
-    """Raise `UserError` unless a manifest has these keys, each valid for its annotation (`kinds`,
-    by pydantic)."""
+    """Raise `UserError` unless a manifest has these keys, each valid for its annotation (`kinds`, by pydantic)."""
     for key, kind in kinds.items():
         try:
             _adapter(kind).validate_python(tree.get(key))
@@ -313,8 +301,7 @@ _adapter = lru_cache(maxsize=64)(TypeAdapter)
 
 
 def load_manifest(folder: Path, again: str = AGAIN) -> JsonObject:
-    """The manifest of any store as JSON; nothing of it is checked. Raises `UserError` where it
-    cannot be read."""
+    """The manifest of any store as JSON; nothing of it is checked. Raises `UserError` where it cannot be read."""
     try:
         return read_json(folder / NAME)
     except UserError as error:

@@ -1,5 +1,4 @@
-"""References to stores that are sent to other processes: nothing of the arrays is, and each process
-opens a store once."""
+"""References to stores, which other processes are sent in place of arrays: each process opens a store once."""
 
 from __future__ import annotations
 

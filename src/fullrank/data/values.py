@@ -26,16 +26,16 @@ _WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nan
 _NEARLY_WHOLE = r"^\s*\+?(-?(?:0|[1-9]\d*))(?:\.0*)?\s*$"
 """Text of a whole number as programs write it, `12.0`, `+12` and ` 12` too; not `012`, which is a name."""
 _LOOK = 1_000
+"""Rows that are looked at before all are."""
 _LIMIT = 2**62  # seconds; far outside of any calendar, far inside of int64
 
 
 def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
     """External ids, whole numbers or strings, of the dtype they came in (categoricals as strings).
 
-    Floats without fractions, as pandas makes of whole numbers with a gap, become int64, and so does
-    text of an untyped file where every value is a whole number: ``42``, ``42.0`` or ``+42``, not
-    ``042``. Raises `UserError` for missing ids and for types that cannot be an id (fractions,
-    dates, lists).
+    Floats without fractions, as pandas makes of whole numbers with a gap, become int64, and so does text of an untyped
+    file where every value is a whole number: ``42``, ``42.0`` or ``+42``, not ``042``. Raises `UserError` for missing
+    ids and for types that cannot be an id (fractions, dates, lists).
     """
     series = without_fractions(series)
     refuse(series.is_null(), series, what, "missing ids", code="missing-ids")
@@ -81,8 +81,7 @@ def whole_text(series: pl.Series) -> pl.Series:
 
 
 def nearly_whole(text: T) -> T:
-    """Text (a Series or an expression) as int64, also `12.0`, `+12` and ` 12`; null where it is no
-    whole number."""
+    """Text (a Series or an expression) as int64, also `12.0`, `+12` and ` 12`; null where it is no whole number."""
     return text.str.extract(_NEARLY_WHOLE).cast(pl.Int64, strict=False)
 
 
@@ -92,8 +91,8 @@ def parse_whole(text: pl.Series, dtype: Any) -> pl.Series:
 
 
 def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
-    """Codes [E] int32 into the sorted distinct values, and these: equal on every engine and for
-    every row order."""
+    """Codes [E] int32 into the sorted distinct values, and these values: the same on every engine and for every
+    order of rows."""
     if not len(series):
         return np.zeros(0, np.int32), series
     if series.dtype.is_integer():
@@ -128,11 +127,9 @@ def distinct(series: pl.Series) -> pl.Series:
 
 
 def _presence(series: pl.Series) -> tuple[Bool[np.ndarray, "span"], Int64[np.ndarray, "E"]] | None:
-    """For whole numbers that lie close together: which of the span from least to most occur, and
-    the index of each.
+    """For whole numbers that lie close together: which of the span from least to most occur, and the index of each.
 
-    A table over the span takes far less memory than ranks. None for numbers that are spread too
-    widely.
+    A table over the span takes far less memory than ranks. None for numbers that are spread too widely.
     """
     least, most = int(series.to_numpy().min()), int(series.to_numpy().max())
     if most - least >= min(2**31 - 1, max(4 * len(series), 2**16)) or most >= 2**63:
@@ -181,8 +178,7 @@ def take(series: pl.Series, places: np.ndarray, name: str) -> pl.Series:
 
 
 class IntIndex:
-    """An index of a column of different whole numbers: a table where they lie close together, else
-    a binary search."""
+    """An index of a column of different whole numbers: a table where they lie close together, else a binary search."""
 
     def __init__(self, values: pl.Series):
         keys = values.to_numpy()
@@ -192,6 +188,7 @@ class IntIndex:
         if span <= max(_DENSE, 4 * len(keys)):
             self.table = np.full(span + 2, -1, np.int32)  # an entry at either end for numbers outside
             self.table[keys - self.low + 1] = np.arange(len(keys), dtype=np.int32)
+            # low - 1, brought into the range of signed numbers as the difference in `find` is
             self.shift = np.int64((self.low - 1 + 2**63) % 2**64 - 2**63)
         else:
             self.order = np.argsort(keys, kind="stable")
@@ -200,8 +197,7 @@ class IntIndex:
     def find(self, keys: np.ndarray) -> np.ndarray:
         """The row of each whole number, -1 where it is not there."""
         if self.table is not None:
-            # A difference that does not fit 64 bits wraps round, but for a key outside never to an
-            # entry inside.
+            # A difference that does not fit 64 bits wraps round, but for a key outside never to an entry inside.
             return self.table.take(keys.astype(np.int64, copy=False) - self.shift, mode="clip")
         at = np.minimum(np.searchsorted(self.sorted, keys), len(self.sorted) - 1)
         return np.where(self.sorted[at] == keys, self.order[at], -1)
@@ -297,8 +293,7 @@ def seconds(
 
 
 def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit) -> None:
-    """Raise `UserError` where numbers that were read as `unit` lie beyond the year 5000: they count
-    a finer one."""
+    """Raise `UserError` where numbers that were read as `unit` lie beyond the year 5000: they count a finer one."""
     if not len(time) or max(int(time.max()), -int(time.min())) <= _YEAR_5000:
         return
     late = np.abs(time) > _YEAR_5000
@@ -320,11 +315,10 @@ def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit) -> N
 
 
 def moments(series: pl.Series, what: str, *, typed: bool = True, notes: set[str] | None = None) -> pl.Series:
-    """Times as numbers, dates or datetimes: text parsed, the other types as they are; nulls of those stay.
+    """Times as numbers, dates or datetimes: text is parsed, the other types stay as they are, with their nulls.
 
-    Text is ISO 8601; of an untyped file it is numbers where most of it are. `notes` gets a sentence
-    where some text has an offset and some has none. Raises `UserError` for text that is neither,
-    and for columns of other types.
+    Text is ISO 8601; in an untyped file it is numbers where most values are. `notes` gets a sentence where some text
+    has an offset and some has none. Raises `UserError` for text that is neither, and for columns of other types.
     """
     if series.dtype == pl.String:
         parsed, mixed, problem = None if typed else _numeric_text(series), False, "no numbers"
@@ -346,12 +340,10 @@ def moments(series: pl.Series, what: str, *, typed: bool = True, notes: set[str]
 def in_time(
     series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True, notes: set[str] | None = None
 ) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"] | None]:
-    """Seconds [E] of events in input order, and their rows in order of time; None where they are in
-    order already.
+    """Seconds [E] of events in input order, and their rows in order of time; None where they are in order already.
 
-    Equal times keep input order. A store and a request are put in order by this same function, so
-    that a model answers for the order that it was trained on. Times are read, and refused, as in
-    `seconds`.
+    Equal times keep input order. A store and a request are put in order by this same function, so that a model answers
+    for the order that it was trained on. Times are read, and refused, as in `seconds`.
     """
     time, key = seconds(series, what, unit, typed=typed, notes=notes)
     if (key[1:] >= key[:-1]).all():
@@ -360,8 +352,8 @@ def in_time(
 
 
 def iso(text: pl.Series) -> tuple[pl.Series, bool]:
-    """Datetimes (microseconds, UTC) of ISO 8601 strings, null for other strings; and whether only
-    some have an offset."""
+    """Datetimes (microseconds, UTC) of ISO 8601 strings, null for other strings; and whether only some of them
+    have an offset."""
     clean = text.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) ", "${1}T").str.replace(r"[zZ]$", "+00:00")
     clean = clean.str.replace(r"(T\d{2}:\d{2})($|[+-])", "${1}:00${2}")
     parsers: tuple[Callable[[], pl.Series], ...] = (
@@ -396,16 +388,14 @@ def with_date(seconds: int) -> str:
 
 
 def called(series: pl.Series, what: str) -> str:
-    """The name of a column in errors: its own, and that of the table `what`; `what` alone where it
-    has none."""
+    """The name of a column in errors: its own, and that of the table `what`; `what` alone where it has none."""
     return f"column {series.name!r} of {what}" if series.name else what
 
 
 def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str, *, code: str) -> None:
     """Raise `UserError` with count, first row and first value where any element of `bad` is true.
 
-    `what` names the table, `problem` what is wrong with the column, for the sentence; `code` names
-    it for programs.
+    `what` names the table, `problem` what is wrong with the column, for the sentence; `code` names it for programs.
     """
     bad = bad.fill_null(True)
     count = int(bad.sum())
@@ -424,8 +414,7 @@ def wrong_type(series: pl.Series, what: str, allowed: str) -> UserError:
 
 
 def none_known(ids: pl.Series, what: str, where: str, known: pl.Series) -> UserError:
-    """The error for `ids` of which none is among the `known` ones of `where`: they are ids of
-    something else."""
+    """The error for `ids` of which none is among the `known` ones of `where`: they are ids of something else."""
     theirs = f"its ids are such as {known[0]!r}" if len(known) else "it has no ids"
     return UserError(
         f"none of the {len(ids):,} {what} (such as {ids[0]!r}) is in {where} ({theirs}): is it the right one, and the "
@@ -444,12 +433,14 @@ def _numeric_text(series: pl.Series) -> pl.Series | None:
 
 
 def _whole(series: pl.Series, what: str) -> pl.Series:
+    """Whole numbers as int64. Raises `UserError` for those that do not fit."""
     whole = series.cast(pl.Int64, strict=False)
     refuse(whole.is_null(), series, what, "numbers that do not fit 64 bits", code="numbers-too-large")
     return whole
 
 
 def _clock(series: pl.Series, what: str, per_second: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers as (seconds [E], sort key [E]), where `per_second` of them make a second (`seconds`)."""
     if series.dtype.is_integer():
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
         key = _whole(series, what).to_numpy()

@@ -17,8 +17,7 @@ from jaxtyping import Bool, Float, Int
 from fullrank.core.jagged import Jagged
 
 SeenPolicy = Literal["exclude", "keep"]
-"""Whether items of the history may be recommended again: `exclude` never ranks them, `keep` ranks
-them all."""
+"""Whether items of the history may be recommended again: `exclude` never ranks them, `keep` ranks them all."""
 UserValues = Float[np.ndarray, "U"]
 """A number for each user."""
 RowValues = Float[np.ndarray, "N"]
@@ -31,8 +30,7 @@ ItemCounts = Int[np.ndarray, "V"]
 
 @dataclass(frozen=True)
 class RankedLists:
-    """One ranked list per user. Order: score descending, then id ascending; -1 / -inf where the
-    list is shorter."""
+    """One ranked list per user. Order: score descending, then id ascending; -1 / -inf where the list is shorter."""
 
     ids: RankedIds
     scores: Float[np.ndarray, "U k"]
@@ -43,8 +41,7 @@ class RankedLists:
 
 @dataclass(frozen=True)
 class MetricInputs:
-    """Input of every metric: the hits of U lists of length k, and what else a metric reads of
-    lists, items and users.
+    """Input of every metric: the hits of U lists of length k, and what else a metric reads of lists, items and users.
 
     `ids` is None under the sampled protocol, where there are places but no lists.
     """
@@ -72,8 +69,7 @@ class Metric(Protocol):
 def match(ids: RankedIds, truth: Jagged) -> Bool[np.ndarray, "U k"]:
     """Mask of the places of the lists that hold one of the user's targets.
 
-    A pair (user, item) is one number, user * width + item, so that one binary search finds the
-    pairs of all users.
+    A pair (user, item) is one number, user * width + item, so that one binary search finds the pairs of all users.
     """
     wanted = truth.flat()
     if np.all(truth.lengths == 1):

@@ -1,5 +1,4 @@
-"""Metrics of click probabilities: AUC, LogLoss, AUC within groups, calibration. Exact, and in numpy
-alone.
+"""Metrics of click probabilities: AUC, LogLoss, AUC within groups, calibration. Exact, and in numpy alone.
 
 AUC is the share of pairs (clicked, not clicked) in the right order, ties counting one half (Mann
 and Whitney); it is computed from how many of each class have each distinct score, so rows can be
@@ -36,11 +35,9 @@ def dense_ranks(scores: Shaped[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
 
 
 def weighted_auc(ranks: Int[np.ndarray, "N"], labels: RowValues, weights: RowValues) -> float:
-    """The AUC where row n counts `weights[n]` times, from `dense_ranks`: what resampling needs, in
-    linear time."""
-    clicked, every = (
-        np.bincount(ranks, counted).astype(np.float64) for counted in (weights * labels, weights)
-    )  # also of none
+    """The AUC where row n counts `weights[n]` times, from `dense_ranks`: what resampling needs, in linear time."""
+    # of no rows, bincount makes whole numbers
+    clicked, every = (np.bincount(ranks, counted).astype(np.float64) for counted in (weights * labels, weights))
     return _area(clicked, every - clicked)
 
 
@@ -52,11 +49,10 @@ def losses(probabilities: RowValues, labels: RowValues) -> RowValues:
 
 @dataclass(frozen=True)
 class Grouped:
-    """AUC within groups."""
+    """The mean AUC within groups, and how many groups have one."""
 
     value: float
-    """Mean of the groups' AUCs, weighted by their impressions; NaN where no group has both
-    classes."""
+    """Mean of the groups' AUCs, weighted by their impressions; NaN where no group has both classes."""
     groups: int
     """Groups with both classes."""
     left_out: int
@@ -73,8 +69,7 @@ def gauc(scores: RowValues, labels: RowValues, groups: Int[np.ndarray, "N"]) -> 
 def group_aucs(
     scores: RowValues, labels: RowValues, groups: Int[np.ndarray, "N"]
 ) -> tuple[Float[np.ndarray, "G"], Int[np.ndarray, "G"]]:
-    """AUC and impressions of every group with both classes, by ascending group: from the ranks
-    within it."""
+    """AUC and impressions of every group with both classes, by ascending group: from the ranks within it."""
     _, group = np.unique(groups, return_inverse=True)
     order = np.lexsort((scores, group))
     group, score, label = group[order], np.asarray(scores)[order], np.asarray(labels, dtype=np.float64)[order]
@@ -84,8 +79,7 @@ def group_aucs(
     clicked = np.bincount(group, label)
     other = sizes - clicked
     both = (clicked > 0) & (other > 0)
-    # Mann and Whitney: the rank sum of clicks, less its least value, counts the pairs in the right
-    # order.
+    # Mann and Whitney: the rank sum of clicks, less its least value, counts the pairs in the right order.
     above = np.bincount(group, rank * label) - clicked * (clicked + 1) / 2
     return above[both] / (clicked[both] * other[both]), sizes[both]
 
@@ -102,11 +96,10 @@ class Bin:
 
 
 def reliability_curve(probabilities: RowValues, labels: RowValues, bins: int = 20) -> tuple[Bin, ...]:
-    """Rows in order of probability, cut into at most `bins` parts of about equal size; equal ones
-    stay together."""
+    """Rows in order of probability, cut into at most `bins` parts of about equal size; equal ones stay together."""
     order = np.argsort(probabilities, kind="stable")
     p, y = np.asarray(probabilities, dtype=np.float64)[order], np.asarray(labels, dtype=np.float64)[order]
-    cuts = (np.arange(1, bins) * len(p)) // bins
+    cuts = (np.arange(1, bins) * len(p)) // bins  # one between equal probabilities moves to the first of them
     edges = np.unique(np.concatenate([[0], np.searchsorted(p, p[cuts]), [len(p)]])) if len(p) else np.zeros(1, int)
     parts = zip(edges[:-1], edges[1:], strict=True)
     return tuple(Bin(int(b - a), float(p[a:b].mean()), float(y[a:b].mean())) for a, b in parts)
@@ -119,6 +112,7 @@ def ece(curve: tuple[Bin, ...]) -> float:
 
 
 def _area(clicked: Float[np.ndarray, "K"], other: Float[np.ndarray, "K"]) -> float:
+    """The share of pairs in the right order, from the rows of each class at each distinct score, ascending."""
     pairs = float(clicked.sum()) * float(other.sum())
     if not pairs:
         return float("nan")

@@ -1,5 +1,4 @@
-"""Metrics of ranked lists, one value per user: whether and how early targets come, what is shown,
-how much it differs.
+"""Metrics of ranked lists, one value per user: whether and how early targets come, what is shown, how much it differs.
 
 Accuracy: hit, recall, precision, F1, nDCG, reciprocal rank and average precision at k. Relevance is
 0 or 1. k places, `table.relevant` targets per user; a target can be hit once. All are 0 .. 1 and
@@ -11,8 +10,7 @@ is a count of events per item from the source that the protocol names; training 
 because counting validation and test events leaks them (SPRINT's own code does;
 `Evaluation.popularity = "all"` repeats it).
 
-Diversity: how different the items of one list are, by a category of theirs or by lists of
-categories.
+Diversity: how different the items of one list are, by a category of theirs or by lists of categories.
 
 Shapes: U users, k list length, V items, R resamples of the users.
 """
@@ -50,8 +48,7 @@ def f1(table: MetricInputs, k: int) -> UserValues:
 
 
 def ndcg(table: MetricInputs, k: int) -> UserValues:
-    """Sum over hits of 1 / log2(place + 1), over that sum for the best list of k (Jarvelin,
-    Kekalainen 2002)."""
+    """Sum over hits of 1 / log2(place + 1), over that sum for the best list of k (Jarvelin, Kekalainen 2002)."""
     discounts = 1 / np.log2(np.arange(2, k + 2))
     ideal = np.cumsum(discounts)[np.minimum(table.relevant, k) - 1]
     hits = table.hits[:, :k]
@@ -80,27 +77,24 @@ def niche(popularity: ItemCounts, alpha: float) -> Bool[np.ndarray, "V"]:
 
 
 def fair(table: MetricInputs, k: int, alpha: float) -> UserValues:
-    """Share of the k places that hold one of the floor(alpha V) least popular items. An empty place
-    holds none."""
+    """Share of the k places that hold one of the floor(alpha V) least popular items. An empty place holds none."""
     ids, popularity = full_lists(table)
     ids = ids[:, :k]
     return (niche(popularity, alpha)[ids] & (ids >= 0)).sum(1) / k
 
 
 def arp(table: MetricInputs, k: int) -> UserValues:
-    """Mean popularity (events) of the items in the first k places; empty places do not count, no
-    items give 0."""
+    """Mean popularity (events) of the items in the first k places; empty places do not count, no items give 0."""
     ids, popularity = full_lists(table)
     return mean_over_items(ids[:, :k], popularity)
 
 
 def lift(table: MetricInputs, k: int) -> UserValues:
-    """`arp` over the mean popularity of the user's history (its events): 1 is a list as popular as
-    the user's choices.
+    """`arp` over the mean popularity of the user's history (its events): 1 is a list as popular as what the user chose.
 
-    The popularity lift of Abdollahpouri et al. (RecSys 2020) is this less 1, there for groups of
-    users. 1 where the history is empty or has no item with an event, because nothing can be told; 0
-    where the list is empty, as in `arp`.
+    The popularity lift of Abdollahpouri et al. (RecSys 2020) is this less 1, there for groups of users. It is 1
+    where the history is empty or has no item with an event, because nothing can be told, and 0 where the list is
+    empty, as in `arp`.
     """
     assert table.history is not None, "this metric reads histories"
     known = table.history > 0
@@ -108,8 +102,7 @@ def lift(table: MetricInputs, k: int) -> UserValues:
 
 
 def repeat(table: MetricInputs, k: int) -> UserValues:
-    """Share of the k places that hold an item of the user's own history: 0 where the history is
-    excluded.
+    """Share of the k places that hold an item of the user's own history: 0 where the history is excluded.
 
     Where it is ranked, a list that gives back what was chosen is as unpopular as the choices were:
     read `fair` and `arp` beside it.
@@ -129,11 +122,10 @@ def history_popularity(histories: Jagged, popularity: ItemCounts, chunk: int = 1
 
 
 def gini(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
-    """Inequality of exposure over the whole catalogue: 0 all items equally often, (V-1)/V one item
-    always.
+    """Inequality of exposure over all items: 0 where all are shown equally often, (V - 1) / V where only one is shown.
 
-    sum over ascending places r = 1 .. V of (2r - V - 1) x_r / (V sum x), items never shown
-    included. S rows, one for each set of lists.
+    It is the sum over ascending places r = 1 .. V of (2r - V - 1) x_r / (V sum x), where x_r is how often the item at
+    place r is shown; items never shown count too. One number for each of R sets of lists.
     """
     size = exposure.shape[-1]
     weights = 2.0 * np.arange(1, size + 1) - size - 1
@@ -173,6 +165,7 @@ def mean_over_items(ids: RankedIds, value: np.ndarray) -> UserValues:
 
 
 def full_lists(table: MetricInputs) -> tuple[RankedIds, ItemCounts]:
+    """The lists and the popularity of items, for metrics that read both."""
     assert table.ids is not None and table.popularity is not None, "this metric reads full lists"
     return table.ids, table.popularity
 
@@ -189,11 +182,9 @@ def coverage_without(lists: RankedIds, exposure: ItemCounts) -> UserValues:
 
 
 def novelty(table: MetricInputs, k: int) -> UserValues:
-    """Mean self-information, in bits, of the items in the first k places (Zhou et al. 2010); empty
-    places do not count.
+    """Mean self-information, in bits, of the items in the first k places (Zhou et al. 2010); empty places do not count.
 
-    An item's probability is (events + 1) / (all events + V): one is added so that items never seen
-    stay finite.
+    An item's probability is (events + 1) / (all events + V): one is added so that items never seen stay finite.
     """
     ids, popularity = full_lists(table)
     bits = -np.log2((popularity + 1) / (popularity.sum() + len(popularity)))
@@ -213,10 +204,9 @@ def ild(table: MetricInputs, k: int) -> UserValues:
     """Intra-list diversity: mean distance of all pairs of items in the first k places (Smyth,
     McClave 2001; Ziegler et al. 2005).
 
-    ILD = 2 / (n (n - 1)) * sum over pairs of d(i, j), with the Jaccard distance d = 1 - |A and B| /
-    |A or B| of the items' categories: of one category each, 0 where it is the same and 1 where not.
-    Items without a category have no distance and are left out; a list with fewer than two others
-    has 0.
+    ILD = 2 / (n (n - 1)) * sum over pairs of d(i, j), with the Jaccard distance d = 1 - |A and B| / |A or B| of the
+    items' categories: of one category each, 0 where it is the same and 1 where not. Items without a category have no
+    distance and are left out; a list with fewer than two others has 0.
     """
     assert table.ids is not None and table.categories is not None, "this metric reads lists and categories"
     codes = table.categories

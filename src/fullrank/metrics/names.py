@@ -14,8 +14,7 @@ from fullrank.metrics import Metric, MetricInputs, UserValues, lists
 
 
 class Metrics(Mapping[str, Metric]):
-    """Metrics by name: ours, and the functions of installed packages, from a group of entry
-    points."""
+    """Metrics by name: ours, and the functions of installed packages, from a group of entry points."""
 
     def __init__(self, group: str, ours: dict[str, Metric]):
         self.group, self.ours = group, ours
@@ -60,15 +59,13 @@ DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lif
 DEFAULT_SAMPLED = ("ndcg", "recall", "hit", "mrr", "map")
 """Default metrics of the sampled protocol, which has places alone."""
 PAIRED = "bqs_like"
-"""A metric of two evaluations (`evaluation.compare`), so none of a single one."""
+"""The one metric of two evaluations (`evaluation.compare`): a single evaluation has no value of it."""
 HISTORY = {"exclude": "history excluded", "keep": "history ranked"}
-"""The seen policy in the words of tables: whether a list may hold items of the user's own
-history."""
+"""The seen policy in the words of tables: whether a list may hold items of the user's own history."""
 
 
 def history_words(protocol: Mapping[str, Any]) -> str:
-    """`history excluded` or `history ranked`, by the protocol of an evaluation; empty for click
-    probabilities."""
+    """`history excluded` or `history ranked`, by the protocol of an evaluation; empty for click probabilities."""
     return HISTORY.get(str(protocol.get("seen")), "")
 
 
@@ -89,8 +86,7 @@ class Name:
 
     @property
     def needs_lists(self) -> bool:
-        """Whether it reads the items of the lists: such metrics mean nothing under the sampled
-        protocol."""
+        """Whether it reads the items of the lists: such metrics mean nothing under the sampled protocol."""
         return self.base not in ACCURACY
 
     def __call__(self, table: MetricInputs) -> UserValues:
@@ -133,8 +129,7 @@ def expand_metrics(metrics: Iterable[str], ks: Iterable[int]) -> list[Name]:
 
 
 def accuracy_among(names: Iterable[Name], what: str, remedy: str = "") -> tuple[str, ...]:
-    """The accuracy metrics among these. Raises `UserError` where there are none, which `what`
-    needs."""
+    """The accuracy metrics among these. Raises `UserError` where there are none, which `what` needs."""
     chosen = tuple(str(name) for name in names if not name.needs_lists)
     if not chosen:
         raise UserError(
@@ -145,6 +140,7 @@ def accuracy_among(names: Iterable[Name], what: str, remedy: str = "") -> tuple[
 
 
 def _base(text: str) -> tuple[str, float | None]:
+    """The base name of a metric, and the share that `fair` has in its name. Raises `UserError` for other names."""
     share = re.fullmatch(r"fair(\d*\.?\d+)?", text)
     if share is not None:
         if share[1] is None:

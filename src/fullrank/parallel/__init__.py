@@ -1,5 +1,4 @@
-"""Runners: who runs the tasks of a verb that works in parts or in jobs, and what becomes of a
-worker that is lost.
+"""Runners: who runs the tasks of a verb that works in parts or in jobs, and what becomes of a worker that is lost.
 
 A task is a function of an item (the number of a part, a job of a sweep) that can be sent to another
 process; what it gives comes back in any order. Preparation, lists, evaluation, sweeps and searches
@@ -30,7 +29,7 @@ from fullrank.core.memory import available_bytes
 log = logger(__name__)
 
 POLL_SECONDS = 5.0
-"""How often it is looked whether there is more room or less, while no item ends."""
+"""Seconds between two looks whether there is more room or less, while no item ends."""
 MOST_THREADS = 8
 """Threads beyond which the interpreter's lock leaves nothing to gain."""
 A = TypeVar("A")
@@ -45,7 +44,7 @@ class Runner(ABC):
     device: str = "auto"
     """Where models run."""
     jobs: int | None = None
-    """Tasks at a time, where it is known before."""
+    """Tasks at a time, where that is known beforehand."""
     threads: int | None = None
     """Threads of torch in each; None: as many as there are."""
     remote: bool = False
@@ -57,8 +56,7 @@ class Runner(ABC):
 
     @abstractmethod
     def map(self, task: Callable[[A], R], items: Iterable[A]) -> Outcomes[A, R]:
-        """Every item with the task's result, each once and as soon as it ends, in any order; a
-        generator.
+        """Every item with the task's result, each once and as soon as it ends, in any order; a generator.
 
         An error of the task, or the loss of its worker, takes the place of the result, and the
         other items go on. An item is asked for when there is room to start it: whether a job still
@@ -187,10 +185,9 @@ def pull(
     tries: int,
     lost: tuple[type[Exception], ...] = (Lost,),
 ) -> Outcomes[A, R]:
-    """`Runner.map` by workers that `start` hands an item to, as many at a time as there is `room`
-    for.
+    """`Runner.map` by workers: `start` hands an item to one, and as many work at a time as there is `room` for.
 
-    One that is `lost` costs its item a try, of so many, and no other.
+    A worker whose error is one of `lost` costs its own item one of so many `tries`, and no other item.
     """
     left, running = iter(items), dict[Future[R | Exception], tuple[A, int]]()
     while True:

@@ -1,5 +1,4 @@
-"""A folder that is made in parts: it lies beside its place until it is whole, and a call that was
-killed goes on there.
+"""A folder that is made in parts: it lies beside its place until it is whole, and a call that was killed goes on there.
 
 OUT.preparing/state.json     what was asked for, and what is known since the reading
 OUT.preparing/scratch/       what only the tasks need
@@ -44,12 +43,10 @@ class Unfinished:
 
 @contextmanager
 def unfinished(out: Path, request: JsonObject) -> Iterator[Unfinished]:
-    """A folder that takes the place `out` when the block ends without an error; its caller holds
-    the lock.
+    """A folder that takes the place `out` when the block ends without an error; its caller holds the lock.
 
-    It goes on where an earlier call with the same `request` was killed; where `request["input"]` is
-    None, the input is known by nothing and all begins anew. Raises `UserError` where the disk
-    refuses.
+    It goes on where an earlier call with the same `request` was killed; where `request["input"]` is None, nothing tells
+    the input apart and all begins anew. Raises `UserError` where the disk refuses.
     """
     path = out.with_name(out.name + SUFFIX)
     with not_written(out, folder=True):

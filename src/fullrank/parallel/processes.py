@@ -1,4 +1,4 @@
-"""Processes of this machine, an item each at a time."""
+"""Worker processes on this machine, each at one item at a time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class LocalProcesses(Runner):
-    """Worker processes that live as long as there are jobs. One that is killed costs its job a try,
-    and no other.
+    """Worker processes that live as long as there are jobs. One that is killed costs its own job a try, and no other.
 
-    They begin anew, so a script that starts them is guarded by ``if __name__ == "__main__"``.
+    They are started anew, not forked, so a script that starts them is guarded by ``if __name__ == "__main__"``.
     """
 
     jobs: int = 2
@@ -68,7 +67,7 @@ class LocalProcesses(Runner):
 
 
 class _Process:
-    """A process with a task for what it is sent."""
+    """A worker process, which does one task on each item that it is sent."""
 
     def __init__(self, task: Attempt[Any, Any]):
         context = get_context("spawn")
@@ -97,14 +96,15 @@ class _Process:
         return f"it ended with exit code {code}; a script starts processes below `if __name__ == '__main__':`"
 
     def end(self) -> None:
-        """End it at once, which leaves what it writes as a kill does: the run folder of a job whole
-        up to the last checkpoint, the file of a part whole or absent."""
+        """End it at once, and leave what it writes as a kill does: the run folder of a job is whole up to the last
+        checkpoint, the file of a part is whole or absent."""
         self._process.kill()
         self._process.join()
         self.pipe.close()
 
 
 def _serve(pipe: Any, task: Attempt[Any, Any]) -> None:
+    """The worker's side of the pipe: take an item, send back its outcome, until the caller closes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the caller decides
     end_with_parent()
     while True:
@@ -116,9 +116,10 @@ def _serve(pipe: Any, task: Attempt[Any, Any]) -> None:
 
 
 def end_with_parent(seconds: float = 0.0) -> None:
-    """End this process once the one that started it is gone, killed or not: so nobody is left in
-    the folders of a caller, or at the port of a service. With `seconds` it is told to stop by
-    SIGTERM, and has these to end.
+    """End this process once the one that started it is gone, killed or not.
+
+    So nobody is left in the folders of a caller, or at the port of a service. With `seconds` it is told to stop by
+    SIGTERM first, and has so long to end.
     """
     parent = parent_process()
     assert parent is not None, "for processes that multiprocessing started"

@@ -46,8 +46,7 @@ def require_ray(address: Any) -> Any:
 
 @contextmanager
 def ray_cluster(address: str) -> Iterator[Any]:
-    """The module `ray`, connected to the cluster at `address` (`auto`, `local`, or `HOST:PORT`)
-    while the block runs.
+    """The module `ray`, connected to the cluster at `address` (`auto`, `local`, or `HOST:PORT`) while the block runs.
 
     A connection that this process has already is used and stays; an address of another cluster is
     then an error. Raises `UserError`, also where no cluster answers.

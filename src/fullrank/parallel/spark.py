@@ -35,7 +35,7 @@ class OnSpark(Runner):
     remote = True
 
     def map(self, task: Callable[[A], R], items: Iterable[A]) -> Outcomes[A, R]:
-        """`Runner.map`, but that an error ends the job, and is raised."""
+        """`Runner.map`, except that an error ends the whole job, and is raised."""
         result_of = self._result_of(task)
         with as_user_error():
             results = self._spread(items).map(lambda item: (item, result_of(item))).collect()
@@ -77,8 +77,7 @@ def refusals_as_text() -> Iterator[None]:
 def session_of(table: Any, master: str | None) -> SparkSession:
     """The session of a Spark DataFrame, else the one that is there, else a new one on `master`.
 
-    Raises `UserError` without Spark or Java, and where a session is there already on another
-    master.
+    Raises `UserError` without Spark or Java, and where a session is there already on another master.
     """
     package("pyspark.sql", "spark", "the engine spark")
     from pyspark.sql import SparkSession

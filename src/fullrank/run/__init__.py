@@ -4,9 +4,8 @@ the model reads: items.parquet, with the features of events and users where ther
 vocabulary.parquet), and calibration.json where its probabilities are corrected. A blend has the
 folders of its runs in members/. Inference needs no store.
 
-Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a
-`UserError`. Files are read through `Run.file`, which compares their hashes with the manifest's
-(`manifest.py`).
+Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`. Files are read
+through `Run.file`, which compares their hashes with the manifest's (`manifest.py`).
 """
 
 from __future__ import annotations
@@ -96,9 +95,8 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format.
 
-        The spec's hash is compared here, those of other files when they are read. Formats 1 and 2
-        hold none, which is logged. Metrics are looked at by `rows` alone: inference does not need
-        them.
+        The spec's hash is compared here, those of other files when they are read. Formats 1 and 2 hold none, which is
+        logged. Metrics are looked at by `rows` alone: inference does not need them.
         """
         folder, manifest = open_manifest(path)
         with in_context(f"{folder / SPEC}: "):
@@ -116,8 +114,7 @@ class Run:
     def file(self, name: str) -> Path:
         """The path of one of the run's files; its hash is compared where the manifest holds one.
 
-        A file is hashed once in a process while it stays as it is. Raises `UserError` where it
-        differs.
+        A file is hashed once in a process while it stays as it is. Raises `UserError` where it differs.
         """
         entry = self.manifest["files"].get(name) if self.manifest.get("format_version", 0) >= HASHED else None
         if entry is not None:
@@ -146,14 +143,13 @@ class Run:
 
     @property
     def catalog(self) -> Catalog:
-        """The items that the model ranks, in the order of its table, with the features of events,
-        requests and users.
+        """The items that the model ranks, in the order of its table, with the features of events, requests and users.
 
         Raises `UserError` of a ranking model, which has none.
         """
         _ = self.spec.lists  # refuses a ranking model
-        for name in FEATURES * (FEATURES[0] in self.manifest.get("files", ())):
-            self.file(name)
+        for name in FEATURES * (FEATURES[0] in self.manifest.get("files", ())):  # none where it has no features
+            self.file(name)  # compares its hash
         return Catalog.open(self.file(ITEMS))
 
     @property
@@ -162,8 +158,7 @@ class Run:
         return self.spec.clicks is not None and self.manifest["format_version"] == 1
 
     def encoder(self, data: StoreSource | None = None) -> FieldEncoder:
-        """The fitted encoder of a ranking model: schema, vocabularies and statistics of its
-        training rows.
+        """The fitted encoder of a ranking model: schema, vocabularies and statistics of its training rows.
 
         It lies in the run's folder; that of a run of format 1 is its store's. `data` is that store,
         where it was moved. Raises `UserError` for a recommender, for a store that is another one,
@@ -212,8 +207,7 @@ class Run:
     def trained_until(self, data: StoreSource | None = None) -> int | None:
         """The time of a ranking model's last training impression (seconds); None without times.
 
-        A run of format 1 asks its store, as `encoder` does. Raises `UserError` where that is not
-        there.
+        A run of format 1 asks its store, as `encoder` does. Raises `UserError` where that is not there.
         """
         if self.needs_store:
             return _impressions_of(self, data).trained_until
@@ -261,15 +255,14 @@ class Run:
     def rows(self) -> list[JsonObject]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line).
 
-        Of a run whose training has ended, raises `UserError` where the file is not as training left
-        it.
+        Of a run whose training has ended, raises `UserError` where the file is not as training left it.
         """
         self.file(METRICS)
         return metrics_rows(self.path)
 
 
 def member_of(run: Run, name: str) -> Member:
-    """A run as a member of a blend: its lists are made as its own evaluation makes them."""
+    """A run as a member of a blend, which asks for lists as the evaluation of the run itself does."""
     lists = run.spec.lists
     return Member(name, run.model(), {"budget": lists.reasoning, "search": lists.decoding})
 
@@ -310,9 +303,9 @@ def store_path(run: Run) -> Path:
 
 
 def store_of(run: Run, data: StoreSource | None = None) -> AnyStore:
-    """The store that a run was trained on, moved to `data` where that is given, or the whole store
-    that it was a part of. Raises `UserError` for another one, and where a model reads features that
-    it encodes in another way.
+    """The store that a run was trained on, or the whole store that it was a part of; `data` is where it was moved to.
+
+    Raises `UserError` for another store, and where a model reads features that this one encodes in another way.
     """
     source = store_path(run) if data is None else data
     store = open_store(source) if isinstance(source, str | Path) else check_store("data", source)
@@ -374,8 +367,7 @@ def is_run(folder: Path) -> bool:
 def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manifest: JsonObject) -> None:
     """Write a run folder but for weights and metrics; the manifest last, since it makes it a run.
 
-    The run counts as in training until `seal_run`. `manifest` says where it came from; that of a
-    copied run will do.
+    The run counts as in training until `seal_run`. `manifest` says where it came from; that of a copied run will do.
     """
     path.mkdir(parents=True, exist_ok=True)
     if isinstance(known, Catalog):
@@ -448,7 +440,7 @@ def copy_run(run: Run, folder: Path, *, logs: bool = True) -> None:
 
 
 def write_weights(path: Path, model: nn.Module) -> None:
-    """weights.safetensors of a run folder."""
+    """Write the weights of a model into a run folder, as weights.safetensors."""
     write_tensors(path / WEIGHTS, dict(model.state_dict()))
 
 
@@ -469,7 +461,7 @@ def load_weights(model: nn.Module, tensors: Tensors, where: Path) -> None:
     """Put tensors into a model. Raises `UserError` naming what does not fit."""
     if isinstance(model, Model | BoostedTrees):
         model.make_room(tensors)
-    # dtypes too: loading would round in silence
+    # dtypes are compared too: loading would round in silence
     expected, present = (
         {name: f"{tensor.dtype} of shape {tuple(tensor.shape)}" for name, tensor in state.items()}
         for state in (model.state_dict(), tensors)

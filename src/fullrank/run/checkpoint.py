@@ -31,8 +31,7 @@ POINTER = "checkpoints/last.json"
 """A run folder's pointer to its newest checkpoint."""
 TENSOR_FILES = ("weights.safetensors", "optimizer.safetensors")
 MOST_STEPS = 10**12
-"""Optimizer steps, and whatever is counted in them; far above any training, and within every
-integer type."""
+"""Optimizer steps, and whatever is counted in them; far above any training, and within every integer type."""
 
 Count = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 Events = Annotated[int, Field(ge=0, le=2**62)]
@@ -47,11 +46,10 @@ class CheckpointState(BaseModel):
     step: Count = 0
     """Optimizer steps done."""
     best: float | None = None
-    """The best validation score so far; NaN where the metric was not defined on the validation
-    split."""
+    """The best validation score so far; NaN where the metric was not defined on the validation split."""
     best_epoch: Count | None = None
     stale: Count = 0
-    """Validations without gain since."""
+    """Validations without improvement since."""
     sums: dict[str, Finite] = {}
     """The terms of the loss, summed over the steps of the epoch so far."""
     pace: Annotated[tuple[Events, Events, Annotated[Finite, Field(ge=0)]], Field(strict=False)] = (0, 0, 0.0)
@@ -62,8 +60,7 @@ class CheckpointState(BaseModel):
     files: dict[str, str] = {}
     """SHA-256 of each tensor file; none in a checkpoint of version 0.1."""
     run_weights: str | None = None
-    """SHA-256 of the run's own weights, the best so far; None before the first, and in older
-    checkpoints."""
+    """SHA-256 of the run's own weights, the best so far; None before the first, and in older checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +105,14 @@ def write_checkpoint(
 
 
 def check_run_weights(out: Path, expected: str | None) -> None:
-    """Raise `UserError` where the weights of the run folder `out` are not those that training wrote
-    (their SHA-256)."""
+    """Raise `UserError` where the weights of the run folder `out` are not those that training wrote (their SHA-256)."""
     path = out / TENSOR_FILES[0]
     if expected is not None and not (path.is_file() and sha256_file(path) == expected):
         raise damaged_checkpoint(path, "it is not what training wrote")
 
 
 def forget_other_checkpoints(newest: Path) -> None:
-    """Remove the checkpoints beside the one that counts: earlier ones, and what a kill left half
-    written or removed."""
+    """Remove the checkpoints beside the one that counts: earlier ones, and what a kill left half written or removed."""
     for other in newest.parent.glob("step-*"):
         if other.name != newest.name:
             remove_tree(other)
@@ -126,8 +121,7 @@ def forget_other_checkpoints(newest: Path) -> None:
 def read_checkpoint(out: Path) -> Checkpoint | None:
     """The newest whole checkpoint of the run folder `out`, or None where there is none yet.
 
-    Raises `UserError` where it is damaged or incomplete: of the wrong types, out of bounds, or not
-    of its hashes.
+    Raises `UserError` where it is damaged or incomplete: of the wrong types, out of bounds, or not of its hashes.
     """
     pointer = out / POINTER
     if not pointer.exists():
@@ -151,20 +145,19 @@ def read_checkpoint(out: Path) -> Checkpoint | None:
 
 
 def steps_done(out: Path) -> int:
-    """Optimizer steps in the newest checkpoint of a run folder, as its pointer says; 0 without
-    one."""
+    """Optimizer steps in the newest checkpoint of a run folder, as its pointer says; 0 without one."""
     pointer = out / POINTER
     digits = str(read_json(pointer).get("folder", "")).removeprefix("step-") if pointer.is_file() else ""
     return int(digits) if digits.isdigit() and len(digits) < 14 else 0
 
 
 def damaged_checkpoint(path: Path, reason: str) -> UserError:
-    """The error for a file of a checkpoint, or for a run's weights in training, that is not what it
-    should be."""
+    """The error for a file of a checkpoint, or for a run's weights in training, that is not what it should be."""
     return damaged_file(path, reason, _advice(path))
 
 
 def _advice(path: Path) -> str:
+    """What to do about a damaged file: of a checkpoint, of the pointer to it, or the weights of the run."""
     inside = {"checkpoints": path.parent, "step": path.parents[1]}
     root = inside.get(path.parent.name.partition("-")[0], path.parent / "checkpoints")
     return f"delete {str(root)!r} and resume again, which trains the run from its beginning"

@@ -25,8 +25,7 @@ from fullrank.models.sequential.baselines.blend import MEMBER_NAME
 log = logger(__name__)
 
 FORMAT = 6
-"""Newest version of the run folder. A reader refuses what is newer than itself and reads all that
-is older.
+"""Newest version of the run folder. A reader refuses what is newer than itself and reads all that is older.
 
 1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
 2: the manifest holds no hashes but those of the encoder's files.
@@ -82,8 +81,7 @@ def sealed_files(folder: Path) -> list[str]:
 def open_manifest(path: str | Path) -> tuple[Path, JsonObject]:
     """A run folder's path, and its manifest once seal, files, their sizes and spec are checked.
 
-    Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer
-    format, and damage.
+    Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer format, and damage.
     """
     folder = check_path("the run", path)
     store = manifests.is_store(folder)

@@ -49,15 +49,13 @@ class Catalog:
     """
 
     def __init__(self, frame: pl.DataFrame, features: FeatureEncoder | None = None):
-        """Raises `UserError` where the frame is no such table. `features` are those of events,
-        requests and users."""
+        """Raises `UserError` where the frame is no such table. `features` are those of events, requests and users."""
         _check(frame)
         self.frame, self.features = frame, features
 
     @classmethod
     def open(cls, path: str | Path, *, items: int | None = None) -> Catalog:
-        """Read items.parquet, of so many `items` where that is known, with the features that lie
-        beside it in a run.
+        """Read items.parquet, of so many `items` where that is known, with the features that lie beside it in a run.
 
         Raises `UserError` for a missing, damaged or foreign file.
         """
@@ -155,8 +153,7 @@ class Catalog:
         return self._index.find(series)
 
     def parse(self, texts: Sequence[str]) -> pl.Series:
-        """External ids from text (a command line), in the catalogue's type. Raises `UserError` for
-        what is none."""
+        """External ids from text (a command line), in the catalogue's type. Raises `UserError` for what is none."""
         series = pl.Series("item_id", list(texts), dtype=pl.String).str.strip_chars()
         if self.ids.dtype == pl.String:
             return series
@@ -182,8 +179,7 @@ class Catalog:
         return values.take(self.ids, index, name)
 
     def categorical(self, name: str) -> CategoricalFeature:
-        """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an
-        unsuitable column."""
+        """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an unsuitable column."""
         return coded(self.column(name), self.base)
 
     def holds_lists(self, name: str) -> bool:
@@ -201,8 +197,7 @@ class Catalog:
         return standardised([self.column(name) for name in names], self.base)
 
     def extended(self, new_items: Any, item: str = "item_id") -> Catalog:
-        """The catalogue with new items appended, in input order; ids so far stay and the id map's
-        version goes up.
+        """The catalogue with new items appended, in input order; ids so far stay and the id map's version goes up.
 
         `new_items` is a path or a DataFrame with the column `item` and any of the catalogue's own
         columns; others are null. Raises `UserError` for known or repeated ids and for columns that
@@ -234,8 +229,7 @@ class Catalog:
         return Catalog(pl.concat([old, new], how="diagonal"), self.features)
 
     def with_columns(self, columns: Mapping[str, pl.Series]) -> Catalog:
-        """A catalogue of the same items with these columns of the user's replaced or added; the id
-        map is shared.
+        """A catalogue of the same items with these columns of the user's replaced or added; the id map is shared.
 
         Raises `UserError` for a name that is the library's own.
         """
@@ -245,8 +239,7 @@ class Catalog:
         return other
 
     def require_free(self, *names: str, among: Sequence[str] | None = None) -> None:
-        """Raise `UserError` for the name of a column that is there already, or of one that is
-        `among` these."""
+        """Raise `UserError` for the name of a column that is there already, or of one that is `among` these."""
         taken = next((name for name in names if name in (self.frame.columns if among is None else among)), None)
         if taken is not None:
             raise UserError(
@@ -262,8 +255,7 @@ class Catalog:
 
     @cached_property
     def _index(self) -> values.IdIndex:
-        """The index of the ids, made once: a request looks up a few items, which must cost little
-        more than they do."""
+        """The index of the ids, made once: a request looks up a few items, which must cost little more than they do."""
         return values.IdIndex(self.ids)
 
     def column(self, name: str) -> pl.Series:
@@ -276,8 +268,7 @@ class Catalog:
 def derived_column(frame: pl.DataFrame, name: str, what: str, dtype: Any, inner: Any, how: str) -> pl.Series:
     """A column that training added to the items: `what` ("codes") of every item. `how` says what makes it.
 
-    Raises `UserError` where it is missing, lacks values, or is not of type `dtype` (of `inner`, for
-    lists).
+    Raises `UserError` where it is missing, lacks values, or is not of type `dtype` (of `inner`, for lists).
     """
     if name not in frame.columns:
         raise UserError(f"the items have no {what} (column {name!r}): {how}", code=f"items-without-{what}")

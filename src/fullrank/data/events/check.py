@@ -29,17 +29,18 @@ EARLIEST = 631_152_000
 """1990-01-01: times before it are zeros, ranks, or in another unit."""
 DAY = 86_400
 BURSTS = ((60, 60, "minute"), (1_000, DAY, "day"))
-"""No person has more events than the first number within so many seconds."""
+"""Bursts of a bot: no person has more events than the first number within so many seconds."""
 HUGE, TIMES_MEAN = 0.01, 20
-"""Nor that share of all events, and so many times as many as the mean."""
+"""A bot too is who has more than this share of all events, and more than so many times the mean of the users."""
 UNITS = ((DAY, "day"), (3_600, "hour"), (60, "minute"))
 REQUEST_EVENTS = 1 << 17
 """Events, about so many, on which request features are judged."""
 EXAMPLES = 3
 """Users that a sentence names."""
 LITTLE = 1.2
-"""A factor of order below it is little."""
+"""A factor of order (`order.py`) below which order matters little."""
 NEVER = np.iinfo(np.int64).max
+"""The time of the first training event of an item that has none."""
 TOP = 0.01
 """Share of the items that are called the most popular."""
 
@@ -47,16 +48,16 @@ TOP = 0.01
 def event_findings(store: Store) -> Iterator[Finding]:
     """All findings of a store; those that need times where it has some."""
     tally = Tally.of(store)
-    yield from _of_split(store)
-    yield from _of_users(store, tally)
-    yield from _of_times(store, tally)
-    yield _of_order(order_of(store), tally.unit)
-    yield _of_popularity(store)
+    yield from _split_findings(store)
+    yield from _user_findings(store, tally)
+    yield from _time_findings(store, tally)
+    yield _order_finding(order_of(store), tally.unit)
+    yield _popularity_finding(store)
     if store.request_features is not None:
-        yield from _of_requests(store, store.request_features)
+        yield from _request_findings(store, store.request_features)
 
 
-def _of_split(store: Store) -> Iterator[Finding]:
+def _split_findings(store: Store) -> Iterator[Finding]:
     split = store.manifest["split"]
     yield from (Finding("split", "warning", None, note) for note in splits.empty_notes(split))
     repeated, parts = store.repeated_share("test"), [split["validation"], split["test"]]
@@ -86,7 +87,7 @@ def _of_split(store: Store) -> Iterator[Finding]:
     )
 
 
-def _of_users(store: Store, tally: Tally) -> Iterator[Finding]:
+def _user_findings(store: Store, tally: Tally) -> Iterator[Finding]:
     events, sizes = store.num_events, np.diff(store.offsets)
     in_a_row = share(tally.in_a_row, events)
     yield finding(
@@ -110,7 +111,7 @@ def _of_users(store: Store, tally: Tally) -> Iterator[Finding]:
     yield finding("bots", bot_share, fact, advice, warning=0.01)
 
 
-def _of_times(store: Store, tally: Tally) -> Iterator[Finding]:
+def _time_findings(store: Store, tally: Tally) -> Iterator[Finding]:
     events, times = store.num_events, store.times
     if times is None or tally.early == events:
         reason = "there are no times"
@@ -187,7 +188,7 @@ def _leak(store: Store, times: Flat) -> float:
     return 1 - share(before, len(train) * len(test)) if len(test) else 0.0
 
 
-def _of_order(order: Order, unit: str) -> Finding:
+def _order_finding(order: Order, unit: str) -> Finding:
     users = min(map(len, order))
     if users < LEAST:
         return Finding("order", "note", None, f"{users} users are too few to say whether order matters")
@@ -206,7 +207,7 @@ def _of_order(order: Order, unit: str) -> Finding:
     return Finding("order", "note", round(factor, 6), f"{fact}: {meaning}")
 
 
-def _of_popularity(store: Store) -> Finding:
+def _popularity_finding(store: Store) -> Finding:
     popularity = store.catalog.popularity
     count = math.ceil(TOP * len(popularity))
     top = np.zeros(len(popularity), bool)
@@ -224,10 +225,12 @@ def _of_popularity(store: Store) -> Finding:
     )
 
 
-def _of_requests(store: Store, table: FeatureTable) -> Iterator[Finding]:
-    """The request feature that gives the validation target away most: each value is taken to mean
-    the item that it mostly came with in training. Of many events, those of users drawn by their
-    key."""
+def _request_findings(store: Store, table: FeatureTable) -> Iterator[Finding]:
+    """The request feature that gives the validation target away most, when each value is taken to mean the item that it
+    mostly came with in training.
+
+    Of many events, those of users drawn by their key are judged.
+    """
     starts, (ends, until) = store.offsets[:-1], store.bounds.T
     users = np.flatnonzero(uniform_of_rows(5, store.user_keys) * store.num_events < REQUEST_EVENTS)
     train = Jagged(store.items, starts, ends).take(users).places()
@@ -268,9 +271,9 @@ class Tally:
 
     bots: Bool[np.ndarray, "U"]
     first: Int64[np.ndarray, "V"]
-    """The first training event of each item; `NEVER` where there is none."""
+    """The time of the first training event of each item; `NEVER` where there is none."""
     unit: str = "second"
-    """In which times are told apart."""
+    """The unit in which times are told apart."""
     span: tuple[int, int] = (0, 0)
     """The first and the last time."""
     bursts: tuple[tuple[int, int, str], ...] = ()
@@ -320,10 +323,11 @@ class Tally:
 
 
 def _duplicates(tied: Bool[np.ndarray, "n"], items: Int32[np.ndarray, "n"], width: int) -> int:
-    """How many events repeat an item of their user and moment. `tied`: at the moment of the event
-    before, of the same user. Counted by a table of hashes, several times as fast as a sort: of the
-    keys that share a slot one stays, those equal to it are counted, and the others go another
-    round."""
+    """How many events repeat an item of their user and moment; `tied` are at the moment of the user's event before.
+
+    Counted by a table of hashes, several times as fast as a sort: of the keys that share a slot one stays, those equal
+    to it are counted, and the others go another round.
+    """
     among = tied.copy()
     among[:-1] |= tied[1:]
     moments, among = np.cumsum(~tied, dtype=np.int32), np.flatnonzero(among)

@@ -47,8 +47,7 @@ class FeatureColumns:
 
     @classmethod
     def of(cls, fields: Fields, column: Callable[[str], pl.Series], what: str) -> FeatureColumns:
-        """Code the columns of a table, each read by its name. Raises `UserError` for values that a
-        field cannot be."""
+        """Code the columns of a table, each read by its name. Raises `UserError` for values that a field cannot be."""
         codes, distinct = [], []
         for field in fields:
             plain = plain_values(field, column(field.name), what)
@@ -74,8 +73,7 @@ class FeatureColumns:
 
 
 def plain_values(field: AnyField, series: pl.Series, what: str) -> pl.Series:
-    """A column as Float64 (a field of numbers; NaN where missing), or as Int64 or text (null where
-    missing)."""
+    """A column as Float64 (a field of numbers; NaN where missing), or as Int64 or text (null where missing)."""
     if isinstance(field, Numeric):
         return pl.Series(field.name, numeric.field_numbers(field, series, what), dtype=pl.Float64)
     if isinstance(field, Categorical):
@@ -97,8 +95,7 @@ def different(parts: Sequence[pl.Series]) -> pl.Series:
 
 
 def different_values(fields: Fields, frames: Iterable[tuple[str, pl.DataFrame]]) -> list[pl.Series]:
-    """The different values of each column over several frames, each with a name for errors; none of
-    numbers."""
+    """The different values of each column over several frames, each with a name for errors; none of numbers."""
     distinct = [NONE] * len(fields)
     for what, frame in frames:
         for number, field in enumerate(fields):
@@ -115,8 +112,8 @@ def coded(plain: pl.Series, find: Callable[[pl.Series], np.ndarray]) -> np.ndarr
 
 @dataclass(frozen=True)
 class FeatureCoder:
-    """Codes columns by the different values of each, which lie in a folder: it is sent to the
-    processes that read."""
+    """Codes columns by the different values of each, which lie in a folder, so that it can be sent
+    to other processes."""
 
     fields: tuple[AnyField, ...]
     folder: Path
@@ -202,6 +199,5 @@ def encode(columns: FeatureColumns, encoder: FeatureEncoder) -> FeatureTable:
 
 
 def _in_lists(field: BagOf | SequenceOf, texts: pl.Series) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
-    """The elements of lists that `plain_values` made texts of, behind each other, and how many each
-    list has."""
+    """The elements of the lists in texts that `plain_values` made, behind each other, and how many each list has."""
     return bag_values(texts.str.split(BETWEEN), field.model_copy(update={"separator": None}), "the features")

@@ -45,8 +45,7 @@ class Features(FieldSet):
     """Columns that are known of events, of requests and of users."""
 
     event: tuple[Feature, ...] = ()
-    """Columns of the events, known with each event: a model reads them of the events before its
-    answer alone."""
+    """Columns of the events, known with each event and not before: read only of events before the answer."""
     request: tuple[Feature, ...] = ()
     """Columns of the events, known before each event, when it was asked for what became the event."""
     user: tuple[Feature, ...] = ()

@@ -1,5 +1,4 @@
-"""Settings of a preparation (`Prepare`), and the filters that they name: pure functions from events
-to fewer events."""
+"""Settings of a preparation (`Prepare`), and the filters that they name: pure functions from events to fewer events."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ Filter = tuple[str, JsonObject, Callable[[Events], Events]]
 def filters(spec: Prepare, until: int | None) -> list[Filter]:
     """The filters that look at an event, or at one user, in order.
 
-    `until` is the first second that `rolling_time` leaves out. It comes first: the others would
-    move the windows.
+    `until` is the first second that `rolling_time` leaves out. It comes first: the others would move the windows.
     """
     chosen: list[Filter] = [("read", {}, lambda events: events)]
     if isinstance(spec.split, splits.RollingTime) and until is not None:

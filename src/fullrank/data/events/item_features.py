@@ -87,8 +87,7 @@ def coded(column: pl.Series, base: int, *, listed: bool = False) -> CategoricalF
 
 
 def coded_lists(column: pl.Series, base: int) -> CategoryLists:
-    """Codes of a column of lists. Raises `UserError` where their values are no categories, or too
-    many for one item."""
+    """Codes of a column of lists. Raises `UserError` where their values are no categories, or too many for one item."""
     assert isinstance(column.dtype, pl.List | pl.Array)
     lists = column.cast(pl.List(column.dtype.inner))
     flat = pl.DataFrame({"item": np.arange(len(column)), "value": lists}).explode("value").drop_nulls()
@@ -106,8 +105,7 @@ def coded_lists(column: pl.Series, base: int) -> CategoryLists:
         )
     codes = np.full((len(column), max(1, longest)), -1)
     codes[lengths == 0, 0] = 0
-    # rows of an item are neighbours: less the rows of the items before it, a row's number is its
-    # place in the list
+    # rows of an item are neighbours: less the rows of the items before it, a row's number is its place in the list
     codes[items, np.arange(len(items)) - (np.cumsum(lengths) - lengths)[items]] = feature.codes[known]
     return CategoryLists(column.name, codes, feature.values)
 

@@ -1,16 +1,16 @@
 """Does the order of events matter? A shuffle test on counts, without a model.
 
-C(a, b) counts how often b comes right behind a in the training parts of the histories. A validation
-target v behind a last training event a has the probability p(v | a) = (C(a, v) + A q(v)) / (C(a) +
-A), where q(v) is the share of the training events that v has and A = `PRIOR`. The same is counted
-in two other orders: `shuffled`, where the training events of each user stand in random order, and
-`untied`, where those of one moment do. If order says nothing, all give the same but for chance. A
-factor of order is two to the difference of the mean logarithms.
+C(a, b) counts how often b comes right behind a in the training parts of the histories, C(a) how often anything does. A
+validation target v behind a last training event a has the probability p(v | a) = (C(a, v) + A q(v)) / (C(a) + A), where
+q(v) is the share of the training events that v has and A = `PRIOR`. The same is counted in two other orders:
+`shuffled`, where the training events of each user stand in random order, and `untied`, where only those of one moment
+do. If order says nothing, all three give the same but for chance. A factor of order is two to the power of a difference
+of mean logarithms.
 
-Nothing is sorted: behind an event stands, in random order, any other one with equal chance, so one
-is drawn (`Order` needs no more than which pair follows which). Draws are a function of the user's
-key and the place of the event. Of many events those are counted whose item was drawn by its number,
-all of them, so counts are not thinned.
+Nothing is sorted. In random order any other event stands behind an event with equal chance, so one is drawn: `Order`
+needs no more than which pair follows which. Draws are a function of the user's key and the place of the event. Of
+many events only those of some items are counted, items drawn by their number, but of these items all events, so
+counts are not thinned.
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ class Order(NamedTuple):
     untied: Bits
 
     def factor(self, other: Bits) -> tuple[float, float, float]:
-        """How many times as likely the target is in an order as in `shuffled`, and the ends of its
-        95 % interval."""
+        """How many times as likely the target is in an order as in `shuffled`, and the ends of its 95 % interval."""
         pair = [np.sort(bits) for bits in (other, self.shuffled)]  # sums do not depend on the order of users
         mean = float(pair[0].mean() - pair[1].mean())
         half = 1.96 * math.sqrt(sum(float(bits.var()) / len(bits) for bits in pair))
@@ -103,7 +102,7 @@ def order_of(store: Store) -> Order:
     chance = uniform_of_rows(2, key) * (last - first)
     is_last = chance < 1  # a chance below 1 is uniform again, and serves the next draw
     to_next = last + (chance * (second - last)).astype(np.int64)
-    within = first + (places - first + chance.astype(np.int64)) % (last - first)
+    within = first + (places - first + chance.astype(np.int64)) % (last - first)  # 1 .. size - 1 places on, in a circle
     untied = np.where(is_last, to_next, within)
     user_last = starts + (uniform_of_rows(3, keys) * (ends - starts)).astype(np.int64)  # once shuffled
     behind = (places + 1, places + 1 < end), (shuffled, places != user_last[users]), (untied, ~is_last | (last < end))
@@ -125,8 +124,7 @@ def order_of(store: Store) -> Order:
 
 
 def _moments(block: Block, drawn: Bool[np.ndarray, "V"]) -> Int64[np.ndarray, "4 n"]:
-    """Positions of the events of drawn items; where the moment of each begins and ends, and where
-    the next one ends."""
+    """Positions of the events of drawn items; where the moment of each begins and ends, and where the next one ends."""
     rows, size = np.flatnonzero(drawn[block.items]), len(block.items)
     # moment m is from edges[m - 1] to edges[m]; the size twice, for the moment behind the last
     edges, moment = np.concatenate([np.flatnonzero(~block.tied), [size, size]]), np.cumsum(~block.tied)[rows]
@@ -139,8 +137,7 @@ def _other(index: Ints, length: Ints, chance: Bits) -> Ints:
 
 
 def _first_of_moment(store: Store, low: Ints, high: Ints) -> Ints:
-    """The first position from `low` on whose time is that of `high`, by bisection: times rise
-    within a user."""
+    """The first position from `low` on whose time is that of `high`, by bisection: times rise within a user."""
     if store.times is None:
         return high
     moment = store.times[high]
@@ -152,8 +149,7 @@ def _first_of_moment(store: Store, low: Ints, high: Ints) -> Ints:
 
 
 def _counts(pairs: Int[np.ndarray, "p"], wanted: Ints) -> Ints:
-    """How often each of the `wanted` stands among the pairs: few are, so a table of hashes leaves
-    little to sort."""
+    """How often each of the `wanted` stands among the pairs, of which a table of hashes leaves few to sort."""
     size = 4 * len(wanted)
     filled = np.zeros(1 << (2 + size.bit_length()), bool)
     filled[slots(wanted, size)] = True

@@ -50,7 +50,7 @@ class Counted:
     """Counts of the events of one or more parts, which add up: no user is in two parts."""
 
     users: int
-    """Distinct users."""
+    """Users who have events."""
     fewest: int
     """Events of the user who has the fewest; `NO_USER` without users."""
     items: Int64[np.ndarray, "V"]
@@ -101,8 +101,7 @@ class Segments:
         return Segments(self.items + other.items, bins)
 
     def later_share(self) -> float | None:
-        """The share of all training events that are later than a test event, averaged over test
-        events (by bins)."""
+        """The share of all training events that are later than a test event, averaged over test events (by bins)."""
         if self.bins is None or not self.bins[2].any():
             return None
         until = np.cumsum(self.bins[0])  # training events up to the bin of a test event
@@ -119,8 +118,7 @@ class PartWork:
     """The folder of the files that tasks leave for one another."""
     spec: Prepare
     state: dict[str, Any]
-    """Facts from reading the table: `columns` with their dtypes, `text_users`, `types`, `span` of
-    the times."""
+    """Facts from reading the table: `columns` with their dtypes, `text_users`, `types`, `span` of the times."""
     until: int | None = None
     """The first second that is left out (`rolling_time`)."""
 
@@ -149,8 +147,7 @@ class PartWork:
         return IdIndex(table["user_id"]), table.drop("user_id")
 
     def filter(self, number: int) -> np.ndarray:
-        """Filter the events of a part and save what is left; returns an array of the `Counted`
-        after each filter."""
+        """Filter the events of a part and save what is left; returns an array of the `Counted` after each filter."""
         events, counted = self._read(number), []
         for _, _, keep in filters(self.spec, self.until):
             events = keep(events)
@@ -206,8 +203,7 @@ class PartWork:
         return Segments.of(Store.open(out, verify=False), self.state["span"])
 
     def _read(self, number: int) -> Events:
-        """The events of a part as they were read: users in order of key and id, the events of each
-        in order of time."""
+        """The events of a part as they were read: users in order of key and id, the events of each in order of time."""
         spill, state = Spill(self.scratch / SPILL, 1), self.state
         users, columns = spill.read(number, state["columns"], text=state["text_users"])
         user, user_ids = values.dense(users)
@@ -230,8 +226,7 @@ class PartWork:
         return load_events(self._folder(number), self.item_ids, tuple(self.state["types"]), self.features)
 
     def _of_users(self, number: int) -> tuple[Events, JoinedTable]:
-        """The events that are left of a part, and its users who have any with their rows of the
-        table of users."""
+        """The events that are left of a part, and its users who have any with their rows of the table of users."""
         events, known = self._left(number), self.known_users
         user, user_ids = compacted(events.user, events.user_ids)
         frame = pl.DataFrame() if known is None else known[1][known[0].find(user_ids)]
@@ -242,8 +237,7 @@ class PartWork:
 
 
 def moments_at(ranks: Sequence[int], low: int, high: int, before: Callable[[Moments], Moments]) -> list[int]:
-    """The moment of `low` .. `high` at each rank in the order of time: the last one that at most
-    `rank` events precede.
+    """The moment of `low` .. `high` at each rank in the order of time: the last one that at most `rank` events precede.
 
     `before` counts the events before each of rising moments. All ranks are searched at once, by
     splitting the interval that is left of each into `WAYS` ways for one call of it.
@@ -263,8 +257,7 @@ def moments_at(ranks: Sequence[int], low: int, high: int, before: Callable[[Mome
 
 @dataclass(frozen=True)
 class PartTimes:
-    """Order statistics of the times of all events that are left, counted in every part
-    (`splits.EventTimes`)."""
+    """Order statistics of the times of all events that are left, counted in every part (`splits.EventTimes`)."""
 
     tasks: PartWork
     numbers: range

@@ -64,8 +64,7 @@ class EventPieces:
         """Notes about the times."""
 
     def _each(self, work: Callable[[str, pl.DataFrame], T], columns: Sequence[str]) -> Iterator[T]:
-        """Call `work` with (the rows, as errors name them; frame) of each piece, without rows that
-        `missing` drops."""
+        """Call `work` with (the rows, as errors name them; frame) of each piece, without rows that `missing` drops."""
 
         def piece(start: int, frame: pl.DataFrame) -> tuple[int, T | None]:
             what, rows = name_rows(self.chunks.name, self.chunks.rows, start, frame), len(frame)
@@ -145,8 +144,7 @@ def coded_piece(
 ) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
     """Code rows of a table: the part of each row, its user's id, and its other columns as arrays.
 
-    Items are the numbers that `find` has for their ids. Raises `UserError` for what
-    `table.read_events` refuses.
+    Items are the numbers that `find` has for their ids. Raises `UserError` for what `table.read_events` refuses.
     """
     columns = coding.columns
     users, items = (values.ids(frame[name], what) for name in (columns.user, columns.item))
@@ -170,8 +168,7 @@ def _add(parts: list[pl.Series], part: pl.Series, merge: Callable[[list[pl.Serie
 
 
 def _typed(source: InputTable, columns: Columns) -> InputTable:
-    """A text file with types inferred from all of its rows: ids that are whole numbers, times that
-    are numbers."""
+    """A text file with types inferred from all of its rows: ids that are whole numbers, times that are numbers."""
     lazy = source.frame.to_native()
     assert isinstance(lazy, pl.LazyFrame)
 
@@ -180,6 +177,7 @@ def _typed(source: InputTable, columns: Columns) -> InputTable:
         table: pl.DataFrame = source.attempt(lambda: lazy.select(expressions).collect(engine="streaming"))
         return table.row(0, named=True)
 
+    # of each column of ids whether all are plain whole numbers (`12`), and the first that is not
     facts, names = [], (columns.user, columns.item)
     for at, name in enumerate(names):
         plain = pl.col(name).cast(pl.Int64, strict=False).cast(pl.String).eq_missing(pl.col(name))

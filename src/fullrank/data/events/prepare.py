@@ -49,19 +49,19 @@ ROW_OF_TEXT, ROW = 95, 65
 FEATURE = 40
 """Bytes at the peak for each event and feature: a text as polars views it, and codes twice."""
 SAID = 2**30
-"""Bytes from which on the estimate is logged."""
+"""Bytes of an estimate from which on it is logged."""
 MOST, MOST_RATIO = 2**32, 1000
+"""A table in memory may take so many bytes, or so many times those of its file, whichever is more."""
 SHORTEST = 4
 """Bytes of the shortest row of a text file."""
 INFLATED = 1032
-"""Times its size that a .gz file can hold."""
+"""How many times its own size a .gz file can hold."""
 
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
 
 
 class TableKeywords(TypedDict, total=False):
-    """How a table is read and its store is written, as keywords of `prepare` and
-    `prepare_impressions`."""
+    """How a table is read and its store is written, as keywords of `prepare` and `prepare_impressions`."""
 
     user_col: str | None
     time_col: TimeColumn
@@ -129,28 +129,28 @@ def prepare(
     spec: Prepare = Prepare(),
     **keywords: Unpack[EventKeywords],
 ) -> Store:
-    """Read events, filter and split them, and write a store at `out`; with `overwrite`, a store
-    that is there is replaced at the end.
+    """Read events, filter and split them, and write a store at `out`; with `overwrite`, in place of an older one.
 
-    `events`, `items` and `users` are paths (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of
-    Parquet files) or DataFrames of any engine that narwhals reads. `user_col`, `item_col`,
-    `time_col` (None: the rows are in order) and so on name the columns of the events, in place of
-    `user_id`, `item_id` and `timestamp`: they are `columns` of `spec`, and `set` changes any of its
-    settings (`["k_core=5"]`). `missing="drop"` leaves out rows without a user, an item or a time,
-    and says how many. `separator` is that of a text file of events; without it, it is inferred from
-    the first line. A table of items is joined on its column `items_id`; without it, and for users,
-    on the column of the name that the event table uses, else on `item_id` or `user_id`.
-    `event_features` are columns of the events that are known with each of them (rating),
-    `request_features` those known before (device), `user_features` columns of the table of users:
-    names, whose kind is found and logged, or mappings (`{"kind": "numeric", "name": "age"}`).
-    `progress` prints one line per step to stderr; `notes` (facts of a source about its data) go
-    into the manifest. A table that takes more memory than there is, is prepared in parts, which is
-    logged. With `parts` the store is written in so many parts (`data/events/parts.py`), and the
-    table is read in pieces, so that neither has to fit into memory; a preparation in parts that was
-    killed goes on when it is called again. ``engine="spark"`` (extra `spark`) does it on the Spark
-    session that is there, or on one of `master`, such as ``local[2]`` or ``spark://host:7077``;
-    `events` are Parquet or a Spark DataFrame, and the store is the same. Equal times keep input
-    order, which is the engine's: Spark promises none, so add a column that decides ties there.
+    `events`, `items` and `users` are paths (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or
+    DataFrames of any engine that narwhals reads. `user_col`, `item_col`, `time_col` (None: the rows are in order) and
+    so on name the columns of the events, in place of `user_id`, `item_id` and `timestamp`: they are `columns` of
+    `spec`, and `set` changes any of its settings (`["k_core=5"]`). `missing="drop"` leaves out rows without a user, an
+    item or a time, and says how many. `separator` is that of a text file of events; without it, it is inferred from
+    the first line.
+
+    A table of items is joined on its column `items_id`; without it, and for users, on the column of the name that the
+    event table uses, else on `item_id` or `user_id`. `event_features` are columns of the events that are known with
+    each of them (rating), `request_features` those known before (device), `user_features` columns of the table of
+    users: names, whose kind is found and logged, or mappings (`{"kind": "numeric", "name": "age"}`). `progress` prints
+    one line per step to stderr; `notes` (facts of a source about its data) go into the manifest.
+
+    A table that takes more memory than is free is prepared in parts, which is logged. With `parts` the store is
+    written in so many parts (`data/events/parts.py`), and the table is read in pieces, so that neither has to fit into
+    memory; a preparation in parts that was killed goes on when it is called again. ``engine="spark"`` (extra `spark`)
+    does it on the Spark session that is there, or on one of `master`, such as ``local[2]`` or ``spark://host:7077``;
+    `events` are Parquet or a Spark DataFrame, and the store is the same. Equal times keep input order, which is the
+    engine's: Spark promises none, so add a column that decides ties there.
+
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
     folder, options = without_dots(out), with_defaults(keywords, DEFAULTS)
@@ -245,8 +245,7 @@ class Fitting:
     room: int
 
     def require(self, folder: Path) -> None:
-        """Raise `UserError` where a part was spilled into `folder` that takes more: a user lies in
-        one part."""
+        """Raise `UserError` where a part was spilled into `folder` that takes more: a user lies in one part."""
         for items in folder.glob(f"*/item{SUFFIX}"):
             events = items.stat().st_size // 4
             if events * ROW > self.room:

@@ -44,8 +44,7 @@ ORDER = ("_order_file", "_order_row")
 
 
 def require_readable(source: InputTable) -> None:
-    """Raise `UserError` for a file that is no Parquet, and for files of different types, which
-    Spark does not cast."""
+    """Raise `UserError` for a file that is no Parquet, and for files of different types, which Spark does not cast."""
     if source.unlike is not None:
         raise UserError(
             f"the files of {source.name} have columns of different types, or other columns, which the engine spark "
@@ -57,8 +56,7 @@ def require_readable(source: InputTable) -> None:
 
 
 def runner_on_spark(source: InputTable, master: str | None) -> OnSpark:
-    """A runner on the session of a table. Raises `UserError` for what `require_readable` and
-    `session_of` refuse."""
+    """A runner on the session of a table. Raises `UserError` for what `require_readable` and `session_of` refuse."""
     require_readable(source)
     return OnSpark(session_of(source.table, master))
 
@@ -156,8 +154,7 @@ def _distinct(frame: DataFrame, name: str) -> pl.Series:
 
 
 def different_values(frame: DataFrame, fields: Sequence[AnyField], name: str) -> list[pl.Series]:
-    """The different values of each field's column, sorted; none of numbers. `name` is the table's,
-    in errors."""
+    """The different values of each field's column, sorted; none of numbers. `name` is the table's, in errors."""
     return [
         different([] if isinstance(field, Numeric) else [plain_values(field, _values(frame, field.name), name)])
         for field in fields
@@ -210,8 +207,7 @@ def _frames(batches: Iterator[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
 
 
 def _spilled(batches: Iterator[pa.RecordBatch], folder: Path, count: int, users: Any) -> Iterator[pa.RecordBatch]:
-    """Spill a worker's parts, which come in order, into their folders: all of them, or nothing
-    where the task fails."""
+    """Spill a worker's parts, which come in order, into their folders: all of them, or nothing where the task fails."""
     scratch = folder / f"task-{uuid.uuid4().hex}"
     spill, events, seconds = Spill(scratch, count), 0, []
     for frame in _frames(batches):

@@ -61,8 +61,7 @@ Moment = Annotated[float, Field(gt=0, lt=1)]
 class GlobalTime(Spec):
     """Two moments for all users: events before the first are trained on, those from the second on are tested.
 
-    A moment is a share of all events (0 < x < 1), seconds since 1970 (a whole number), or an ISO
-    8601 date.
+    A moment is a share of all events (0 < x < 1), seconds since 1970 (a whole number), or an ISO 8601 date.
     """
 
     kind: Literal["global_time"] = "global_time"
@@ -151,8 +150,7 @@ class GlobalMoments:
 
 
 class RollingTime(Spec):
-    """`global_time` on windows of equal length that end with the newest event: one fold of a
-    rolling evaluation.
+    """`global_time` on windows of equal length that end with the newest event: one fold of a rolling evaluation.
 
     The test window of fold 0 is the last one, that of fold 1 the one before it, and so on.
     Validation is the window before the test's, training is all that came before; events behind the
@@ -166,8 +164,7 @@ class RollingTime(Spec):
     """Windows between the end of the test's and the newest event."""
 
     def at(self, times: Times | None) -> tuple[GlobalTime, int]:
-        """The split of this fold, and the first second that lies behind it. Raises `UserError`
-        without times."""
+        """The split of this fold, and the first second that lies behind it. Raises `UserError` without times."""
         if times is None:
             raise needs_times(self.kind, "columns.time", "leave_one_out")
         window = max(round(self.days * 86_400), 1)
@@ -193,8 +190,7 @@ def check_moments(split: Any, first: int, second: int) -> None:
 
 
 def needs_times(kind: str, setting: str, other: str) -> UserError:
-    """The error for a split in time without times. `setting` names their column, `other` is a split
-    that needs none."""
+    """The error for a split in time without times. `setting` names their column, `other` is a split that needs none."""
     return UserError(
         f"the {kind} split needs times: name their column with {setting}, or use {other}", code="split-needs-times"
     )
@@ -210,8 +206,7 @@ Rule = LeaveOneOut | GlobalMoments
 
 
 def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items: int) -> JsonObject:
-    """Counts of a split for the manifest: events and users by part, and targets that a trained
-    model cannot know."""
+    """Counts of a split for the manifest: events and users by part, and targets that a trained model cannot know."""
     starts, ends, (middle, late) = offsets[:-1], offsets[1:], bounds.T
     part = event_parts(offsets, bounds)
     seen = np.bincount(items[part == 0], minlength=num_items) > 0
@@ -261,8 +256,7 @@ def repeat_notes(split: JsonObject) -> list[str]:
 
 
 def repeated_share(counts: JsonObject) -> float:
-    """The share of targets in their own users' histories, from the counts of a part of a split
-    (`split_counts`).
+    """The share of targets in their own users' histories, from the counts of a part of a split (`split_counts`).
 
     0 where an earlier version did not count them.
     """

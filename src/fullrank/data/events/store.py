@@ -1,5 +1,4 @@
-"""The store, a prepared dataset of events: flat arrays with one offset per user, memory-mapped and
-read-only."""
+"""The store, a prepared dataset of events: flat arrays with one offset per user, memory-mapped and read-only."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ Users = Int64[np.ndarray, "u"]
 
 
 class Store:
-    """Prepared events of U users on V items. Open one with `Store.open`;
-    `fullrank.data.events.prepare` makes it.
+    """Prepared events of U users on V items. Open one with `Store.open`; `fullrank.data.events.prepare` makes it.
 
     User u's events are ``items[offsets[u]:offsets[u+1]]``, oldest first (equal times in input
     order): those before ``bounds[u, 0]`` are trained on, those before ``bounds[u, 1]`` are
@@ -73,12 +71,12 @@ class Store:
     """Seconds since 1970; None where the input had only an order."""
     weights: Float32[np.ndarray, "E"] | None
     types: Int32[np.ndarray, "E"] | None
-    """Positions in `type_names`."""
+    """The type of each event, a position in `type_names`."""
     catalog: Catalog
     event_features: FeatureTable | None
-    """Beside the events; None where there are no such features."""
+    """The features of each event; None where there are none."""
     request_features: FeatureTable | None
-    """Of the request of each event, likewise."""
+    """The features of the request of each event, likewise."""
 
     def __init__(
         self,
@@ -102,8 +100,7 @@ class Store:
         `verify` says whose hashes are compared: True for all files, read anew, False for none, None
         for files up to 1 GiB, once in a process.
 
-        Raises `UserError` for a folder that is no store, is of another format version, or is
-        damaged.
+        Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
         """
         folder = check_path("the store", path)
         manifest, (arrays, encoder) = _opened(folder, verify)
@@ -142,15 +139,13 @@ class Store:
     def fingerprint(self) -> str:
         """Hash of all histories and of their split into training, validation and test.
 
-        External ids and order alone decide it: not the engine, the file format or the integer
-        width.
+        External ids and order alone decide it: not the engine, the file format or the integer width.
         """
         return str(self.manifest["fingerprint"])
 
     @property
     def part_of(self) -> str | None:
-        """The fingerprint of the store that this one is a part of, with the same items (`subset`,
-        keep_items)."""
+        """The fingerprint of the store that this one is a part of, with the same items (`subset`, keep_items)."""
         match self.manifest.get("subset"):
             case {"keep_items": True, "source": {"fingerprint": str(fingerprint)}}:
                 return fingerprint
@@ -158,8 +153,7 @@ class Store:
 
     @cached_property
     def row_weights(self) -> Float64[np.ndarray, "U"] | None:
-        """How often each user's rows count in an epoch, in a store joined of several; None where
-        all count once."""
+        """How often each user's rows count in an epoch, in a store joined of several; None where all count once."""
         joined = self.manifest.get("joined")
         if joined is None:
             return None
@@ -202,8 +196,7 @@ class Store:
 
     @cached_property
     def user_features(self) -> FeatureTable | None:
-        """The features of each user, row u; None where there are none. Raises `UserError` where a
-        column is missing."""
+        """The features of each user, row u; None where there are none. Raises `UserError` where a column is missing."""
         if self.features is None or not self.features.schema.user:
             return None
         encoder = encoder_of(self.features, "user")
@@ -222,8 +215,7 @@ class Store:
         return StoredFeatures(self.features, {role: table for role, table in tables.items() if table is not None})
 
     def history_features(self, users: Users, asked: Users) -> HistoryFeatures | None:
-        """The features beside the histories of these users, whose next events stand at the
-        positions `asked`.
+        """The features beside the histories of these users, whose next events stand at the positions `asked`.
 
         None where there are no features and no times.
         """
@@ -271,8 +263,7 @@ class Store:
         return splits.repeated_share(counts)
 
     def histories(self, split: str, *, without_history: bool = False) -> tuple[Users, Users, Users, Users]:
-        """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and
-        ``items[ends:target_ends]``."""
+        """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and ``items[ends:target_ends]``."""
         warnings.warn(
             "Store.histories is deprecated: Store.eval_set(split) gives the same users with histories and targets",
             DeprecationWarning,
@@ -285,8 +276,7 @@ class Store:
     def trained(
         self,
     ) -> tuple[Int64[np.ndarray, "n"], Int32[np.ndarray, "n"], Int64[np.ndarray, "n"] | None]:
-        """(users, items, times) of the events that are trained on, by user, oldest first; times
-        None as in `times`."""
+        """(users, items, times) of the events that are trained on, by user, oldest first; times None as in `times`."""
         events = Jagged(self.items, self.offsets[:-1], self.bounds[:, 0])
         return events.row_of(), events.flat(), None if self.times is None else events.over(self.times).flat()
 
@@ -370,8 +360,7 @@ def _opened(folder: Path, verify: bool | None, encoder: FeatureEncoder | None = 
 def moved_up(
     events: Sequence[int], offsets: Sequence[np.ndarray], bounds: Sequence[np.ndarray]
 ) -> tuple[splits.Offsets, splits.Bounds]:
-    """The offsets and bounds of several stores behind each other, each moved up by the `events` of
-    those before it."""
+    """The offsets and bounds of several stores behind each other, each moved up by the `events` of those before it."""
     before = np.cumsum([0, *events[:-1]])
     moved = [positions[1:] + start for positions, start in zip(offsets, before, strict=True)]
     whole = np.concatenate([np.zeros(1, np.int64), *moved])
@@ -379,8 +368,7 @@ def moved_up(
 
 
 def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
-    """Raise `UserError` unless a store of events may be written at `out`
-    (`parts.require_replaceable_store`)."""
+    """Raise `UserError` unless a store of events may be written at `out` (`parts.require_replaceable_store`)."""
     files = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS), *feature_files.FILES}
     parts.require_replaceable_store(out, FORMS, files.__contains__, overwrite=overwrite)
 
@@ -404,8 +392,7 @@ class _JoinedStore(BaseModel):
 
 
 def _read_manifest(folder: Path) -> JsonObject:
-    """The manifest, its structure checked. Raises `UserError` for a folder that is no store, or a
-    newer one."""
+    """The manifest, its structure checked. Raises `UserError` for a folder that is no store, or a newer one."""
     manifest = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(manifest)
     kinds = {

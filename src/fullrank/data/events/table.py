@@ -26,7 +26,7 @@ from fullrank.data.events.feature_columns import FeatureColumns, Fields
 from fullrank.data.frames import InputTable
 
 DAY = 86_400
-"""Seconds."""
+"""Seconds of a day."""
 NEW_ITEMS = "; fr.grow (fullrank grow) gives a trained run such items"
 
 
@@ -68,8 +68,7 @@ class Columns(Spec):
 
 @dataclass(frozen=True)
 class Events:
-    """Events in chronological order; equal times keep input order. Codes point into the sorted
-    external ids."""
+    """Events in chronological order; equal times keep input order. Codes point into the sorted external ids."""
 
     user: Int32[np.ndarray, "E"]
     item: Int32[np.ndarray, "E"]
@@ -213,8 +212,7 @@ def left_out_notes(left_out: int, rows: int, name: str) -> tuple[str, ...]:
 
 
 def unit_notes(low: int, high: int, columns: Columns, numbers: bool) -> set[str]:
-    """A note where numbers from `low` to `high`, taken as times, all lie within a day of 1970, as
-    ranks and ratings do."""
+    """A note where numbers taken as times, `low` to `high`, lie within a day of 1970, as ranks and ratings do."""
     if not (numbers and low > -DAY and high < DAY):
         return set()
     return {

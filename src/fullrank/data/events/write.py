@@ -99,8 +99,7 @@ def save_store(
     facts: JsonObject,
     features: StoredFeatures | None = None,
 ) -> None:
-    """Write the folder of a store: its arrays (`ARRAYS`; None is left out), its tables, and the
-    manifest with `facts`.
+    """Write the folder of a store: its arrays (`ARRAYS`; None is left out), its tables, and the manifest with `facts`.
 
     All counts, the training events of each item among them, are taken from the arrays.
     """

@@ -1,10 +1,8 @@
-"""The arrays of a store of impressions: fingerprints, shapes on disk, and parts read as if they
-were of one store.
+"""The arrays of a store of impressions: fingerprints, shapes on disk, and parts read as if they were of one store.
 
-A fingerprint says what a ranker can see, whichever engine or file format it came from. That of a
-store in one is a hash of its files. A store in parts is cut into `BLOCKS` stretches of input rows,
-the same whatever the number of parts; whoever writes a part hashes its blocks, and the fingerprint
-is made of all of them.
+A fingerprint stands for what a ranker can see, whichever engine or file format it came from. That of a store in one is
+a hash of its files. A store in parts is cut into `BLOCKS` stretches of input rows, the same whatever the number of
+parts; whoever writes a part hashes its blocks, and the fingerprint is made of the hashes of all blocks.
 
 A store holds train, validation and test behind each other. Of a store in parts these are train of
 the first part, train of the second, ..., then validation of each and test of each: rows in input
@@ -36,12 +34,11 @@ BLOCKS = 4096
 
 
 def fingerprint(folder: Path, files: Iterable[str], schema: Schema, arrays: str) -> str:
-    """SHA-256 of what a ranker can see: schema, arrays and vocabularies; neither engine nor file
-    format enter.
+    """SHA-256 of what a ranker can see: schema, arrays and vocabularies; neither engine nor file format enter.
 
-    `arrays` are `array_lines`, of a store in parts `parts.bucket_lines` of its blocks.
+    `arrays` is the text of `array_lines`, or for a store in parts that of `parts.bucket_lines` for its blocks.
     """
-    # without later settings: a store is what it was before them
+    # `spec_tree` leaves out settings that came later: a store is what it was before them
     state = hashlib.sha256((json.dumps(spec_tree(schema), indent=2) + "\n" + arrays).encode())
     for name in TABLES:
         if name in files:
@@ -61,8 +58,8 @@ def block_edges(rows: int) -> Int64[np.ndarray, "edges"]:
 
 
 def part_edges(rows: int, count: int) -> Int64[np.ndarray, "edges"]:
-    """Where each of `count` parts of these rows begins, and the last ends: runs of blocks."""
-    return np.asarray(block_edges(rows)[-(-np.arange(count + 1) * BLOCKS // count)])
+    """Where each of `count` parts of these rows begins, and where the last ends: runs of whole blocks."""
+    return np.asarray(block_edges(rows)[-(-np.arange(count + 1) * BLOCKS // count)])  # shares of blocks, rounded up
 
 
 class BlockHashes:
@@ -140,7 +137,7 @@ class StoreArrays:
     folders: tuple[Path, ...]
     """Its own, or those of its parts in order."""
     files: Mapping[str, Flat]
-    """By name (`array_shapes`)."""
+    """The arrays by name (`array_shapes`)."""
     bags: tuple[BagRows, ...]
 
     @classmethod

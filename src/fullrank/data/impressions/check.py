@@ -1,9 +1,8 @@
-"""Findings about a store of impressions from counts: labels, copies, constant or leaking fields,
-unseen values.
+"""Findings about a store of impressions from counts: labels, copies, constant or leaking fields, unseen values.
 
-Rows are read once, a block at a time, and every number is a sum over rows, so a store in parts
-gives those of the one. Rows are compared by a hash of their fields, sum_f m_f x_f modulo 2^64 with
-odd m_f; of many rows those whose hash (without bags) ends with zeros, copies included.
+Rows are read once, a block at a time, and every number is a sum over rows, so a store in parts gives those of the one.
+Rows are compared by a hash of their fields, sum_f m_f x_f modulo 2^64 with odd m_f. Of many rows only those are
+compared whose hash (without bags) ends with zeros: with a row, its copies are.
 
 A field alone: its values are put in order of their click rate in training (shrunk by `PRIOR` rows
 of the mean), and this order has an AUC on the rows of validation. Numbers are cut at quantiles of
@@ -29,7 +28,7 @@ from fullrank.metrics.ctr import dense_ranks, weighted_auc
 BLOCK = 1 << 15
 """Rows that are looked at at once."""
 COMPARED = 1 << 18
-"""Rows above which those are compared whose hash ends with zeros."""
+"""Rows above which only those are compared whose hash ends with zeros."""
 LOOKED, BUCKETS = 10_000, 64
 """Training rows that quantiles are taken of, and how many."""
 PRIOR = 10.0
@@ -204,7 +203,8 @@ class Tally:
     labels: Int64[np.ndarray, "3 2"]
     groups: Int64[np.ndarray, "3 G 2"]
     cells: dict[str, Int64[np.ndarray, "3 ids 2"]]
-    """By field and id. Numbers count in buckets of this module, the last for missing ones."""
+    """By field: rows of each id, with each label. Numbers count in buckets of this module, the last
+    for missing ones."""
     edges: list[Float[np.ndarray, "_"]]
     """Bucket edges of each numeric field."""
     hashes: list[UInt64[np.ndarray, "n"]] = field(default_factory=list)
@@ -258,9 +258,10 @@ class Tally:
             # the sum of each row's hashed ids, as a difference of sums from the first row on
             total = np.concatenate([[0], np.cumsum(finalise(ids_by_row.flat().astype(np.int64)))])
             hashed += np.diff(total[ids_by_row.offsets]) * multipliers[number + bag]
-        codes = (2 * part + labels[chosen]).astype(np.uint64)
+        codes = (2 * part + labels[chosen]).astype(np.uint64)  # of three bits, in place of the hash's last three
         self.hashes.append(finalise(hashed).view(np.uint64) & ~np.uint64(7) | codes)
 
 
 def _by_label(ids: Int[np.ndarray, "n"], labels: Int64[np.ndarray, "n"], size: int) -> Int64[np.ndarray, "size 2"]:
+    """How many rows have each id, with label 0 and with label 1."""
     return np.bincount(2 * ids.astype(np.int64) + labels, minlength=2 * size).reshape(size, 2)

@@ -1,5 +1,4 @@
-"""A fitted encoder on disk: schema and fitted statistics as JSON, vocabularies as a table. No file
-is trusted.
+"""A fitted encoder on disk: schema and fitted statistics as JSON, vocabularies as a table. No file is trusted.
 
 A store of impressions keeps the JSON in its manifest, the run of a ranking model in `encoder.json`.
 Both keep the values of their fields in `vocabulary.parquet`, in the order of their ids; a hashed
@@ -64,11 +63,11 @@ def vocabularies(encoder: FieldEncoder[Any]) -> dict[str, pl.DataFrame]:
 def restore_encoder(
     path: Path, tree: JsonObject, again: str = AGAIN, kind: type[FieldSet] = Schema
 ) -> FieldEncoder[Any]:
-    """The fitted encoder of a folder: `tree` is its `encoder_state`, of a schema of this `kind`, as
-    read from the JSON file `path`, which the vocabulary lies beside.
+    """The fitted encoder of a folder.
 
-    Raises `UserError` for anything that no fitted encoder says; `again` is what to do then (a
-    clause).
+    `tree` is its `encoder_state`, of a schema of this `kind`, as read from the JSON file `path`; the vocabulary
+    lies beside that file. Raises `UserError` for anything that no fitted encoder says; `again` is what to do
+    then (a clause).
     """
     for key in ("schema", "fitted"):
         if not isinstance(tree.get(key), dict):
@@ -87,8 +86,7 @@ def restore_encoder(
 
 
 def read_columns(path: Path, *allowed: dict[str, Any], rows: int | None = None, again: str = AGAIN) -> pl.DataFrame:
-    """A Parquet file with one of the `allowed` sets of columns and types, and so many `rows` where
-    that is known.
+    """A Parquet file with one of the `allowed` sets of columns and types, and so many `rows` where that is known.
 
     Raises `UserError` for any other.
     """

@@ -1,5 +1,4 @@
-"""Rows of a table as the ids and numbers of a fitted schema, and these as the tensors that rankers
-read.
+"""Rows of a table as the ids and numbers of a fitted schema, and these as the tensors that rankers read.
 
 The same code encodes a store and new impressions, by the encoder of a store or of a trained run.
 """
@@ -41,13 +40,13 @@ if TYPE_CHECKING:
 Lookup = Vocabulary | Hashed
 S = TypeVar("S", bound=FieldSet)
 Labels = UInt8[np.ndarray, "R"]
-"""0 and 1."""
+"""A label for each row, 0 or 1."""
 _HEAD = 1_000
-"""Rows in which it shows whether many texts are different."""
+"""Rows by which it is judged whether a column of texts repeats the same ones."""
 
 
 class FieldEncoder(Generic[S]):
-    """A fitted schema: `lookups` by categorical field, bag and sequence, `fitted` by number."""
+    """A fitted schema: `lookups` by name of a categorical or multi-valued field, `fitted` by name of a numeric one."""
 
     def __init__(self, schema: S, lookups: Mapping[str, Lookup], fitted: Mapping[str, numeric.Fitted]):
         self.schema, self.lookups, self.fitted = schema, dict(lookups), dict(fitted)

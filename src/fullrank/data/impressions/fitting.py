@@ -30,7 +30,7 @@ class RowCounts:
     lengths: Int64[np.ndarray, "bags 3"]
     """Values of each bag."""
     missing: dict[str, int]
-    """By field."""
+    """Rows without a value, by field."""
 
     @classmethod
     def none(cls, schema: Schema) -> RowCounts:
@@ -72,8 +72,7 @@ class RowCounts:
 class FieldFit(Generic[S]):
     """The statistics by which fields are encoded.
 
-    `typed` is False for files without types (CSV). Those that are `exact` add up in any order, to
-    the last bit.
+    `typed` is False for files without types (CSV). Statistics that are `exact` add up in any order, to the last bit.
     """
 
     def __init__(self, schema: S, typed: bool, *, exact: bool = False):

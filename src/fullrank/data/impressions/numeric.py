@@ -1,10 +1,9 @@
-"""Numbers as a ranker reads them: as they are, standardised, logarithms, or the bucket between
-training quantiles.
+"""Numbers as a ranker reads them: as they are, standardised, logarithms, or the bucket between training quantiles.
 
-Statistics are gathered from one chunk after another, on training rows. Quantiles are exact up to
-`SAMPLE` rows; beyond that they are those of a sample that a hash of the row number picks, the same
-however the table is cut. `Moments` are floats, whose last digits depend on the chunks;
-`ExactMoments` are whole numbers, the same in any order, and add up.
+Statistics are gathered from one chunk after another, on training rows. Quantiles are exact up to `SAMPLE` rows; beyond
+that they are those of a sample that a hash of the row number picks, the same however the table is cut. `Moments` are
+floats, whose last digits depend on the chunks; `ExactMoments` are sums of whole numbers, the same in any order, and of
+several parts they add up.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from fullrank.data.impressions.schema import BUCKETS, AnyField, Numeric
 from fullrank.data.values import refuse, wrong_type
 
 Numbers = Float64[np.ndarray, "R"]
-"""NaN where missing."""
+"""The numbers of a column, NaN where missing."""
 RowNumbers = Int64[np.ndarray, "R"]
 Fitted = dict[str, Any]
 """Fitted statistics of a field, as JSON has them."""
@@ -88,8 +87,7 @@ class Moments:
 
 @dataclass
 class ExactMoments:
-    """Mean and deviation of many chunks without rounding: sums of numbers and of their squares as
-    whole numbers.
+    """Mean and deviation of many chunks without rounding: sums of numbers and of their squares as whole numbers.
 
     A double is m 2^(e - 53) with a whole m of 53 bits. Mantissas are added by exponent, in halves
     of 27 bits whose sums a double holds exactly, and each sum is shifted to its place among whole
@@ -98,9 +96,9 @@ class ExactMoments:
 
     count: int = 0
     total: int = 0
-    """The sum of the values in units of 2^-`_LOWEST`."""
+    """The sum of the values, in units of 2^-`_LOWEST`."""
     squares: int = 0
-    """The sum of their squares in units of 2^-(2 `_LOWEST`)."""
+    """The sum of their squares, in units of 2^-(2 `_LOWEST`)."""
 
     def add(self, values: Numbers, rows: RowNumbers) -> None:
         known = values[~np.isnan(values)]
@@ -115,6 +113,7 @@ class ExactMoments:
         sign = np.sign(whole)
         self.count += len(known)
         self.total += _summed(exponents, sign * high, 27) + _summed(exponents, sign * low, 0)
+        # a mantissa is high 2^27 + low, and its square high^2 2^54 + high low 2^28 + low^2
         for product, shift in ((high * high, 54), (high * low, 28), (low * low, 0)):
             self.squares += _summed(2 * exponents, product >> 27, shift + 27) + _summed(
                 2 * exponents, product & _LOW, shift
@@ -135,7 +134,8 @@ class ExactMoments:
 
 
 _LOWEST = 1126
-"""The least double is 2^-1074, of a mantissa of 53 bits that ends 52 bits below."""
+"""Bits behind the point that hold every double: the least is 2^-1074, and the 53 bits of a mantissa end
+52 further down."""
 _LOW = np.int64((1 << 27) - 1)
 _MOST_ADDED = 1 << 25
 """Halves of 27 bits whose sum is below 2^53."""
@@ -151,6 +151,7 @@ def _summed(exponents: Int64[np.ndarray, "n"], numbers: Int64[np.ndarray, "n"], 
 
 
 def _scaling(mean: float, deviation: float) -> Fitted:
+    """`mean` and `scale`, 1 / deviation; 0 where the deviation is no more than rounding of the mean."""
     return {"mean": mean, "scale": 1 / deviation if deviation > 1e-9 * max(abs(mean), 1) else 0.0}
 
 

@@ -1,11 +1,11 @@
 """Tasks on one part of a store of impressions: look at its times, fit, encode and write.
 
-A part is a stretch of input rows. Each task knows a folder that all processes see, the rows of its
-part, and what was fitted on all; what parts know together are sums (`Runner.total`), as for events.
+A part is a stretch of input rows. Each task knows a folder that all processes see, the rows of its part, and what was
+fitted on all rows; what the parts know together are sums (`Runner.total`), as for events.
 
-The borders of the temporal split are found by counting in every part. A border is the time of the
-row that a share of all rows precede; equal times go by input order, so a part has to know how many
-rows of that time those before it have.
+The borders of the temporal split are found by counting in every part. A border is the time of the row that a share
+of all rows precede; equal times go by input order, so a part has to know how many rows of that time the parts
+before it have.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Borders:
     ties: tuple[int, ...]
     """How many rows of that time lie before the border."""
     earlier: tuple[tuple[int, ...], ...]
-    """For each border how many rows of that time lie in the parts before each part."""
+    """For each border, how many rows of its time lie in the parts before each part."""
 
     def of_part(self, number: int) -> TimeParts:
         """The rule of one part, whose rows are asked for in input order."""
@@ -92,8 +92,7 @@ def find_borders(
 ) -> Borders:
     """The borders of so many rows in so many parts, found by counting.
 
-    `before` counts the rows before each of some rising moments, `equal` those at some moments in
-    each part.
+    `before` counts the rows before each of some rising moments, `equal` those at some moments in each part.
     """
     ranks = [int(rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
     inside = [rank for rank in ranks if rank < rows]
@@ -112,13 +111,17 @@ def find_borders(
 
 
 def _bits(number: float) -> int:
-    """A whole number in the order of doubles (`_doubles` inverts it): the bits of a negative one,
-    but its sign, are turned round. Adding 0 makes one zero of -0 and 0."""
+    """A double as a whole number, in the same order (`_doubles` is the inverse).
+
+    It is the bits of the double; those of a negative one, but its sign, are flipped. Adding 0 makes one zero of
+    -0 and 0.
+    """
     bits = int(np.float64(number + 0.0).view(np.int64))
     return bits if bits >= 0 else bits ^ _MAGNITUDE
 
 
 def _doubles(bits: Int64[np.ndarray, "n"]) -> np.ndarray:
+    """The doubles of whole numbers that `_bits` made."""
     return np.where(bits >= 0, bits, bits ^ np.int64(_MAGNITUDE)).view(np.float64)
 
 
@@ -129,7 +132,7 @@ class PartRows(ABC):
     name: str
     rows: int
     count: int
-    """Parts."""
+    """Number of parts."""
 
     @abstractmethod
     def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -1,8 +1,7 @@
 """Schema of an impressions table: the label, the fields that a ranker reads, group, time and split.
 
-A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `FieldInfo` is what a
-ranker is told of a field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its
-values.
+A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `FieldInfo` is what a ranker is told of a
+field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its values.
 
 The split says which impressions are trained on: at random by place, by time, or as a column says. A
 rule gives every row a part: 0 train, 1 validation, 2 test. It sees a table in chunks and needs
@@ -76,11 +75,9 @@ class RandomSplit(_Shared):
 
 
 class TemporalSplit(_Shared):
-    """The earliest rows are trained on, the latest tested. Rows of equal time keep input order,
-    also at the borders.
+    """The earliest rows are trained on, the latest tested. Rows of equal time keep input order, also at the borders.
 
-    The borders are shares of the rows, or two moments, such as those by which a store of events was
-    split.
+    The borders are shares of the rows, or two moments, such as those by which a store of events was split.
     """
 
     kind: Literal["temporal"] = "temporal"
@@ -217,9 +214,8 @@ class _Multivalued(Spec):
     shares: str | None = None
     """A categorical field whose vocabulary and embedding table it uses."""
     extends: Annotated[bool, only_with("shares")] = later(False)
-    """Its values get ids in the shared vocabulary too: those that training rows hold `min_count`
-    times there or here, the `min_count` of that field; False: what that field never was is
-    unknown."""
+    """Whether its values get ids in the shared vocabulary too: those that training rows hold at least `min_count` times
+    there or here, by the `min_count` of the shared field; False: a value that field never had is unknown."""
     min_count: Annotated[Count, only_with("hash_buckets", None), only_with("shares", None)] = 1
     """Occurrences in training rows that a value needs to get an id of its own."""
     hash_buckets: Annotated[Count | None, only_with("shares", None)] = None

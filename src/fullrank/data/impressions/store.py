@@ -1,5 +1,4 @@
-"""The store of impressions, a prepared dataset for rankers: fields as flat arrays, memory-mapped
-and read-only.
+"""The store of impressions, a prepared dataset for rankers: fields as flat arrays, memory-mapped and read-only.
 
 Rows stand in the order train, validation, test. A store in parts (`prepare_impressions(...,
 parts=)`) is a folder of such stores, each of some input rows in a row, and is read as if their rows
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
 MAKE = "make one with fullrank prepare-impressions"
 FORMS = [manifests.FolderFormat("store of impressions", MAKE, name, 1) for name in manifests.FORMATS["ranking"]]
-"""Of a store in one, and of one in parts."""
+"""The formats of a store in one, and of a store in parts."""
 
 
 class ImpressionStore:
@@ -91,8 +90,7 @@ class ImpressionStore:
     def open(cls, path: str | Path, *, verify: bool | None = None) -> ImpressionStore:
         """Map a store into memory; `verify` says which hashes are compared (`Store.open`).
 
-        Raises `UserError` for a folder that is no store of impressions, is of another version, or
-        is damaged.
+        Raises `UserError` for a folder that is no store of impressions, is of another version, or is damaged.
         """
         folder = Path(path)
         manifest, schema = _read_manifest(folder)

@@ -1,5 +1,4 @@
-"""External values to ids: a vocabulary fitted on training rows, or a stable hash. 0 missing, 1
-unknown, 2 and up known.
+"""External values to ids: a vocabulary fitted on training rows, or a stable hash. 0 missing, 1 unknown, 2 and up known.
 
 Values are compared as text, so that 42 in a CSV file, in an integer column and in a later table is
 one value. Ids go by descending count, then by value: they depend neither on the order of the rows
@@ -54,12 +53,10 @@ class Counts:
             self._merge()
 
     def table(self, *more: Counts, least: int = 1, numbers: bool = False) -> pl.DataFrame:
-        """`value` (text) and `count` of the values that occur at least so often, in the order of
-        their ids.
+        """`value` (text) and `count` of the values that occur at least so often, in the order of their ids.
 
-        `more` are counts of other columns with the same vocabulary; a value has to occur so often
-        in one of them. `numbers` orders text like numbers where all of it are whole numbers (files
-        without types).
+        `more` are counts of other columns with the same vocabulary; a value has to occur so often in one of them.
+        `numbers` orders text like numbers where all of it are whole numbers (files without types).
         """
         parts = [part.filter(pl.col("count") >= least) for counts in (self, *more) for part in counts._merge()]
         if not parts:

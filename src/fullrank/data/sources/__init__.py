@@ -1,9 +1,8 @@
 """Public data sets, a file for each publisher, and those that the library generates itself (`planted`, ...).
 
-A source names the publisher's files (`files`) and turns them into tables: of events (`read`), for
-recommenders, or of impressions (`impressions`), for rankers. It downloads nothing:
-`fullrank.data.download` does, so that files fetched by hand or kept on a mirror are read in the
-same way.
+A source names the publisher's files (`files`) and turns them into tables: of events (`read`), for recommenders, or of
+impressions (`impressions`), for rankers. It downloads nothing: `fullrank.data.download` does, so that files fetched by
+hand or kept on a mirror are read in the same way.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ class RemoteFile:
     manual: str | None = None
     """Why a program may not fetch it, and what to do instead (a clause); None for a file that it may."""
     alternatives: tuple[str, ...] = ()
-    """Other names under which the same content may lie in the folder: the archive, or what was
-    taken out of it."""
+    """Other names under which the same content may lie in the folder: the archive, or what was taken out of it."""
 
     @classmethod
     def below(
@@ -57,8 +55,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables that a source read: a row per event, and a row per item and user where the publisher
-    describes them."""
+    """Tables that a source read: a row per event, and a row per item and user where the publisher describes them."""
 
     events: pl.DataFrame
     """`user_id`, `item_id`, `timestamp` (integer seconds since 1970), `rating` or `type` where they exist."""
@@ -67,8 +64,8 @@ class Tables:
     users: pl.DataFrame | None = None
     """`user_id` and what is known of the user; `user_id` is unique."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Role -> column name, with the roles of `fullrank.data.events.prepare.Columns`; only roles
-    that exist here. Empty for the roles whose usual names the events have."""
+    """Role -> column name, with the roles of `fullrank.data.events.prepare.Columns`; only roles that exist here. Empty
+    for the roles whose usual names the events have."""
     notes: tuple[str, ...] = ()
     """Facts worth a line in the manifest: rows left out while parsing, terms of use."""
 
@@ -115,8 +112,7 @@ class EventSource(Source, Protocol):
     """A source of events."""
 
     def read(self, folder: Path) -> Tables:
-        """The publisher's files below `folder` as tables. Raises `UserError` for a missing or
-        malformed file."""
+        """The publisher's files below `folder` as tables. Raises `UserError` for a missing or malformed file."""
         ...
 
 

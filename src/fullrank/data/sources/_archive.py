@@ -25,8 +25,7 @@ from fullrank.data.sources._parse import damaged_download, require
 T = TypeVar("T")
 MOST_MEMBERS = 100_000
 MOST_BYTES = 1 << 38
-"""Unpacked bytes of an archive up to its last wanted member: 256 GiB, far above what any source
-here publishes."""
+"""Unpacked bytes of an archive up to its last wanted member: 256 GiB, far above what any source here publishes."""
 
 
 def unpacked(folder: Path, names: tuple[str, ...], *archives: str, hint: str) -> dict[str, Path]:
@@ -66,7 +65,7 @@ def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Pat
                     written[name] = _write(stream, into / name, size, archive, parts)
                     if len(written) == len(wanted):
                         break
-            for _ in () if rest is None else _blocks(rest, archive):
+            for _ in () if rest is None else _blocks(rest, archive):  # on to the end, where the checksums are
                 pass
     # RuntimeError: a zip with a password; NotImplementedError, which is one: an unknown
     # compression; OSError: of bz2, or a position before the beginning of the file. Errors of
@@ -83,8 +82,7 @@ def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Pat
 
 @contextmanager
 def _members(archive: Path) -> Iterator[tuple[Iterator[tuple[str, int, BufferedIOBase]], BufferedIOBase | None]]:
-    """Path, size in bytes and content of each regular file of an archive; and the stream of a tar,
-    to be read on.
+    """Path, size in bytes and content of each regular file of an archive; and the stream of a tar, to be read on.
 
     A zip has a checksum of each member and needs no reading on.
     """
@@ -139,8 +137,7 @@ def _blocks(stream: BufferedIOBase, archive: Path) -> Iterator[bytes]:
 
 
 def _reading(archive: Path, values: Iterator[T]) -> Iterator[T]:
-    """Pass values on; an error of reading them is blamed on the archive, not on the disk that is
-    written to."""
+    """Pass values on; an error of reading them is blamed on the archive, not on the disk that is written to."""
     try:
         yield from values
     except OSError as error:

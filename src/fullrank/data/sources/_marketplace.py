@@ -34,8 +34,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Market:
-    """Ground truth of a planted marketplace: every latent quantity. Items and users are rows, not
-    external ids."""
+    """Ground truth of a planted marketplace: every latent quantity. Items and users are rows, not external ids."""
 
     topic: Ints
     """[V] shelf of each item."""
@@ -44,7 +43,7 @@ class Market:
     weight: Floats
     """[V] attractiveness, a power law."""
     topic_vectors: Floats
-    """[topics, D]"""
+    """[topics, D] latent vector of each shelf."""
     lead: Floats
     """[topics, topics] logit that the last topic adds to each next topic."""
     echo: Floats
@@ -132,11 +131,9 @@ class Market:
 
 
 def draw_accessories(topic: Ints, lead: Floats, count: int, rng: np.random.Generator) -> Ints:
-    """[V, accessories] distinct items that follow each item: of its topic's three favourite next
-    topics, not itself.
+    """[V, accessories] distinct items that follow each item: of its topic's three favourite next topics, not itself.
 
-    Items are walked in a random cyclic order, so each item is an accessory about as often as any
-    other.
+    Items are walked in a random cyclic order, so each item is an accessory about as often as any other.
     """
     items, by_topic = len(topic), np.argsort(topic, kind="stable")
     starts = np.searchsorted(topic[by_topic], np.arange(len(lead) + 1))

@@ -74,11 +74,11 @@ def _with_negatives(records: pl.DataFrame, negatives: int, seed: int) -> pl.Data
     if (np.bincount(used // len(items)) == len(items)).any():
         raise UserError("a user of frappe.csv used every item: no negative can be drawn", code="no-negatives-left")
     drawn = np.repeat(user, negatives)
-    other, open_ = np.empty(len(drawn), np.int64), np.arange(len(drawn))
+    other, undrawn = np.empty(len(drawn), np.int64), np.arange(len(drawn))
     random = np.random.default_rng([seed, 7])
-    while len(open_):
-        other[open_] = random.integers(0, len(items), len(open_))
-        open_ = open_[np.isin(drawn[open_] * len(items) + other[open_], used)]
+    while len(undrawn):
+        other[undrawn] = random.integers(0, len(items), len(undrawn))
+        undrawn = undrawn[np.isin(drawn[undrawn] * len(items) + other[undrawn], used)]
     order = np.repeat(np.arange(len(records)), negatives + 1)
     first = np.arange(len(order)) % (negatives + 1) == 0
     shown = np.empty(len(order), np.int64)

@@ -1,8 +1,7 @@
 """Gowalla check-ins at places (SNAP; E. Cho, S. A. Myers, J. Leskovec, KDD 2011). No titles; places have coordinates.
 
-One tab-separated file, newest check-in of a user first: user, time (ISO 8601, UTC), latitude,
-longitude, place. The size is what several public loaders of the file check; SNAP publishes no
-checksum.
+One tab-separated file, newest check-in of a user first: user, time (ISO 8601, UTC), latitude, longitude, place. The
+size is what several public loaders of the file check; SNAP publishes no checksum.
 """
 
 from __future__ import annotations
@@ -33,8 +32,10 @@ class Gowalla(Spec):
         return (RemoteFile.below(self.base_url, _NAME, 105_470_044),)
 
     def read(self, folder: Path) -> Tables:
-        """Check-ins oldest first within a user (the file's order reversed, so that ties keep their
-        true order); items with `latitude` and `longitude` in degrees."""
+        """Check-ins, oldest first within a user; items with `latitude` and `longitude` in degrees.
+
+        The file's order is reversed, so that ties keep their true order.
+        """
         path = require(folder, _NAME, hint=f"run: {command_line('download', 'gowalla', '--out', folder)}")
         columns = {
             "user_id": pl.Int64,

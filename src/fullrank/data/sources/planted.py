@@ -28,7 +28,7 @@ YEAR = 365 * 86_400
 EVENT_BYTES, USER_BYTES, ITEM_BYTES = 100, 300, 1000
 """Memory that they take at least, measured on a million of each."""
 REDRAWS = 4
-"""Times that an item which the user already has is drawn again before the repeat is accepted."""
+"""How often an item that the user already has is drawn again before the repeat is accepted."""
 
 
 SHELVES: dict[str, tuple[str, ...]] = {
@@ -75,8 +75,7 @@ BRANDS = tuple(start + end for start in _STARTS for end in _ENDS)
 
 
 class Planted(Generated):
-    """Generated marketplace. 3,000 users and about 60,000 events by default: a small model trains
-    on it in a minute."""
+    """Generated marketplace. 3,000 users and about 60,000 events by default: a small model trains on it in a minute."""
 
     kind: Literal["planted"] = "planted"
     users: int = Field(3_000, ge=1, le=10**8)
@@ -101,8 +100,7 @@ class Planted(Generated):
     def read(self, folder: Path | None = None) -> Tables:
         """The events, items and users of the marketplace; `folder` is not used.
 
-        Events are in the order of time (ties by user), with a `rating` of 1 to 5 that is higher at
-        the preferred tier.
+        Events are in the order of time (ties by user), with a `rating` of 1 to 5 that is higher at the preferred tier.
         """
         expected = int(self.users * (USER_BYTES + EVENT_BYTES * self.events_per_user) + ITEM_BYTES * self.items)
         require_memory(
@@ -204,8 +202,7 @@ class _Draws:
     def step(self, users: Ints, step: int, last: Ints, previous: Ints, owned: Ints, rng: np.random.Generator) -> Ints:
         """The item rows [n] that `users` buy at `step`; `owned` [n, step] is what they have."""
         logits = self.market.topic_logits(users, step, last, previous)
-        # [n, topics] running sums of unnormalised probabilities: a draw is where a uniform number
-        # falls among them
+        # [n, topics] running sums of unnormalised probabilities: a draw is where a uniform number falls among them
         reach = np.cumsum(np.exp(logits - logits.max(axis=1, keepdims=True)), axis=1)
         item = self._draw(users, last, reach, rng)
         again = np.flatnonzero((owned == item[:, None]).any(axis=1))

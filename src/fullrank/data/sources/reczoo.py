@@ -3,9 +3,8 @@
     criteo, avazu                                fields of an ad, in three files: train, valid and test
     amazonelectronics, kuaivideo, taobaoad       fields and behaviour sequences, in train and test
 
-The sets with behaviour sequences have no validation rows: BARS stops training and selects settings
-on the test rows. Here a tenth of the training rows is held out, or the test rows validate too, as
-there.
+The sets with behaviour sequences have no validation rows: BARS stops training and selects settings on the test rows.
+Here a tenth of the training rows is held out, or the test rows validate too, as there.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ PARTS = {TRAIN: "train", "valid.csv": "validation", TEST: "test"}
 
 
 class Criteo(Spec):
-    """Criteo display advertising, `criteo_x1`: 45.8 million ads, 13 numbers and 26 categories,
-    given split 7 : 2 : 1.
+    """Criteo display advertising, `criteo_x1`: 45.8 million ads, 13 numbers and 26 categories, given split 7 : 2 : 1.
 
     45,840,617 impressions: 33,003,326 to train on, 8,250,124 and 4,587,167 to validate and test.
     The set of the Kaggle challenge (Criteo Labs, 2014) as W. Cheng et al. (AFN, AAAI 2020) split
@@ -128,8 +126,7 @@ class Avazu(Spec):
 
 
 def _three_files(folder: Path, archive: str, hint: str, read: Callable[[Path], pl.LazyFrame]) -> pl.LazyFrame:
-    """The tables that `read` makes of the files of `PARTS`, behind each other, with their part as
-    column `split`."""
+    """The tables that `read` makes of the files of `PARTS`, behind each other, with their part as column `split`."""
     paths = unpacked(folder, tuple(PARTS), archive, hint=hint)
     parts = zip(paths.values(), PARTS.values(), strict=True)
     return pl.concat([read(path).with_columns(split=pl.lit(part)) for path, part in parts])
@@ -177,8 +174,7 @@ class SequenceSet(Spec):
         for path, frame in zip(paths, (train, test), strict=True):
             _require_separator(path, frame, [field.name for field in self.columns.several()])
         if self.validation == "train":
-            # by a hash of the row number: a rule such as every tenth row would meet the order
-            # positive, negative, ...
+            # by a hash of the row number: a rule such as every tenth row would meet the order positive, negative, ...
             held_out = pl.col("row").map_batches(_held_out, return_dtype=pl.Boolean, is_elementwise=True)
             split = pl.when(held_out).then(pl.lit("validation")).otherwise(pl.lit("train"))
             parts = [train.with_row_index("row").with_columns(split=split).drop("row")]
@@ -219,20 +215,17 @@ class AmazonElectronics(SequenceSet):
 
 
 class KuaiVideo(SequenceSet):
-    """KuaiVideo, `kuaivideo_x1`: 13.7 million thumbnails of short videos that 10,000 users clicked
-    or passed over.
+    """KuaiVideo, `kuaivideo_x1`: 13.7 million thumbnails of short videos that 10,000 users clicked or passed over.
 
-    13,661,383 impressions: 10,931,092 to train on, 2,730,291 to test. Kuaishou's set of the China
-    MM 2018 challenge in the split of ALPINE (Y. Li et al., MM 2019): with each impression the
-    videos that the user clicked before and those passed over, each list cut by the publisher to its
-    first 100. As in BARS, values below 10 occurrences are unknown, those of histories have ids too,
-    and the user is a field and the group of gAUC. The columns timestamp, is_like and is_follow are
-    not read.
+    13,661,383 impressions: 10,931,092 to train on, 2,730,291 to test. Kuaishou's set of the China MM 2018 challenge in
+    the split of ALPINE (Y. Li et al., MM 2019): with each impression the videos that the user clicked before and those
+    passed over, each list cut by the publisher to its first 100. As in BARS, values below 10 occurrences are unknown,
+    those of histories have ids too, and the user is a field and the group of gAUC. The columns timestamp, is_like and
+    is_follow are not read.
 
-    Differs: the images' 64 numbers per video (`item_visual_emb_dim64.h5`), which BARS feeds through
-    a linear map beside each id, are left out, because a store of impressions holds no vectors
-    (effect unknown). Rows to validate are held out of train.csv; `validation=test` is BARS's own
-    choice.
+    Differs: the images' 64 numbers per video (`item_visual_emb_dim64.h5`), which BARS feeds through a linear map beside
+    each id, are left out, because a store of impressions holds no vectors (effect unknown). Rows to validate are held
+    out of train.csv; `validation=test` is BARS's own choice.
     """
 
     kind: Literal["kuaivideo"] = "kuaivideo"
@@ -254,8 +247,7 @@ class KuaiVideo(SequenceSet):
 
 
 class TaobaoAd(SequenceSet):
-    """Taobao display advertising, `taobaoad_x1`: 25 million ads of eight days, with what users did
-    in the shop before.
+    """Taobao display advertising, `taobaoad_x1`: 25 million ads of eight days, with what users did in the shop before.
 
     25,029,426 impressions: 21,929,911 to train on, 3,099,515 to test. Alibaba's log (Tianchi 56) as
     DMR (Z. Lyu et al., AAAI 2020) and BARS prepare it: seven days to train on, the eighth is
@@ -264,9 +256,8 @@ class TaobaoAd(SequenceSet):
     history. As in BARS, values below 10 occurrences are unknown, those of histories have ids too,
     the price enters as it is, and the user is a field and the group of gAUC.
 
-    The publisher left what is missing out of each history by itself: the three of a row may differ
-    in length. Differs: rows to validate are held out of train.csv; `validation=test` is BARS's own
-    choice.
+    The publisher left what is missing out of each history by itself: the three of a row may differ in length. Differs:
+    rows to validate are held out of train.csv; `validation=test` is BARS's own choice.
     """
 
     kind: Literal["taobaoad"] = "taobaoad"

@@ -24,8 +24,7 @@ _ZIP = "archive.zip"
 
 
 class RetailRocket(Spec):
-    """2,756,101 events of 1,407,580 visitors on 235,061 items; the types are view, addtocart and
-    transaction."""
+    """2,756,101 events of 1,407,580 visitors on 235,061 items; the types are view, addtocart and transaction."""
 
     kind: Literal["retailrocket"] = "retailrocket"
     properties: bool = True
@@ -42,9 +41,10 @@ class RetailRocket(Spec):
         return tuple(RemoteFile(PAGE, name, manual=why, alternatives=(_ZIP,)) for name in self._names())
 
     def read(self, folder: Path) -> Tables:
-        """Events in the file's order with `type`; items with `category` and its parent `department`
-        (numbers as text, from the last known property of each item: later than some of its
-        events)."""
+        """Events in the file's order with `type`; items with `category` and its parent `department`.
+
+        These are numbers as text, from the last known property of each item: later than some of its events.
+        """
         hint = f"log in at {PAGE}, download the archive and put it there"
         paths = unpacked(folder, self._names(), _ZIP, hint=hint)
         i64, string = pl.Int64, pl.String

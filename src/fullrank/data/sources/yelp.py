@@ -41,8 +41,7 @@ _USERS = {"user_id": pl.String, "since": pl.String, "review_count": pl.Int64}
 
 
 class Yelp(Spec):
-    """About 7 million reviews of 150 thousand businesses by 2 million users; the numbers change
-    with each release."""
+    """About 7 million reviews of 150 thousand businesses by 2 million users; the numbers change with each release."""
 
     kind: Literal["yelp"] = "yelp"
     base_url: str | None = None
@@ -59,8 +58,7 @@ class Yelp(Spec):
     def read(self, folder: Path) -> Tables:
         """Reviews in the file's order (local times taken as UTC); businesses and users that have a review.
 
-        `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into
-        `folder`.
+        `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into `folder`.
         """
         paths = _locate(folder)
         events, notes = records(paths[_REVIEWS], REVIEWS, _review)
