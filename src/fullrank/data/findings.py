@@ -25,8 +25,7 @@ class Finding:
 def finding(
     name: str, value: float, fact: str, meaning: str, *, note: float = 0.0, warning: float = math.inf
 ) -> Finding:
-    """A finding: a note above the value `note`, a warning above `warning`, with its `meaning` behind the
-    fact; else ok."""
+    """A finding: a note above the value `note`, a warning above `warning`, either with its `meaning`; else ok."""
     grade: Grade = "warning" if value > warning else "note" if value > note else "ok"
     return Finding(name, grade, round(value, 6), fact if grade == "ok" else f"{fact}: {meaning}")
 

@@ -160,8 +160,7 @@ class InputTable:
                 )
 
     def infer(self, frame: pl.DataFrame, keep_text: str | None = None) -> pl.DataFrame:
-        """Cast columns of an untyped file, but for `keep_text`, to integers, floats or booleans where
-        all values fit."""
+        """Cast columns of an untyped file (not `keep_text`) to integers, floats or booleans where all values fit."""
         return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name != keep_text)
 
     def attempt(self, action: Callable[[], R]) -> R:

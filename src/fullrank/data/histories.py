@@ -155,8 +155,7 @@ def user_keys(ids: pl.Series) -> OfUsers:
 
 
 def _of_text(text: pl.Series) -> UInt64[np.ndarray, "U"]:
-    """The polynomial of each text, plus its length: a running sum over the bytes of all texts, and its differences
-    at their ends."""
+    """The polynomial of each text, plus its length: a running sum over all bytes, differenced at the ends of texts."""
     sizes = text.str.len_bytes().to_numpy().astype(np.int64)
     letters = np.frombuffer(joined(text), np.uint8).astype(np.uint64)
     ends = np.cumsum(sizes)

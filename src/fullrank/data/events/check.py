@@ -226,10 +226,10 @@ def _popularity_finding(store: Store) -> Finding:
 
 
 def _request_findings(store: Store, table: FeatureTable) -> Iterator[Finding]:
-    """The request feature that gives the validation target away most, when each value is taken to mean the item that it
-    mostly came with in training.
+    """The request feature that best gives the validation target away.
 
-    Of many events, those of users drawn by their key are judged.
+    Each value is taken to mean the item that it mostly came with in training. Of many events, those of users drawn by
+    their key are judged.
     """
     starts, (ends, until) = store.offsets[:-1], store.bounds.T
     users = np.flatnonzero(uniform_of_rows(5, store.user_keys) * store.num_events < REQUEST_EVENTS)

@@ -45,8 +45,7 @@ def subset(
     without: Store | str | Path | None = None,
     overwrite: bool = False,
 ) -> Store:
-    """Write a store at `out` with a share of the users of `store`, and return it; with `overwrite`, in place of
-    an older one.
+    """Write a store at `out` with a share of the users of `store`, and return it; `overwrite` replaces an older one.
 
     Users keep their events, times and split; the catalogue is that of the items that these users have events with, in
     the order of the large one, under their own external ids. With `keep_items` it is the whole of the large one, so

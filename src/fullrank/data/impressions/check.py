@@ -203,8 +203,7 @@ class Tally:
     labels: Int64[np.ndarray, "3 2"]
     groups: Int64[np.ndarray, "3 G 2"]
     cells: dict[str, Int64[np.ndarray, "3 ids 2"]]
-    """By field: rows of each id, with each label. Numbers count in buckets of this module, the last
-    for missing ones."""
+    """By field: rows of each id and label. Numbers count in buckets of this module, the last for missing ones."""
     edges: list[Float[np.ndarray, "_"]]
     """Bucket edges of each numeric field."""
     hashes: list[UInt64[np.ndarray, "n"]] = field(default_factory=list)
