@@ -5,7 +5,6 @@
 
 Each diagnostic is a class in `diagnostics/`, which makes its rows and draws them; files there are
 found by looking. `diagnosis.py` has the rows and their file. A diagnostic observes what passed
-through the layers in one pass over a bounded sample: of users or, of a ranking model, of
-impressions (`activations.py`). `watch.py` measures a few of the same figures while a model is
-trained.
+through the layers in one pass over a bounded sample: of users or, of a ranking model, of impressions
+(`activations.py`). `watch.py` measures a few of the same figures while a model is trained.
 """

@@ -236,8 +236,7 @@ class RankingActivations:
     """Outputs of the layers of a ranking model for one batch of the sample."""
 
     layers: Mapping[str, Tensor]
-    """Name -> output [B, T, D], each of its own T and D, in order of depth;
-    layers of width 0 are left out."""
+    """Name -> output [B, T, D], each of its own T and D, in order of depth; layers of width 0 are left out."""
     feed_forward_inputs: Mapping[str, Tensor]
     """Name of a feed-forward's output -> its input [B, T, D]."""
 
@@ -301,6 +300,7 @@ def layers_of(model: RankingModule, name: str) -> list[nn.Module]:
 
 @contextmanager
 def _recording_ranker(model: RankingModule) -> Iterator[dict[str, Tensor]]:
+    """Record the inputs of a ranker's feed-forwards, by the names of their outputs, inside the block."""
     inputs: dict[str, Tensor] = {}
 
     def record(name: str, _: nn.Module, arguments: tuple[Any, ...]) -> None:

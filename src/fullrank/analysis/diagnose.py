@@ -1,7 +1,6 @@
 """Diagnose a model: every diagnostic of its problem on a bounded sample of users, or of impressions.
 
-The size of a sample has the name of what is counted; the other problem's name is refused, because
-it would say nothing.
+The size of a sample has the name of what is counted; the other problem's name is refused, because it would say nothing.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def diagnose_retrieval(
     if isinstance(model, BlendModel):  # it has lists and no inside
         why = "a blend joins lists; diagnose its members (RUN/members/NAME)"
         diagnostics = find_diagnostics("retrieval", ORDER["retrieval"])
-        return Diagnosis((*about, *(not_measured(each.name, why) for each in diagnostics), *protocol))
+        return Diagnosis((*about, *(not_measured(diagnostic.name, why) for diagnostic in diagnostics), *protocol))
     batches = activations(model, sample, _part(progress, 0.0, PASS))
     return _diagnosis("retrieval", context, batches, about, protocol, progress)
 
@@ -243,8 +242,7 @@ class _Measurement:
 def _checked(rows: Any, name: str) -> list[Row]:
     """Rows of another package's diagnostic, as they will be written.
 
-    Raises `TypeError` for a row that would make the file unreadable or has another diagnostic's
-    name.
+    Raises `TypeError` for a row that would make the file unreadable or has another diagnostic's name.
     """
     entries: Any = jsonable(list(rows))
     for entry in entries:

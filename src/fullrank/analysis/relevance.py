@@ -1,9 +1,8 @@
 """Which events of a history are relevant to what was chosen next, and which are noise (FAIR, Sec. 1 and Figure 1).
 
 Claim: relevant context are the recent interactions that co-occurrence statistics and semantic
-relevance tie to the target; all else is noise. The paper gives no threshold. Here an event among
-the last 20 is relevant where the pointwise mutual information of its item i and the target t is
-positive,
+relevance tie to the target; all else is noise. The paper gives no threshold. Here an event among the
+last 20 is relevant where the pointwise mutual information of its item i and the target t is positive,
 
     PMI = log(N n_it / (n_i n_t))    over the N users of the training events, n_it of whom had both
 
@@ -81,7 +80,7 @@ class Relevance:
             row = low + users.row_of()  # of each user, the row of `a` and `b`
             wanted = other[row] * self.stride + users.flat()
             at = np.searchsorted(self.pairs, wanted)
-            both = self.pairs[np.minimum(at, len(self.pairs) - 1)] == wanted if len(self.pairs) else at < 0
-            together += np.bincount(row[both], minlength=len(a))
+            matches = self.pairs[np.minimum(at, len(self.pairs) - 1)] == wanted if len(self.pairs) else at < 0
+            together += np.bincount(row[matches], minlength=len(a))
             low = high
         return together

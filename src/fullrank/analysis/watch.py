@@ -48,8 +48,7 @@ class Watch:
     """Collapse share, ranks and likeness to popularity, epoch by epoch, on a sample."""
 
     users: int = 512
-    """Users of the sample: of the validation split,
-    or of the training one where the store has none."""
+    """Users of the sample: of the validation split, or of the training one where the store has none."""
     alarm: float = 0.8
     """Collapse share that raises the alarm: a line on stderr and a row `alarm` in metrics.jsonl."""
 
@@ -84,6 +83,7 @@ class Watch:
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
     def _figures(self, model: Model, store: Store) -> dict[str, float | None]:
+        """The figures of the scores and of the last layer, on the sample."""
         split = "validation" if len(store.eval_set("validation")) > 1 else "train"
         sample = sample_users(store, split, self.users)
         context = RetrievalContext(model, store, split, sample)
@@ -104,7 +104,7 @@ class Watch:
         return figures
 
     def _raise(self, moment: TrainState, share: float) -> None:
-        """Raise the alarm, unless the epoch before was above the threshold already."""
+        """Raise the alarm, unless the share was above the threshold already in the epoch before."""
         before = [row[SHARE] for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
         if before and isinstance(before[-1], int | float) and before[-1] >= self.alarm:
             return
@@ -120,11 +120,9 @@ class WatchRanks:
     """Mean stable and entropy rank behind every layer, on a sample of impressions."""
 
     impressions: int = 1024
-    """Impressions of the sample: of the validation split,
-    or of the training one where the store has none."""
+    """Impressions of the sample: of the validation split, or of the training one where the store has none."""
     every: int | None = None
-    """Optimizer steps between measurements inside an epoch, which get rows `watch`; None measures
-    at its end alone."""
+    """Optimizer steps between measurements inside an epoch, which get rows `watch`; None measures at its end alone."""
 
     headline: ClassVar[str] = LAST
 
@@ -150,8 +148,8 @@ class WatchRanks:
         begun = time.perf_counter()
         figures: JsonObject = {}
         ranks = _ranks(cast(RankingModule, moment.model), cast(ImpressionStore, moment.store), self.impressions)
-        for label, both in ranks.items():
-            for name, value in zip(FIGURES, both, strict=True):
+        for label, rank_pair in ranks.items():
+            for name, value in zip(FIGURES, rank_pair, strict=True):
                 figures[f"watch/{name}/{label}"] = figures[f"watch/last_layer_{name}"] = value
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
@@ -163,4 +161,4 @@ def _ranks(model: RankingModule, store: ImpressionStore, impressions: int) -> di
     ranks = TokenRanks(context)
     for batch in ranking_activations(model, store, context.rows):
         ranks.observe(batch)
-    return {label: both.mean(1).tolist() for label, both in ranks.by_layer().items()}
+    return {label: rank_pair.mean(1).tolist() for label, rank_pair in ranks.by_layer().items()}

@@ -73,14 +73,13 @@ STAGE_DEFAULTS: StageKeywords = {"store": None, "impressions": None, "device": "
 class Cascade:
     """A retriever and a ranker, opened once.
 
-    `retriever` and `ranker` are run folders, runs, or `RetrievalStage` and `RankingStage` of models
-    in memory. `users` and `items` are tables (a path or a DataFrame) with a row per id and the
-    columns that the ranker reads; without them those of the retriever's store and catalogue are
-    taken. `user` and `item` name the columns of the ranker's schema that hold the ids (else the
-    group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has that name
-    or the usual one. `store` and `impressions` are the two stores, where they were moved since the
-    training (that of impressions is needed by runs of format 1 alone). Raises `UserError` where one
-    of these is not what it should be.
+    `retriever` and `ranker` are run folders, runs, or `RetrievalStage` and `RankingStage` of models in memory.
+    `users` and `items` are tables (a path or a DataFrame) with a row per id and the columns that the ranker
+    reads; without them those of the retriever's store and catalogue are taken. `user` and `item` name the
+    columns of the ranker's schema that hold the ids (else the group column, and `user`, `user_id`, `item`,
+    `item_id`); in a table, the id column has that name or the usual one. `store` and `impressions` are the two
+    stores, where they were moved since the training (that of impressions is needed by runs of format 1 alone).
+    Raises `UserError` where one of these is not what it should be.
     """
 
     @takes(StageKeywords, STAGE_DEFAULTS)
@@ -170,8 +169,8 @@ class Cascade:
         request = self.predictor.request_of(
             histories, users, store, unknown_users, wanted, EventColumns.of(options), options.get("features")
         )
-        said = () if request.features is None else tuple(request.features.present)
-        reranker, filters = self.ordering(context, said), read_filters(wanted, request, catalog)
+        stated = () if request.features is None else tuple(request.features.present)
+        reranker, filters = self.ordering(context, stated), read_filters(wanted, request, catalog)
         deep = wanted.model_copy(update={"k": candidates})
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
         everybody = unnamed if request.names is None else request.names
@@ -226,8 +225,8 @@ class Cascade:
         """
         names = [field.name for field in self.encoder.schema.fields]
         context_fields = Context(context, names, self._user_keys)
-        there = {*context_fields.columns, *(() if self.users is None else self.users.columns)}
-        known = (*context_fields.columns, *(name for name in names if name in said and name not in there))
+        columns = {*context_fields.columns, *(() if self.users is None else self.users.columns)}
+        known = (*context_fields.columns, *(name for name in names if name in said and name not in columns))
         plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, known, self._past)
         if plan.items not in self._encoded_items:
             self._encoded_items[plan.items] = self._encode_items(plan)
@@ -251,6 +250,7 @@ class Cascade:
 
 
 def _refuse_empty(request: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:
+    """Raise `UserError` for users for whom the retriever found nothing."""
     empty = ~(ids >= 0).any(1)
     if empty.any():
         first = request.users.filter(pl.Series(empty))[0]

@@ -1,10 +1,9 @@
 """Evaluation of a cascade: retrieved and re-ranked lists of the same users, measured alike, and their difference.
 
-The times of the two stores tell whether a ranker may have been trained on what the retriever is
-tested on (`leakage`). Consistent are two stores that were split at the same moment: `global_time`
-for events and `temporal` for impressions, with the same `validation_from` and `test_from`.
-Leave-one-out cannot be: the last event of a user who left early lies before the moment at which a
-ranker's training ends.
+The times of the two stores tell whether a ranker may have been trained on what the retriever is tested on (`leakage`).
+Two stores are consistent that were split at the same moment: `global_time` for events and `temporal` for impressions,
+with the same `validation_from` and `test_from`. Leave-one-out cannot be consistent: the last event of a user who left
+early lies before the moment at which a ranker's training ends.
 """
 
 from __future__ import annotations
@@ -74,8 +73,7 @@ class CascadeResult:
     def save(self, folder: Path | str) -> None:
         """Write `cascade.json`, and both results into `before` and `after` (`EvaluationResult.load` reads them).
 
-        The folder is replaced at once. Raises `UserError` where it holds anything else, and where
-        the disk refuses.
+        The folder is replaced at once. Raises `UserError` where it holds anything else, and where the disk refuses.
         """
         out = Path(folder)
         self.check_folder(out)
@@ -102,8 +100,7 @@ def evaluate_cascade(
     blend: float,
     progress: Progress,
 ) -> CascadeResult:
-    """Measure a retriever's lists and the order of a reranker; the arguments are those of
-    `Cascade.evaluate`."""
+    """Measure a retriever's lists and the order of a reranker; the arguments are those of `Cascade.evaluate`."""
     if spec.protocol != "full":
         raise UserError(
             "a cascade ranks the whole catalogue first: leave protocol at 'full'", code="needs-full-protocol"
@@ -164,11 +161,11 @@ def leakage(store: Store, split: str, last: int | None) -> tuple[JsonObject, str
             f"{which}, so nobody can tell whether the ranker was trained on the targets of the {split} split: prepare "
             "it with a time column"
         )
-    when = store.eval_set(split, without_history=True).targets.over(store.times)
-    early, targets = 0, int(when.lengths.sum())
+    target_times = store.eval_set(split, without_history=True).targets.over(store.times)
+    early, targets = 0, int(target_times.lengths.sum())
     step = 1 << 16  # users at a time: the times of all targets need not be in memory at once
-    for low in range(0, len(when), step):
-        early += int((when.take(slice(low, low + step)).flat() <= last).sum())
+    for low in range(0, len(target_times), step):
+        early += int((target_times.take(slice(low, low + step)).flat() <= last).sum())
     facts = {"ranker_trained_until": last, "targets_not_later": early}
     if not early:
         return facts, None

@@ -21,12 +21,10 @@ USUAL = {"user": ("user", "user_id"), "item": ("item", "item_id")}
 
 
 class Context:
-    """Fields of a call, such as the hour: the same for all users (a mapping), or a table with a row
-    for each user."""
+    """Fields of a call, such as the hour: the same for all users (a mapping), or a table with a row for each user."""
 
     def __init__(self, context: Any, fields: Iterable[str], keys: Sequence[str]):
-        """`fields` are those that the ranker reads, `keys` the names that the user's id may have in
-        a table."""
+        """`fields` are those that the ranker reads, `keys` the names that the user's id may have in a table."""
         allowed = list(fields)
         self._constants: dict[str, Any] = {}
         self._table: KeyedTable | None = None
@@ -78,8 +76,8 @@ def id_column(schema: Schema, role: str, column: str | None) -> str:
     """The column of the schema that holds the ids of `role` (user or item).
 
     Where no `column` is named: the group column (of users), or a field of a usual name. Raises
-    `UserError` where there is none, and for one that is no categorical field (a group column need
-    not be a field).
+    `UserError` where there is none, and for a column that is no categorical field (a group column
+    need not be a field).
     """
     if column is not None:
         check_type(role, column, str, "the name of a column of the ranker's schema")
@@ -114,8 +112,7 @@ def fields_of_callers(
 
 
 def _of_history(field: AnyField, of_items: Collection[str], events: Collection[str]) -> bool:
-    """Whether the request's own history fills a field: a sequence of what is read of items, or of
-    an event feature."""
+    """Whether the request's own history fills a field: a sequence of what is read of items, or of an event feature."""
     return isinstance(field, SequenceOf) and (field.shares in of_items or field.name in events)
 
 

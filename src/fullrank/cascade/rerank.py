@@ -38,7 +38,7 @@ BATCH = 1 << 14
 PAIRS = 1 << 17
 """Most pairs (user, candidate) alive at once."""
 TINY = 1e-12
-"""Probabilities are kept so far from 0 and 1 where logits are blended."""
+"""Distance at which probabilities are kept from 0 and 1 where logits are blended."""
 CandidateScores = Float[np.ndarray, "B C"]
 """A score of each user's candidates; -inf in empty places."""
 
@@ -74,15 +74,13 @@ class Reranker:
         return blend_scores(clicks, scores, blend)
 
     def require_some(self, users: pl.Series) -> None:
-        """Raise `UserError` where a table that is read knows none of these users: asked once, for
-        all of them."""
+        """Raise `UserError` where a table that is read knows none of these users: asked once, for all of them."""
         self.context.require_some(users)
         if self.users is not None and self._names:
             self.users.require_some(users, "users")
 
     def pairs(self, users: pl.Series, histories: Histories, stated: RequestFeatures | None = None) -> PairFeatures:
-        """The features of these users with every item; `stated` wins over the context and the
-        users' table."""
+        """The features of these users with every item; `stated` wins over the context and the users' table."""
         columns = self.context.gather(users)
         if self._names:
             assert self.users is not None
@@ -113,8 +111,7 @@ class EncodedFields:
 
     categorical: Int[np.ndarray, "N c"]
     categorical_at: list[int]
-    """The position of each column among the categorical fields of the ranker; `numeric_at`
-    likewise."""
+    """The position of each column among the categorical fields of the ranker; `numeric_at` likewise."""
     numeric: Float[np.ndarray, "N n"]
     numeric_at: list[int]
     bags: dict[int, Jagged]
@@ -162,8 +159,7 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
 
 
 def with_stated(encoder: FieldEncoder, known: EncodedFields, stated: RequestFeatures) -> EncodedFields:
-    """A copy of the fields of users with the `stated` values in their place; it may have other
-    fields besides."""
+    """A copy of the fields of users with the `stated` values in their place; it may have other fields besides."""
     columns = [column for column in stated.frame if column.name in stated.present]
     new = encode_fields(encoder, columns, len(stated.frame), stated.what)
     categorical, numeric, bags = known.categorical.copy(), known.numeric.copy(), dict(known.bags)
@@ -172,8 +168,8 @@ def with_stated(encoder: FieldEncoder, known: EncodedFields, stated: RequestFeat
         (encoder.numeric, numeric, known.numeric_at, new.numeric, new.numeric_at),
     ):
         for column, index in enumerate(places):
-            who = stated.present[fields[index].name]
-            old[who, old_at.index(index)] = ids[who, column]
+            is_stated = stated.present[fields[index].name]
+            old[is_stated, old_at.index(index)] = ids[is_stated, column]
     for number, bag in new.bags.items():
         bags[number] = merged(known.bags[number], bag, stated.present[encoder.multivalued[number].name])
     return replace(known, categorical=categorical, numeric=numeric, bags=bags)
@@ -195,8 +191,8 @@ class PastFeature:
 
 
 def past_features(theirs: FeatureEncoder | None, encoder: FieldEncoder) -> dict[str, PastFeature]:
-    """The event features of a retriever's catalogue that the ranker's `encoder` reads as
-    sequences, by name: those with a vocabulary."""
+    """The event features of a retriever's catalogue that the ranker's `encoder` reads as sequences, by name:
+    those with a vocabulary."""
     read = {
         field.name: field for field in encoder.multivalued if isinstance(field, SequenceOf) and field.shares is None
     }
@@ -216,12 +212,11 @@ def history_bags(
     histories: Jagged,
     past: Mapping[str, Int[np.ndarray, "n"]] = MappingProxyType({}),
 ) -> dict[int, Jagged]:
-    """The sequences of `names` by the number of their bag: of each event the ranker's id of the shared field.
+    """Bag number -> the sequence of a field in `names`: the ranker's id of the field's value at each event.
 
-    `items` has these fields, `histories` internal item ids, oldest first; `past` has the ids of
-    event features, beside the items. A missing value is left out, as in training, but where the
-    sequence keeps it or the model reads sequences event by event: there it is an event of the
-    missing value.
+    `items` has these fields, `histories` internal item ids, oldest first; `past` has the ids of event
+    features, beside the items. A missing value is left out, as in training, but where the sequence
+    keeps it or the model reads sequences event by event: there it is an event of the missing value.
     """
     encoder = ranker.encoder
     aligned = {number for group in ranker.model.parallel for number in group}
@@ -283,11 +278,11 @@ def blend_scores(ranker: CandidateScores, retriever: CandidateScores, share: flo
     """
     if share == 0:
         return ranker
-    there = ranker > -np.inf
-    clipped = np.where(there, ranker, 0.5).clip(TINY, 1 - TINY)
+    filled = ranker > -np.inf
+    clipped = np.where(filled, ranker, 0.5).clip(TINY, 1 - TINY)
     logits = np.log(clipped) - np.log1p(-clipped)
-    mixed = (1 - share) * _standardised(logits, there) + share * _standardised(retriever, there)
-    return np.where(there, mixed, -np.inf)
+    mixed = (1 - share) * _standardised(logits, filled) + share * _standardised(retriever, filled)
+    return np.where(filled, mixed, -np.inf)
 
 
 def best_candidates(
@@ -305,7 +300,7 @@ def blocks(users: int, candidates: int) -> list[tuple[int, int]]:
 
 
 def check_candidates(k: int, candidates: int, blend: float) -> None:
-    """Raise `UserError` for a list longer than the candidates, and for a share that is none."""
+    """Raise `UserError` for a list longer than the candidates, and for a blend that is no share."""
     check_whole("candidates", candidates, 1, MOST_LIST)
     check_number("blend", blend)
     if k > candidates:
@@ -320,8 +315,7 @@ def check_candidates(k: int, candidates: int, blend: float) -> None:
 
 
 def _standardised(scores: CandidateScores, there: Bool[np.ndarray, "B C"]) -> CandidateScores:
-    """Each row less its mean, over its deviation, of the candidates that are `there`; 0
-    elsewhere."""
+    """Each row minus its mean, divided by its deviation, over the candidates that are `there`; 0 elsewhere."""
     filled = np.where(there, scores, 0.0).astype(np.float64)
     count = np.maximum(there.sum(1, keepdims=True), 1)
     away = np.where(there, filled - filled.sum(1, keepdims=True) / count, 0.0)

@@ -34,8 +34,7 @@ class RetrievalStage:
     def of(cls, stage: RetrievalStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RetrievalStage:
         """Open a run as a retriever.
 
-        Raises `UserError` for a ranking model, and for a store given as `data` that is not the
-        run's.
+        Raises `UserError` for a ranking model, and for a store given as `data` that is not the run's.
         """
         if isinstance(stage, RetrievalStage):
             return stage
@@ -65,8 +64,7 @@ class RankingStage:
     encoder: FieldEncoder
     name: str = "the ranker"
     trained_until: int | None = None
-    """The time of its last training impression (seconds); None where that is not known. Needed for
-    evaluation."""
+    """The time of its last training impression (seconds); None where that is not known. Needed for evaluation."""
 
     @classmethod
     def of(cls, stage: RankingStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RankingStage:

@@ -1,5 +1,4 @@
-"""`fullrank auto` and `blend`: the best list for a store within minutes, and the lists of several
-runs joined."""
+"""`fullrank auto` and `blend`: the best list for a store within minutes, and the lists of several runs joined."""
 
 from __future__ import annotations
 
@@ -118,11 +117,10 @@ def blend(
 ) -> None:
     """Join the lists of several runs in one run.
 
-    Weights of the members are learned on the validation split, and so is how lists are joined,
-    unless --set says it (model.join=ranks or scores, model.offset=X, model.gate=true: weights that
-    depend on the history, model.depth=N: items of each member's list). Figures are of users from
-    whom nothing was learned. evaluate, recommend, serve and export --to folder take the new run as
-    any other.
+    Weights of the members are learned on the validation split, and so is how lists are joined, unless
+    --set says it (model.join=ranks or scores, model.offset=X, model.gate=true: weights that depend on
+    the history, model.depth=N: items of each member's list). Figures are of users from whom nothing
+    was learned. evaluate, recommend, serve and export --to folder take the new run as any other.
 
     \b
     fullrank blend runs/transition_graph runs/sasrec runs/srt --out runs/blend
@@ -134,16 +132,20 @@ def blend(
 
     with output.progress("blend: lists of validation") as tick:
         run = api.blend(runs, data, out, set=settings or (), device=device, overwrite=overwrite, progress=tick)
-    facts, how = run.manifest["blend"], run.spec.model
+    facts, blend_model = run.manifest["blend"], run.spec.model
     metric = facts["selection"]
     columns = ("name", "alone", "weight", "brings", "brings_se", "helped", "hurt")
     rows = [[member[column] for column in columns] for member in facts["members"]]
     headers = ["member", f"{metric} alone", "weight", "brings", "+-", "users helped", "hurt"]
     output.table(headers, rows, title=f"validation, {facts['users']:,} users")
-    kind = {name: value for name, value in how.dump().items() if name not in ("kind", "members") and value is not None}
+    kind = {
+        name: value
+        for name, value in blend_model.dump().items()
+        if name not in ("kind", "members") and value is not None
+    }
     output.say(
         f"{metric} {facts['blend']:.4f} (+- {facts['blend_se']:.4f}) of users from whom nothing was learned; joined by "
         + ", ".join(f"{name}={value}" for name, value in kind.items())
     )
     output.say(f"{out} written in {seconds(output.spent)}; next: {command_line('evaluate', out, '--split', 'test')}")
-    output.finish({"run": run.path, "model": jsonable(how.dump()), **facts})
+    output.finish({"run": run.path, "model": jsonable(blend_model.dump()), **facts})

@@ -68,8 +68,7 @@ def list_(
 
 
 def _list_recipes(output: Output, lines: list[JsonObject]) -> None:
-    """Print recommenders and rankers apart, with the data that each needs, which is added to
-    `lines`."""
+    """Print recommenders and rankers apart, with the data that each needs, which is added to `lines`."""
     for line in lines:
         line["needs"] = needs_of(line["kind"])
     for title, rankers in (
@@ -87,10 +86,7 @@ def _list_recipes(output: Output, lines: list[JsonObject]) -> None:
 
 
 def needs_of(recipe: str) -> str:
-    """The data that a recipe names as `needs`; empty where it names none.
-
-    Of our own recipes nothing is imported.
-    """
+    """The data that a recipe names as `needs`, empty where it names none; our own recipes are read and not imported."""
     from fullrank.core.registry import component, declared
 
     module = declared("recipes").get(recipe)
@@ -102,10 +98,7 @@ def needs_of(recipe: str) -> str:
 
 
 def full_room(name: str) -> str:
-    """The one room of a name (`losses`, `model.loss`: `objectives.losses`).
-
-    Raises `UserError` for none or several.
-    """
+    """The room of a name (`losses`, `model.loss`: `objectives.losses`). Raises `UserError` for none or several."""
     from fullrank.core.registry import rooms_named
 
     rooms = rooms_named(name)
@@ -133,8 +126,10 @@ def first_line(room: str, kind: str) -> str:
 
 
 def _docstring(module: str, kind: str | None = None) -> str:
-    """The opening paragraph of a module's docstring, or of that of a `kind` in it, as one line; the
-    module is not imported."""
+    """The opening paragraph of a module's docstring, or of that of a `kind` in it, as one line.
+
+    The module is not imported.
+    """
     tree = _tree(module)
     if tree is None:
         return ""
@@ -173,9 +168,9 @@ def show(
 ) -> None:
     """Show the settings of a recipe or a run as YAML.
 
-    Of folders of semantic ids it shows the reports side by side. `fullrank
-    train` reads the YAML back. Of a ranking model, a comment below counts its
-    parameters and the FLOPs of an impression: of a run, or with --data.
+    Of folders of semantic ids it shows the reports side by side. `fullrank train` reads the YAML
+    back. Of a ranking model, a comment below counts its parameters and the FLOPs of an impression:
+    of a run, or with --data.
 
     \b
     fullrank show sasrec > mine.yaml
@@ -213,10 +208,7 @@ def show(
 
 
 def size_of(spec: Experiment, folder: Path) -> JsonObject | None:
-    """A ranking model's size on the fields of a store or a run.
-
-    Raises `UserError` where it has none.
-    """
+    """A ranking model's size on the fields of a store or a run. Raises `UserError` where these have none."""
     import torch
 
     from fullrank.data.impressions.store import open_store
@@ -307,10 +299,7 @@ SPECS = {
 
 
 def spec_of(kind: str | None, room: str | None) -> type[Spec]:
-    """The Spec class of a kind; without one, of an experiment.
-
-    `UserError` where the name is unknown or ambiguous.
-    """
+    """The Spec class of a kind; without one, of an experiment. Raises `UserError` for an unknown or ambiguous name."""
     from fullrank.core import registry
     from fullrank.core.registry import ROOMS, find, kinds
 

@@ -1,5 +1,4 @@
-"""`fullrank demo`: the whole way on a generated marketplace, offline: prepare, train, compare,
-recommend."""
+"""`fullrank demo`: the whole way on a generated marketplace, offline: prepare, train, compare, recommend."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ MODELS: dict[str, tuple[str, ...]] = {
         "training.evaluate_every=5",
     ),
 }
-"""Recipe -> the settings with which it fits a small marketplace and a few minutes (chosen on
-validation)."""
+"""Recipe -> the settings with which it fits a small marketplace and a few minutes (chosen on validation)."""
 TITLES = {"popularity": "popularity", "item_to_item": "item-to-item", "gru4rec": "GRU4Rec", "sasrec_plus": "SASRec++"}
 METRICS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
 LEAST = 6
@@ -95,10 +93,7 @@ def demo(
 
 
 def _claim(out: Path) -> None:
-    """Make an empty folder for the demo, in place of its former one.
-
-    `UserError` where it holds files of others.
-    """
+    """Make an empty folder for the demo, in place of its former one. Raises `UserError` where it holds other files."""
     from fullrank.data.manifest import require_outside_stores
 
     require_outside_stores(out)
@@ -119,6 +114,7 @@ def _claim(out: Path) -> None:
 
 
 def _train(output: Output, name: str, changes: tuple[str, ...], store: Store, out: Path) -> Run:
+    """Train one of the demo's models, and print the command and what it cost."""
     from fullrank import api
 
     words = [f"{TITLES[name]}: fullrank train {name}", *(f"--set {change}" for change in changes)]
@@ -171,6 +167,7 @@ def _example(output: Output, store: Store, run: Run) -> JsonObject:
 
 
 def _next(output: Output, out: Path, history: list[Any]) -> None:
+    """Print commands to try next."""
     output.say("\nWhat to try next:")
     for command in (
         command_line("evaluate", out / "gru4rec", out / "sasrec_plus"),

@@ -51,14 +51,13 @@ def diagnose(
 ) -> None:
     """Measure where popularity bias or collapse arises.
 
-    How much of all scores lies in one direction and how close that is to popularity; what each
-    layer does to it; who is attended to; the norms of all matrices; and what becomes of accuracy
-    and fairness without each block, and without what each feature says. What a model does not have
-    is left out. Of a run that reasons: whether its streams differ, what gate and steps are worth,
-    where it looks. Of one that predicts semantic ids: at which code it goes wrong, and where its
-    search loses items. Of a ranking model: how many directions an impression's tokens use behind
-    each layer (effective rank). The rows go into the run folder, where `fullrank report` finds
-    them.
+    How much of all scores lies in one direction and how close that is to popularity; what each layer
+    does to it; who is attended to; the norms of all matrices; and what becomes of accuracy and
+    fairness without each block, and without what each feature says. What a model does not have is
+    left out. Of a run that reasons: whether its streams differ, what gate and steps are worth, where
+    it looks. Of one that predicts semantic ids: at which code it goes wrong, and where its search
+    loses items. Of a ranking model: how many directions an impression's tokens use behind each layer
+    (effective rank). The rows go into the run folder, where `fullrank report` finds them.
 
     \b
     fullrank diagnose runs/sasrec
@@ -83,11 +82,11 @@ def diagnose(
     )
     output.say()
     for table in TABLES[opened.spec.problem]:
-        headers, rows, said = table(diagnosis)
+        headers, rows, text = table(diagnosis)
         if rows:
             output.table(headers, rows)
-            if said:
-                output.say(said)
+            if text:
+                output.say(text)
             output.say()
     if shortcut := verdict(diagnosis):
         output.say(f"shortcut: {shortcut}")
@@ -110,6 +109,7 @@ def diagnose(
 
 
 def _scores(diagnosis: Diagnosis) -> Table:
+    """The figures of the score matrix, each with what it says."""
     width = diagnosis.value("spectrum", "width") or 0
     said = {
         "collapse_share": "share of all scores that lies in one direction; at 1 every user gets the same list",
@@ -192,7 +192,7 @@ def _layers(diagnosis: Diagnosis) -> Table:
 def _by(diagnosis: Diagnosis, key: str, cells: Sequence[tuple[str, ...]]) -> list[list[Any]]:
     """A row for each index of the first figure: the index, and each figure there.
 
-    A figure is named by diagnostic and name, and where there are several by a label.
+    A figure is named by its diagnostic and its name, and by a label where several have these.
     """
     columns = [diagnosis.values(kind, name, key, label=next(iter(label), None)) for kind, name, *label in cells]
     return [[index, *(column.get(index) for column in columns)] for index in columns[0]]
@@ -210,6 +210,7 @@ NORMS = (
 
 
 def _norms(diagnosis: Diagnosis) -> Table:
+    """A row per layer: the spectral norms of its matrices, and the logs of their products."""
     headers = ("layer", "value", "output", "up", "down", "attention", "feed-forward")
     title = "Largest singular value of each matrix (value: of the largest head); then the log of each block's product."
     largest: dict[tuple[Any, ...], float] = {}
@@ -224,6 +225,7 @@ def _norms(diagnosis: Diagnosis) -> Table:
 
 
 def _ablation(diagnosis: Diagnosis) -> Table:
+    """A row per part that was left out, and the figures without it."""
     title = "What the scores, accuracy and fairness become without a block, or where every "
     title += "event attends to itself alone (A = I); nothing is trained again."
     values = diagnosis.values("ablation", None, "label", "layer", "name")
@@ -246,6 +248,7 @@ def _features(diagnosis: Diagnosis) -> Table:
 
 
 def _trajectory(diagnosis: Diagnosis) -> Table:
+    """A row per layer of a ranker: the ranks of its tokens."""
     values, rows = diagnosis.values("token_ranks", None, "label", "name", "index"), []
     for label in dict.fromkeys(label for label, *_ in values):
         at_layer = {tuple(figure): value for (behind, *figure), value in values.items() if behind == label}

@@ -1,5 +1,4 @@
-"""`fullrank doctor` and `verify`: does this installation work, and what could it do with more
-packages; is a folder as it was written?"""
+"""`fullrank doctor` and `verify`: does this installation work, what does it lack; is a folder as it was written?"""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ USERS, ITEMS, LENGTH = 400, 40, 12
 START, DAY = 1_700_000_000, 86_400
 """Time of its first event (seconds since 1970), and the seconds between two events of a user."""
 BAR = 0.8
-"""Recall@10 that a model reaches which learned the rule; by chance it is 10 / 40."""
+"""Recall@10 that a model which learned the rule reaches; by chance it is 10 / 40."""
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
 LESS = {
@@ -94,6 +93,7 @@ def version(distribution: str) -> str | None:
 
 
 def _torch(output: Output) -> JsonObject:
+    """Print and return facts about torch: its build, GPUs and threads."""
     import torch
 
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -145,6 +145,7 @@ def _folder(output: Output) -> JsonObject:
 
 
 def _self_test(output: Output) -> JsonObject:
+    """Run the self-test, and print its outcome or why it failed."""
     try:
         facts = selftest()
     except Exception as error:  # whatever is broken here, the report must say so
@@ -161,8 +162,7 @@ def _self_test(output: Output) -> JsonObject:
 
 
 def selftest() -> JsonObject:
-    """Train a very small model for real: {"ok": whether it learned the planted walks, "recall",
-    "chance", ...}."""
+    """Train a very small model for real: {"ok": whether it learned the planted walks, "recall", "chance", ...}."""
     import numpy as np
     import polars as pl
 
@@ -216,9 +216,8 @@ def verify(
 ) -> None:
     """Compare the files of a folder with their hashes.
 
-    The folder is a store, a run or codes. The exit code is 2 where a file is missing or is not as
-    it was written. Hashes find damage and mix-ups of files, not somebody who changed the hashes
-    too.
+    The folder is a store, a run or codes. The exit code is 2 where a file is missing or is not as it
+    was written. Hashes find damage and mix-ups of files, not somebody who changed the hashes too.
 
     \b
     fullrank verify data/shop

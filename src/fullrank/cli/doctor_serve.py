@@ -44,8 +44,7 @@ def doctor_serve(
     """Check what `fullrank serve` needs of this machine.
 
     Packages, port, cores and open files are looked at; --store and --run are tried where they are
-    named. The exit code is 2 where a service would not run. The installation itself: `fullrank
-    doctor`.
+    named. The exit code is 2 where a service would not run. The installation itself: `fullrank doctor`.
 
     \b
     fullrank doctor-serve
@@ -80,6 +79,7 @@ def _packages(output: Output) -> JsonObject:
 
 
 def _port(output: Output, port: int) -> JsonObject:
+    """Check that the port can be listened on."""
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the service does: one that has just ended
         try:
@@ -93,6 +93,7 @@ def _port(output: Output, port: int) -> JsonObject:
 
 
 def _processor(output: Output) -> JsonObject:
+    """Print and return the cores and the threads of torch."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -105,6 +106,7 @@ def _processor(output: Output) -> JsonObject:
 
 
 def _files(output: Output) -> JsonObject:
+    """Print and return how many files this process may have open."""
     if sys.platform == "win32":
         return {"limit": None, "problem": None}
     import resource
@@ -116,8 +118,7 @@ def _files(output: Output) -> JsonObject:
 
 
 def _redis_server(output: Output) -> str | None:
-    """The path of a Redis or Valkey server here, which tests of the store start; a service may use
-    one anywhere."""
+    """The path of a Redis or Valkey server here, which tests of the store start; a service may use one anywhere."""
     server = next((path for name in REDIS if (path := shutil.which(name))), None)
     output.say(f"redis-server: {server or 'none here (only stores redis://... need one, here or elsewhere)'}")
     return server
@@ -139,6 +140,7 @@ def _store(output: Output, address: str | None) -> JsonObject:
 
 
 async def _try_store(address: str) -> JsonObject:
+    """Store an event, read it back and delete it; leaves no file that was not there."""
     from fullrank.serving.stores import Event, open_history_store
 
     store = open_history_store(address)

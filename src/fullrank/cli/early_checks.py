@@ -1,7 +1,6 @@
 """Checks before torch is loaded, which takes seconds: of folders that are not there, and of settings.
 
-What passes here is looked at again by the verb itself, with the model; nothing here decides a
-number.
+What passes here is looked at again by the verb itself, with the model; nothing here decides a number.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def _paths(folders: Any) -> list[Path]:
 
 
 def check_items(folder: Path) -> Path:
-    """Raise `UserError` for a folder that has no items: that is neither a store nor a run.
-
-    A callback too.
-    """
+    """Raise `UserError` for a folder that has no items: that is neither a store nor a run. Also a callback."""
     return folder if (folder / MANIFEST).is_file() else check_store(folder)
 
 

@@ -1,5 +1,7 @@
-"""`fullrank encode`: items of a store to semantic ids, with a report of how good they are; and
-the reports of several folders side by side, for `fullrank show CODES CODES ...`."""
+"""`fullrank encode`: items of a store to semantic ids, with a report of how good they are.
+
+`show_codes` prints the reports of several folders side by side, for `fullrank show CODES CODES ...`.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +91,7 @@ def encode(
 
 
 def _report(output: Output, codes: Codes) -> None:
+    """Print how good the codes are, and finish the verb."""
     manifest: JsonObject = codes.manifest
     report, counts = manifest["report"], manifest["counts"]
     clash, rebuilt, near = report["collisions"], report["reconstruction"], report["neighbours"]
@@ -143,16 +146,13 @@ FIGURES = {
 
 
 def show_codes(output: Output, folders: Sequence[str]) -> None:
-    """Print a column of figures for each folder, in this order.
-
-    Raises `UserError` for a folder that holds no codes.
-    """
+    """Print a column of figures for each folder, in this order. Raises `UserError` for a folder that holds no codes."""
     from fullrank.semantic_ids.reader import Codes
 
     rows = [row_of(Codes.open(Path(folder))) for folder in folders]
     names = [Path(row["codes"]).name for row in rows]
     heads = names if len(set(names)) == len(names) else [row["codes"] for row in rows]
-    output.table(("", *heads), [(said, *(row[name] for row in rows)) for said, name in FIGURES.items()])
+    output.table(("", *heads), [(title, *(row[name] for row in rows)) for title, name in FIGURES.items()])
     if len({row["item_ids"] for row in rows}) > 1:
         output.say("note: these are codes of different items, and their figures do not compare")
     if len({row["vectors"] for row in rows}) > 1:

@@ -88,7 +88,7 @@ def guarded(build: Callable[[], typer.Typer], arguments: list[str]) -> int:
             if isinstance(error, OSError) and (isinstance(error, BrokenPipeError) or error.errno == errno.EPIPE):
                 # the reader (`| head`) has gone: nothing more can be said, and Python must not try at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                return 128 + 13  # as of a process that SIGPIPE ends: no bug, and not done
+                return 128 + 13  # the status of a process that SIGPIPE ended: no bug, and not done
             if type(error).__name__ == "NoArgsIsHelpError":  # verbs of verbs, such as `scale`
                 print(vars(error)["ctx"].get_help())
                 return 0
@@ -118,8 +118,7 @@ class Explained:
 
 
 def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
-    """The sentence, the code and the exit status of an exception, which the command line `words`
-    ended in."""
+    """The sentence, the code and the exit status of an exception, which the command line `words` ended in."""
     import typer
 
     usage = typer.BadParameter.__mro__[1]  # UsageError, wherever this typer keeps its click
@@ -141,7 +140,8 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
     if isinstance(error, UnicodeEncodeError) and any(_broken(word) for word in words):
         return Explained("a word of the command line is no UTF-8 text; give names and ids as UTF-8", "not-utf8")
-    lacking = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)  # torch on a CPU, by no type
+    # torch out of memory on a CPU is no type of its own
+    lacking = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
     if lacking or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return Explained(
             "the memory of this machine or device is not enough for this; give it less at once, or a larger machine",
@@ -158,14 +158,14 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
 
 @cache
 def _command(build: Callable[[], typer.Typer]) -> Any:
-    """The verbs with their options: a process that runs several command lines reads the
-    declarations once."""
+    """The verbs with their options: a process that runs several command lines reads the declarations once."""
     import typer
 
     return typer.main.get_command(build())
 
 
 def _run(build: Callable[[], typer.Typer], words: list[str]) -> int:
+    """Run the verb; errors get the words of a shell."""
     if any(_broken(word) for word in words):  # JSON and Parquet could not hold it
         raise UserError("a word of the command line is no UTF-8 text; give names and ids as UTF-8", code="not-utf8")
     command = _command(build)
@@ -234,14 +234,12 @@ def _broken(word: str) -> bool:
 
 
 def _one_line(text: str) -> str:
-    """A text in one line of bounded length, in which no word (a path, what was typed) is longer
-    than is of use."""
+    """A text in one line of bounded length, in which no word (a path, what was typed) is longer than helps."""
     return middle_cut(" ".join(middle_cut(word) for word in text.split()), MOST_SENTENCE)
 
 
 def _tracker() -> str:
-    """Where bugs are reported: the address in the package's metadata, or who gave the package where
-    it has none."""
+    """Where bugs are reported: the address in the package's metadata, or who gave the package where it has none."""
     from importlib import metadata
 
     try:
@@ -254,8 +252,7 @@ def _tracker() -> str:
 
 
 def _interrupted_in_polars(error: BaseException | None) -> bool:
-    """Whether a signal arrived inside polars, which panics with its text: the file that was read is
-    not damaged."""
+    """Whether a signal arrived inside polars, which panics with its text: the file that was read is not damaged."""
     while error is not None:
         if type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error):
             return True
@@ -266,8 +263,7 @@ def _interrupted_in_polars(error: BaseException | None) -> bool:
 ARGUMENT = re.compile(
     r"""(?<![\w.'"/=-])(?P<name>[a-z]\w*)=(?P<value>'[^'\s]+'|"[^"\s]+"|-?\d+(?:\.\d+)?|\w+)?(?=[\s,;:.!?)]|$)"""
 )
-"""A keyword of a Python call, perhaps with a value: text, a number or a word; lists and the like
-stay Python."""
+"""A keyword of a Python call, perhaps with a value: text, a number or a word; lists and the like stay Python."""
 QUOTES = "'\""
 ELSEWHERE = ("--set ", "--context ")
 """Options whose own values have the form `name=value`: these are not reworded."""

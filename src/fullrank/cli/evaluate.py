@@ -90,8 +90,7 @@ def evaluate(
     whose interval is over groups; all but ece and pcoc compare two runs. --set slices=[device]
     gives them by the values of a field.
 
-    --engine, --workers or --parts measure the users of a recommender in parts, with the metrics of
-    one process.
+    --engine, --workers or --parts measure the users of a recommender in parts, with the metrics of one process.
 
     \b
     fullrank evaluate runs/sasrec --split test
@@ -179,8 +178,8 @@ def evaluate_lists(
     for opened in runs:
         require_problem(opened, "retrieval", "name such a run, or none", code="two-problems")
     check_saved(call, ("a", "b") if runs else ("",))
-    both, paired = split_paired(call.metrics)
-    changes = metric_settings(call, both)
+    evaluated, paired = split_paired(call.metrics)
+    changes = metric_settings(call, evaluated)
     whole = names_metrics(changes)
     settings = _settings_for_lists(runs[0].spec.lists, changes) if runs else changes
     theirs = api.evaluate_lists(lists, output.data or store_path(runs[0]), output.split, set=settings, **columns)
@@ -196,8 +195,7 @@ def evaluate_lists(
 
 
 def _settings_for_lists(spec: Evaluation, changes: list[str]) -> list[str]:
-    """Settings by which lists are measured like a run: its own and the `changes` of the call, less
-    `OF_ANSWERS`."""
+    """Settings by which lists are measured like a run: its own and the `changes` of the call, less `OF_ANSWERS`."""
     shared = [f"{name}={json.dumps(jsonable(getattr(spec, name)), ensure_ascii=False)}" for name in SHARED]
     return [*shared, *(text for text in changes if text.partition("=")[0].strip().split(".")[0] not in OF_ANSWERS)]
 

@@ -1,5 +1,7 @@
-"""Evaluation of one run or two by `fullrank evaluate`, and the options that it shares with
-`evaluate-lists`, `evaluate-log` and `study`."""
+"""Evaluation of one run or two by `fullrank evaluate`.
+
+The options that it shares with `evaluate-lists`, `evaluate-log` and `study` stand here too.
+"""
 
 from __future__ import annotations
 
@@ -68,10 +70,9 @@ class Call:
     changes: list[str]
     """Settings of the evaluations."""
     keywords: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `api.evaluate`: `events`, `before` and the names of their columns; `engine`,
-    `parts` and so on."""
+    """Arguments of `api.evaluate`: `events`, `before` and the names of their columns; `engine`, `parts` and so on."""
     whole: bool = False
-    """Print every metric, not the main ones alone."""
+    """Whether every metric is printed, not the main ones alone."""
 
     @classmethod
     def of(cls, output: Measuring, typed: Mapping[str, object], *paths: Path | None) -> Call:
@@ -114,8 +115,7 @@ def _evaluate_retrieval(call: Call) -> None:
 
 
 def _evaluate_ranking(call: Call) -> None:
-    """Measure and print ranking models: of two, the difference of the metrics that have
-    intervals."""
+    """Measure and print ranking models: of two, the difference of the metrics that have intervals."""
     from fullrank.evaluation import compare
     from fullrank.evaluation.statistics import RESAMPLED
 
@@ -143,8 +143,7 @@ def _paths(call: Call) -> list[str]:
 
 
 def check_saved(call: Call, folders: Sequence[str] = ("",)) -> None:
-    """Raise `UserError` before minutes are spent, where --out or one of its `folders` holds an
-    evaluation already."""
+    """Raise `UserError` before minutes are spent, where --out or one of its `folders` holds an evaluation already."""
     names = [Path(folder, below, name) for folder in folders for below in call.subfolders for name in SAVED]
     check_out(call.output.out, call.output.overwrite, *map(str, names))
 
@@ -191,8 +190,7 @@ def measure_runs(call: Call, changes: list[str], what: str = "", *, out: Path | 
 
 
 def metric_settings(call: Call, evaluated: list[str] | None = None) -> list[str]:
-    """The settings of the evaluations, with the metrics that --metric needs of each run (or
-    `evaluated`)."""
+    """The settings of the evaluations, with the metrics that --metric needs of each run (or `evaluated`)."""
     if evaluated is None:
         evaluated = call.metrics if len(call.runs) == 1 else split_paired(call.metrics)[0]
     return [*call.changes, f"metrics=[{', '.join(evaluated)}]"] if call.metrics else call.changes
@@ -214,17 +212,18 @@ def compare_results(
     from fullrank.evaluation import compare
     from fullrank.metrics.names import PAIRED
 
-    both = [name for name in first.metrics if name in second.metrics]
-    main = [name for name in both if name.endswith("@10") or name == "fair0.8@1"]
+    shared = [name for name in first.metrics if name in second.metrics]
+    main = [name for name in shared if name.endswith("@10") or name == "fair0.8@1"]
     if not all_of_them and "ndcg@10" in main and first.slices:
         paired = [f"{PAIRED}@10"]
     level = first.protocol["bootstrap"]["level"]
-    return [compare(first, second, name, level=level) for name in [*(both if all_of_them else main or both), *paired]]
+    return [
+        compare(first, second, name, level=level) for name in [*(shared if all_of_them else main or shared), *paired]
+    ]
 
 
 def split_paired(metrics: list[str]) -> tuple[list[str], list[str]]:
-    """The metrics that each of two runs is evaluated by, and those of the pair alone, which are
-    made of nDCG."""
+    """The metrics that each of two runs is evaluated by, and those of the pair alone, which are made of nDCG."""
     from fullrank.evaluation.compare import bqs_like_quality
 
     paired = [name for name in metrics if bqs_like_quality(name) is not None]

@@ -71,6 +71,7 @@ def export(
 
 
 def _report(output: Output, exported: Exported) -> None:
+    """Print the ports of an exported model, and how near it comes to the run."""
     for side in ("inputs", "outputs"):
         tensors = exported.manifest[side]
         rows = [[t["name"], t["dtype"], " x ".join(map(str, t["shape"])), t["meaning"]] for t in tensors]

@@ -71,8 +71,7 @@ def check_lists(typed: Mapping[str, Any]) -> None:
 
 
 def list_keywords(typed: Mapping[str, Any], catalog: Catalog, item: str = "item_id") -> dict[str, Any]:
-    """The typed options as keywords of `Predictor.recommend`: ids and values of filters in the
-    types of the items."""
+    """The typed options as keywords of `Predictor.recommend`: ids and values of filters in the types of the items."""
     from fullrank.inference.column_filters import item_columns
 
     keywords = {name: value for name, value in typed.items() if "." not in name}
@@ -103,15 +102,14 @@ def words_of(text: str) -> list[str]:
 
 
 def known_ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
-    """External ids from `2,3,5`, each of which the model has to know: a misspelt one would be
-    without effect."""
+    """External ids from `2,3,5`, each of which the model has to know: a misspelt one would be without effect."""
     if text is None:
         return None
     ids = catalog.parse(words_of(text))
-    strange = unknown_ids(ids, catalog)
-    if strange:
+    unknown = unknown_ids(ids, catalog)
+    if unknown:
         raise UserError(
-            f"{flag} names items that the model does not know: {', '.join(map(str, strange[:5]))}", code="unknown-item"
+            f"{flag} names items that the model does not know: {', '.join(map(str, unknown[:5]))}", code="unknown-item"
         )
     return ids
 
@@ -126,10 +124,7 @@ def unknown_ids(items: pl.Series, catalog: Catalog) -> list[Any]:
 
 
 def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:
-    """Users from `ann,bo`, or from a column of a file, of the type that the store has.
-
-    Each user of a file once.
-    """
+    """Users from `ann,bo`, or from a column of a file (each once), of the type that the store has."""
     import polars as pl
 
     from fullrank.data import values
@@ -161,8 +156,7 @@ def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:
 def parse_filters(texts: Sequence[str] | None, columns: Mapping[str, pl.Series]) -> dict[str, Any] | None:
     """Filters by column. A column named twice by `=` may have either value; `>=` and `<=` bound numbers.
 
-    Raises `UserError` for what has no such form, for an unknown column, and for a value that it
-    cannot hold.
+    Raises `UserError` for what has no such form, for an unknown column, and for a value that it cannot hold.
     """
     if not texts:
         return None

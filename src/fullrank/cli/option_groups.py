@@ -69,9 +69,8 @@ class EngineOptions:
     workers: Annotated[int | None, option("N", "Do it in parts, in so many processes of this machine.")] = None
 
     def keywords(self) -> dict[str, Any]:
-        """The typed options as keywords of the library; empty where none was typed.
-
-        Raises `UserError` for an option of another engine.
+        """The typed options as keywords of the library, as far as typed. Raises `UserError` for an
+        option of another engine.
         """
         engine = self.engine or "embedded"
         for name, owner in (("master", "spark"), ("ray", "ray"), ("workers", "embedded")):

@@ -34,25 +34,21 @@ if TYPE_CHECKING:
     Word = Any
 else:
     Word = str
-"""A word that `choice` has checked: for typer, which would say what is allowed and not what is
-nearest, any text."""
+"""A word that `choice` has checked. To typer it is any text: its own error would not name the nearest word."""
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """An option that takes a value, for the annotation of a parameter, whose name it has unless
-    there are `names`."""
+    """An option that takes a value, for the annotation of a parameter, whose name it has unless there are `names`."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def choice(words: str, text: str) -> Any:
-    """An option that takes one of some words (`validation|test`), and refuses others with the
-    nearest."""
+    """An option that takes one of some words (`validation|test`), and refuses others with the nearest."""
     return option(words, text, callback=one_of(words))
 
 
 def one_of(words: str) -> Callable[[Any, Any, Any], Any]:
-    """A callback of typer's that raises `UserError` for what is none of some words
-    (`validation|test`)."""
+    """A callback of typer's that raises `UserError` for what is none of some words (`validation|test`)."""
     allowed = words.split("|")
 
     def check(context: Any, parameter: Any, word: Any) -> Any:
@@ -135,10 +131,10 @@ def check_out(out: Path | None, overwrite: bool, *names: str, suffixes: Sequence
     if (out.is_dir() and not names) or (out.is_file() and names):
         kinds = ("file", "folder") if names else ("folder", "file")
         raise UserError(f"{out} is a {kinds[0]}; name a {kinds[1]} by --out", code=f"not-a-{kinds[1]}")
-    there = next((path for path in (out / name for name in names or ("",)) if path.is_file()), None)
-    if there is not None and not overwrite:
+    file = next((path for path in (out / name for name in names or ("",)) if path.is_file()), None)
+    if file is not None and not overwrite:
         raise UserError(
-            f"{there} is there already: replace it with --overwrite, or name another {'folder' if names else 'file'}",
+            f"{file} is there already: replace it with --overwrite, or name another {'folder' if names else 'file'}",
             code="already-there",
         )
 
@@ -169,10 +165,9 @@ class Setting(NamedTuple):
 def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
     """A class of commands with an option for each of some settings of a Spec.
 
-    `spec` is `module:Class`. `flags` has the option of each dotted path, with the placeholder of
-    its value in the help where that is no NAME (`--log FOLDER`); an empty one is the setting's own
-    name with dashes (`k_core`: `--k-core`). An error sentence that names such a setting names its
-    option instead.
+    `spec` is `module:Class`. `flags` has the option of each dotted path, with the placeholder of its
+    value in the help where that is no NAME (`--log FOLDER`); an empty one is the setting's own name with
+    dashes (`k_core`: `--k-core`). An error sentence that names such a setting names its option instead.
     """
 
     def settings() -> dict[str, Setting]:
@@ -187,7 +182,7 @@ def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
 
 
 def with_settings(make: Callable[[], dict[str, Setting]]) -> type[TyperCommand]:
-    """A class of commands with an option for each setting; they are made when somebody looks at them."""
+    """A class of commands with an option for each setting; they are made when they are first looked at."""
     settings = functools.cache(make)
 
     class WithSettings(GroupedCommand):
@@ -285,6 +280,7 @@ def _options(settings: Mapping[str, Setting]) -> list[Any]:
 
 
 def _option(path: str, setting: Setting, flags: Mapping[str, str]) -> inspect.Parameter:
+    """One setting as a parameter of a command, with the bounds, default and help of its field."""
     field, owner = _field(setting.spec, path)
     kind, metavar = setting.form or _type(field)
     limits = [] if owner else field.metadata  # another kind may stand there, with limits of its own
@@ -331,8 +327,7 @@ def spec_of(name: str) -> type[Spec]:
 
 
 def _field(spec: type[Spec], path: str) -> tuple[FieldInfo, str | None]:
-    """The field at a dotted path of the default spec, and the kind it belongs to where others could
-    stand there."""
+    """The field at a dotted path of the default spec, and the kind it belongs to where others could stand there."""
     *outer, last = path.split(".")
     owner = None
     for key in outer:

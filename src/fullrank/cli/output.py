@@ -43,8 +43,7 @@ class Output:
         return os.environ.get("RANK", "0") != "0"
 
     def say(self, text: str = "", *, wrap: bool = True) -> None:
-        """Lines for a person, wrapped at the terminal's width; not where they are to be pasted
-        (`wrap=False`)."""
+        """Print lines for a person, wrapped at the terminal's width unless they are to be pasted (`wrap=False`)."""
         if self.silent:
             return
         text, width = printable(text), self._width()
@@ -56,13 +55,12 @@ class Output:
         print(text, file=self._human, flush=True)
 
     def notes(self, notes: Iterable[str]) -> None:
-        """Notes for a person, a line each."""
+        """Print notes for a person, a line each."""
         for note in notes:
             self.say(f"note: {note}")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
-        """Columns under headers; numbers are right-aligned, a long last column is wrapped at a
-        terminal's width."""
+        """Print columns under headers: numbers are right-aligned, a long last column is wrapped on a terminal."""
         if self.silent:
             return
         from rich.cells import cell_len
@@ -98,10 +96,7 @@ class Output:
         )
 
     def progress(self, what: str) -> AbstractContextManager[Progress]:
-        """Progress of one long thing: call it with (done, in all).
-
-        A bar on a terminal, else a line now and then.
-        """
+        """Progress of one long thing, called with (done, in all): a bar on a terminal, else a line now and then."""
         return reporting(what, shown=not self.silent)
 
     def stages(self) -> AbstractContextManager[Tell]:
@@ -111,8 +106,7 @@ class Output:
     def finish(self, result: Mapping[str, Any], *, broken: UserError | None = None) -> None:
         """Print the verb's result for a program, if --json was given.
 
-        With an error in `broken`, that the verb came upon, the result has it, and the verb ends
-        with exit code 2.
+        An error that the verb came upon (`broken`) is part of the result, and the verb then ends with exit code 2.
         """
         if self.as_json and not self.silent:
             print_json({**result, **({} if broken is None else {"error": str(broken), "code": broken.code})})
@@ -128,8 +122,7 @@ class Output:
         return round(time.perf_counter() - self._begun, 3)
 
     def _width(self) -> int | None:
-        """Columns of a terminal, or of COLUMNS; None for a pipe or a file, whose lines are left
-        whole for `grep`."""
+        """Columns of a terminal, or of COLUMNS; None for a pipe or a file, whose lines are left whole for `grep`."""
         fixed = os.environ.get("COLUMNS", "").isdecimal()
         return max(40, shutil.get_terminal_size().columns) if fixed or self._human.isatty() else None
 
@@ -139,8 +132,7 @@ class Output:
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """One line of JSON on the process's own stdout; numbers that do not exist (NaN, infinity)
-    become null."""
+    """One line of JSON on the process's own stdout; numbers that do not exist (NaN, infinity) become null."""
     out = REAL_STDOUT[-1] if REAL_STDOUT else sys.stdout
     ascii_only = (getattr(out, "encoding", None) or "ascii").lower().replace("-", "") != "utf8"
     text = json.dumps(jsonable(result), ensure_ascii=ascii_only, allow_nan=False)

@@ -66,12 +66,17 @@ def predict(
     from fullrank import api
 
     with output.progress(f"predict {impressions}") as tick:
-        how: dict[str, Any] = {"users": users, "column": column, "list_separator": list_separator, "progress": tick}
+        keywords: dict[str, Any] = {
+            "users": users,
+            "column": column,
+            "list_separator": list_separator,
+            "progress": tick,
+        }
         predictor = api.load(run, data=data, device=output.device)
         if output.out is not None:
-            done = predictor.predict_file(impressions, output.out, **how)
+            done = predictor.predict_file(impressions, output.out, **keywords)
         else:
-            predictions = predictor.predict(impressions, **how)
+            predictions = predictor.predict(impressions, **keywords)
     if output.out is not None:
         output.say(f"{done.rows:,} probabilities written to {output.out} in {seconds(output.spent)}")
         output.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": output.out})

@@ -1,5 +1,6 @@
-"""`fullrank prepare`, `prepare-impressions` and `download`: a table, or a public data set, to a
-store that models train on; and the files of a data set from its publisher.
+"""`fullrank prepare`, `prepare-impressions` and `download`: from a table or a public data set to a store.
+
+A store is what models train on; `download` fetches the files of a data set from its publisher.
 
 None loads torch.
 """
@@ -119,10 +120,7 @@ def download(
 
 
 def named_source(name: str, settings: list[str]) -> EventSource | ImpressionSource:
-    """A source by its kind, with dotted settings.
-
-    Raises `UserError` with the nearest name where there is none.
-    """
+    """A source by its kind, with dotted settings. Raises `UserError`, naming the nearest, for a kind that is none."""
     from fullrank.core.registry import find, kinds
 
     if name not in kinds("data.sources"):
@@ -214,10 +212,7 @@ def _split_source_settings(changes: list[str]) -> tuple[list[str], list[str]]:
 def _source_or_file(
     name: str, settings: list[str], folder: Path | None, flag: str
 ) -> EventSource | ImpressionSource | None:
-    """The source of this name; None where it is a file.
-
-    Refuses settings and a folder (`flag`) that have no effect.
-    """
+    """The source of this name; None where it is a file. Refuses settings and a folder (`flag`) without effect."""
     from fullrank.core.registry import kinds
 
     known = kinds("data.sources")
@@ -243,6 +238,7 @@ def _source_or_file(
 
 
 def _report(output: Output, store: Store) -> None:
+    """Print what a store of events holds, and finish the verb."""
     from fullrank.data.events.feature_kinds import described
     from fullrank.data.events.features import ROLES
 
@@ -268,8 +264,8 @@ def _report(output: Output, store: Store) -> None:
     parts = ", ".join(f"{part} {split[part]['events']:,} events" for part in ("train", "validation", "test"))
     output.say(f"split {split['kind']}: {parts}")
     warned = warn(output, store)
-    said = {finding.said for finding in warned}
-    output.notes(in_shell(note, ("--time-unit",)) for note in manifest.get("notes", []) if note not in said)
+    sentences = {finding.said for finding in warned}
+    output.notes(in_shell(note, ("--time-unit",)) for note in manifest.get("notes", []) if note not in sentences)
     suggest_training(output, store)
     facts = {key: value for key, value in manifest.items() if key not in ("files", "spec", "format")}
     facts |= {"spec": manifest["spec"], "findings": [asdict(finding) for finding in warned]}
@@ -324,7 +320,7 @@ def prepare_impressions(
 
     source_settings, rest = _split_source_settings(output.settings or [])
     source = _source_or_file(impressions, source_settings, folder, "the folder")
-    how = {
+    keywords = {
         **output.keywords(),
         **column_names(user_col=user_col, time_col=time_col),
         "label": label,
@@ -333,11 +329,11 @@ def prepare_impressions(
         "features_of": features_of,
     }
     if source is None:
-        store = make(impressions, output.out, schema=schema, set=rest, **how)
+        store = make(impressions, output.out, schema=schema, set=rest, **keywords)
     elif isinstance(source, ImpressionSource):
         tables = source.impressions(folder or DOWNLOADS / impressions)
         spec = (tables.schema if schema is None else Schema.read(schema)).override(*rest)
-        store = make(tables.table, output.out, schema=spec, notes=tables.notes, **how)
+        store = make(tables.table, output.out, schema=spec, notes=tables.notes, **keywords)
     else:
         raise UserError(
             f"the source {impressions!r} holds events: use {command_line('prepare', impressions)}",
@@ -355,6 +351,7 @@ def _kind(info: FieldInfo, field: AnyField, store: ImpressionStore) -> str:
 
 
 def _report_impressions(output: Output, store: ImpressionStore) -> None:
+    """Print what a store of impressions holds, and finish the verb."""
     manifest = store.manifest
     output.table(
         ("field", "kind", "ids", "missing"),

@@ -1,5 +1,4 @@
-"""Tables of `fullrank evaluate` and `study`: one evaluation of either problem, differences of two,
-the studies."""
+"""Tables of `fullrank evaluate` and `study`: one evaluation of either problem, differences of two, the studies."""
 
 from __future__ import annotations
 
@@ -55,10 +54,10 @@ def print_pair(
     output.table(("metric", "A", "B", "B - A", f"{100 * level:g} % interval", "p"), cells)
     what = "users" if problem == "retrieval" else "impressions"
     history = history_words(evaluations[0].protocol)
-    how = f"paired, {history}" if history else "paired"
+    manner = f"paired, {history}" if history else "paired"
     if any(c.metric == "gauc" for c in rows):
-        how += f"; gauc by {evaluations[0].protocol['gauc_groups']:,} groups"
-    output.say(f"{rows[0].users if rows else 0:,} {what}, {how}; in {seconds(output.spent)}")
+        manner += f"; gauc by {evaluations[0].protocol['gauc_groups']:,} groups"
+    output.say(f"{rows[0].users if rows else 0:,} {what}, {manner}; in {seconds(output.spent)}")
     if any(c.metric.startswith(PAIRED) for c in printed):
         output.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
     output.notes(dict.fromkeys(text for evaluation in evaluations for text in evaluation.notes))
@@ -73,6 +72,7 @@ def print_pair(
 
 
 def _print_retrieval(output: Output, evaluation: EvaluationResult, whole: bool, selection: str | None) -> None:
+    """Print the metrics of lists, whom they are measured on, and notes."""
     from fullrank.evaluation.summary import metric_table, population
 
     table = metric_table(evaluation.metrics, evaluation.per_user.values, whole=whole, selection=selection)
@@ -112,6 +112,7 @@ def _say_bands(output: Output, evaluation: EvaluationResult, main: str) -> None:
 
 
 def _print_ranking(output: Output, evaluation: EvaluationResult, _whole: bool, _selection: str | None) -> None:
+    """Print the metrics of click probabilities, slices and the reliability curve."""
     rows = [[name, value, _span(evaluation.interval.get(name))] for name, value in evaluation.metrics.items()]
     boot = evaluation.protocol["bootstrap"]
     output.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
@@ -156,8 +157,8 @@ def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[JsonObject]
     from fullrank.metrics.names import PAIRED, history_words
 
     if len(runs) == 1:
-        every = list(rows[0]["metrics"])
-        names = ([name for name in every if name.endswith(f"@{SHOWN}")] or every)[:5]
+        metrics = list(rows[0]["metrics"])
+        names = ([name for name in metrics if name.endswith(f"@{SHOWN}")] or metrics)[:5]
         output.table(("hidden", *names), [[f"{row['drop']:.0%}", *(row["metrics"][n] for n in names)] for row in rows])
         output.say(
             "Share of each history's events that the model did not see; the same events for every run; "

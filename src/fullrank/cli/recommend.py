@@ -1,7 +1,6 @@
 """`fullrank recommend`, `recommend-parts`, `similar` and `vectors`: ranked items, and the vectors behind them.
 
-Items for histories or known users, for all users in parts, or like an item; vectors of items or of
-users in a file.
+Items for histories or known users, for all users in parts, or like an item; vectors of items or of users in a file.
 """
 
 from __future__ import annotations
@@ -182,8 +181,7 @@ def _items(source: InputTable, column: str, catalog: Catalog) -> pl.Series:
 
 @contextmanager
 def _warnings_as_notes(output: Output, *options: str) -> Iterator[None]:
-    """Print warnings of the library in the block as notes, in the words of a shell that has these
-    options."""
+    """Print warnings of the library in the block as notes, in the words of a shell that has these options."""
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always", UserWarning)
         yield
@@ -194,6 +192,7 @@ def _warnings_as_notes(output: Output, *options: str) -> Iterator[None]:
 
 
 def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
+    """Print a table for each of the first `SHOWN` users."""
     if answers.is_empty():
         output.say("no user has a list: nothing is left to recommend")
     groups = answers.partition_by("user", maintain_order=True)
@@ -229,7 +228,7 @@ def recommend_parts(
     fullrank recommend-parts runs/sasrec --data data/shop --workers 8 --out lists
     fullrank recommend-parts runs/sasrec --histories logs/ --engine spark --master spark://host:7077 --out lists
     """
-    how = engine.keywords()
+    engine_keywords = engine.keywords()
     from fullrank.core.checks import check_one_way
 
     check_one_way({"--data, a store of all users,": data, "--histories FILE": histories})
@@ -257,7 +256,7 @@ def recommend_parts(
             progress=tick,
             **columns.keywords(),
             **lists,
-            **how,
+            **engine_keywords,
         )
     resumed = f", {written.resumed:,} of them by an earlier call" if written.resumed else ""
     output.say(
@@ -288,9 +287,8 @@ def similar(
 ) -> None:
     """List the items most like an item.
 
-    The score is the cosine of the vectors that the model learned; of item_to_item, how often both
-    occur together, and of transition_graph, the link between them. popularity and recency know no
-    likeness.
+    The score is the cosine of the vectors that the model learned; of item_to_item, how often both occur
+    together, and of transition_graph, the link between them. popularity and recency know no likeness.
 
     \b
     fullrank similar runs/sasrec --item 5 -k 10
@@ -327,9 +325,8 @@ def vectors(
 ) -> None:
     """Write the vectors of all items, or of users.
 
-    The inner product of a user's vector and an item's is the score. Columns are item_id (or user)
-    and vector, an array of numbers. Models that score otherwise (semantic ids, item_to_item) have
-    none.
+    The inner product of a user's vector and an item's is the score. Columns are item_id (or user) and
+    vector, an array of numbers. Models that score otherwise (semantic ids, item_to_item) have none.
 
     \b
     fullrank vectors runs/sasrec --out items.parquet

@@ -1,5 +1,4 @@
-"""`fullrank report` and `attention`: runs side by side, on one HTML page, and in what they attend
-to of one history."""
+"""`fullrank report` and `attention`: runs side by side, on one HTML page, and in what they attend to of one history."""
 
 from __future__ import annotations
 
@@ -67,6 +66,7 @@ def report(
 
 
 def _load_evaluations(words: list[str]) -> dict[str, EvaluationResult]:
+    """The evaluations of `RUN=FOLDER` words, by the names of the runs."""
     from fullrank.evaluation import EvaluationResult
 
     evaluations: dict[str, EvaluationResult] = {}
@@ -84,6 +84,7 @@ def _load_evaluations(words: list[str]) -> dict[str, EvaluationResult]:
 
 
 def _print(output: Output, page: Report, out: Path) -> None:
+    """Print what the page shows and what was left out, and finish the verb."""
     from fullrank.analysis.report import Figure, Missing, plural
     from fullrank.analysis.report.page import is_table
 
@@ -113,6 +114,7 @@ def _row(entry: Any, **figures: float | None) -> JsonObject:
 
 
 def _print_ranking(output: Output, page: Report) -> list[JsonObject]:
+    """Print a row for each ranking model, and return the rows of the JSON."""
     from fullrank.analysis.diagnostics.token_ranks import last_layer_value
 
     ranks = ("stable_rank", "entropy_rank")
@@ -127,6 +129,7 @@ def _print_ranking(output: Output, page: Report) -> list[JsonObject]:
 
 
 def _print_retrieval(output: Output, page: Report) -> list[JsonObject]:
+    """Print a row for each recommender, and return the rows of the JSON."""
     from fullrank.analysis.activations import FAIRNESS
     from fullrank.analysis.report import join_words
     from fullrank.metrics.names import history_words
@@ -191,8 +194,7 @@ def _item(run: Run, item: int) -> JsonObject:
 
 
 def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explanation) -> JsonObject:
-    """The n-th event from the end, and the share of attention of each layer of each run that reads
-    so far back."""
+    """The n-th event from the end, and the share of attention of each layer of each run that reads so far back."""
     shares = {
         str(run.path): [float(layer[-n]) for layer in case.shares] if n <= len(case.items) else None
         for run, case in zip(opened, cases, strict=True)
@@ -204,6 +206,7 @@ def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explana
 def _print_attention(
     output: Output, opened: list[Run], cases: list[Explanation], target: JsonObject, events: list[JsonObject]
 ) -> None:
+    """Print the events of a history, with the attention that each layer of each run gives them."""
     letters = [f"{chr(ord('A') + n)}" for n in range(len(opened))]
     for letter, run in zip(letters, opened, strict=True):
         output.say(f"{letter}: {run.path}", wrap=False)

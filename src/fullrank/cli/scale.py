@@ -73,10 +73,9 @@ def fit(
 ) -> None:
     """Fit a law to runs, with intervals and what stays open.
 
-    sigmoid: the best metric by ln FLOPs, a / (1 + exp(-k (ln F - x0))) + c. linear: a line in ln
-    FLOPs. power: the metric by size and data, E - A/N^alpha - B/T^beta; loss: with plus signs. Then
-    the largest data set and the largest size are held out and predicted. --out needs the extra
-    `report`.
+    sigmoid: the best metric by ln FLOPs, a / (1 + exp(-k (ln F - x0))) + c. linear: a line in ln FLOPs.
+    power: the metric by size and data, E - A/N^alpha - B/T^beta; loss: with plus signs. Then the
+    largest data set and the largest size are held out and predicted. --out needs the extra `report`.
 
     \b
     fullrank scale fit runs.csv --form sigmoid --out reports/scaling
@@ -166,10 +165,9 @@ def growth(
 ) -> None:
     """Show how the catalogue grows with users and events.
 
-    Users are added in the order in which `fullrank subset` takes them, so the numbers at a share
-    are those of that subset. Then the parameters of models with a table of item vectors, and how
-    events are spread over items: Figures 1 and 3 of SRT for your data. --out needs the extra
-    `report`.
+    Users are added in the order in which `fullrank subset` takes them, so the numbers at a share are
+    those of that subset. Then the parameters of models with a table of item vectors, and how events
+    are spread over items: Figures 1 and 3 of SRT for your data. --out needs the extra `report`.
 
     \b
     fullrank scale growth data/shop
@@ -190,8 +188,7 @@ def growth(
 
 
 def _check_report(out: Path | None, overwrite: bool, name: str) -> None:
-    """Check, before minutes are spent, that a report and the file `name` can be written into the
-    folder `out`."""
+    """Check, before minutes are spent, that a report and the file `name` can be written into the folder `out`."""
     check_out(out, overwrite, "report.html", name)
     if out is not None:
         from fullrank.analysis.report.page import check_extra
@@ -210,14 +207,13 @@ def _save(output: Output, page: Any, facts: JsonObject, out: Path, name: str) ->
 
 
 def _hold_out_largest(output: Output, ladder: Ladder, form: str, runs: Runs) -> tuple[list[HeldOut], dict[str, str]]:
-    """Predict the largest data set and the largest size from the rest; also the reasons why one
-    could not be."""
+    """Predict the largest data set and the largest size from the rest; also the reasons why one could not be."""
     from fullrank.analysis.scaling.holdout import By, hold_out
 
     held: list[HeldOut] = []
     left_out: dict[str, str] = {}
-    both: tuple[By, By] = ("data", "size")
-    for by in both:
+    axes: tuple[By, By] = ("data", "size")
+    for by in axes:
         try:
             with output.progress(f"hold out the largest {by}") as tick:
                 held.append(hold_out(ladder, form, by, resamples=runs.resamples, seed=runs.seed, tell=tick))
@@ -227,6 +223,7 @@ def _hold_out_largest(output: Output, ladder: Ladder, form: str, runs: Runs) -> 
 
 
 def _print(output: Output, law: Law, facts: JsonObject) -> None:
+    """Print the parameters of a law, what stays open, and its predictions of what was held out."""
     named = {**law.parameters, **law.derived}
     output.table(
         (law.form.name, "value", "from", "to"),
@@ -260,6 +257,7 @@ def _short(value: float) -> str:
 
 
 def _print_growth(output: Output, grown: Growth) -> None:
+    """Print the growth of a catalogue as tables and sentences."""
     import numpy as np
 
     from fullrank.analysis.scaling.growth import growth_sentences, short_number

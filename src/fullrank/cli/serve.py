@@ -52,9 +52,8 @@ def serve(
     Runs of every recipe are served. A recommender answers /v1/recommend, with --ranker in the order
     of a ranking model; a ranking model alone answers /v1/predict, with rows typed by its columns.
 
-    It listens on this machine alone unless --host says otherwise, which needs --keys (`fullrank
-    keys`). Histories and items that are added lie in --store. Ctrl-C or SIGTERM answers what waits
-    and leaves.
+    It listens on this machine alone unless --host says otherwise, which needs --keys (`fullrank keys`).
+    Histories and items that are added lie in --store. Ctrl-C or SIGTERM answers what waits and leaves.
 
     \b
     fullrank serve runs/sasrec
@@ -147,8 +146,7 @@ def add_key(
 ) -> None:
     """Make a key, and show it this once.
 
-    What is stored is its hash. The file is made where it is missing, and only its owner may read
-    it.
+    What is stored is its hash. The file is made where it is missing, and only its owner may read it.
 
     \b
     fullrank keys add keys.json --name shop --scope read --scope write

@@ -1,5 +1,7 @@
-"""`fullrank study`: a run measured again and again: with events hidden (`drop`), at each user's
-best step (`oracle-step`) and over all steps (`step-curve`, `dial`)."""
+"""`fullrank study`: a run measured again and again, with events hidden or by its reasoning steps.
+
+`drop` hides events, `oracle-step` stops each user at their best step, `step-curve` and `dial` go over all steps.
+"""
 
 from __future__ import annotations
 
@@ -149,19 +151,24 @@ def _hidden(call: Call, shares: list[float], changes: list[str]) -> JsonObject:
     rows: list[JsonObject] = []
     for share in shares:
         out = None if call.output.out is None else call.output.out / f"drop-{share:g}"
-        both = measure_runs(call, [*changes, f"drop={share}"], f", {share:.0%} hidden", out=out)
-        if len(both) == 1:
-            rows.append({"drop": share, **both[0].dump()})
+        evaluations = measure_runs(call, [*changes, f"drop={share}"], f", {share:.0%} hidden", out=out)
+        if len(evaluations) == 1:
+            rows.append({"drop": share, **evaluations[0].dump()})
         else:
-            differences = compare_results(both[0], both[1], [], all_of_them=names_metrics(changes))
+            differences = compare_results(evaluations[0], evaluations[1], [], all_of_them=names_metrics(changes))
             rows.append(
-                {"drop": share, "metrics": {c.metric: c.dump() for c in differences}, "protocol": both[0].protocol}
+                {
+                    "drop": share,
+                    "metrics": {c.metric: c.dump() for c in differences},
+                    "protocol": evaluations[0].protocol,
+                }
             )
     print_hidden(call.output, call.runs, rows)
     return {"shares": rows}
 
 
 def _oracle(call: Call, changes: list[str]) -> JsonObject:
+    """Measure the ceiling of stopping every user at their best step, and print it."""
     from fullrank import api
     from fullrank.evaluation.reasoning_steps import LABEL
 
@@ -175,8 +182,7 @@ def _oracle(call: Call, changes: list[str]) -> JsonObject:
 
 
 def _curve(call: Call, changes: list[str], *, every: bool) -> JsonObject:
-    """Measure over the steps, in the streams that are set; with `every` in one stream, in two, up
-    to those trained."""
+    """Measure over the steps, in the streams that are set; with `every` in one stream, in two, up to those trained."""
     from fullrank import api
 
     (run,) = call.runs

@@ -60,10 +60,7 @@ class ManyRuns(Output):
     device: Device = "auto"
 
     def runner(self) -> Runner:
-        """The engine that the options name.
-
-        Raises `UserError` for an option that it does not read.
-        """
+        """The engine that the options name. Raises `UserError` for an option that it does not read."""
         typed = {name: getattr(self, name) for name in ENGINES["ray"] if getattr(self, name) is not None}
         if unread := [name for name in typed if name not in ENGINES[self.engine]]:
             unread_flag = "--place" if unread[0] == "placed" else f"--{unread[0].replace('_', '-')}"
@@ -239,8 +236,7 @@ def _tuned_row(name: str, best: JsonObject | None, trials: list[JsonObject]) -> 
 
 
 def _table(output: Output, summary: JsonObject, history: dict[str, dict[str, str]]) -> None:
-    """Print means and standard deviations over seeds of a few metrics, one row per cell and
-    evaluation."""
+    """Print means and standard deviations over seeds of a few metrics, one row per cell and evaluation."""
     rows = []
     ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
     columns, extra = (RANKING, ()) if ranking else (RETRIEVAL, ("history",))

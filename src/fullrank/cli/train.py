@@ -98,10 +98,9 @@ def train(
 ) -> None:
     """Train a model on a store and write a run folder.
 
-    The weights of the epoch with the best validation metric are kept. --set changes any setting of
-    the recipe (`fullrank show RECIPE` prints them all), such as seed=1, training.max_epochs=5 or
-    model.dim=256. Several processes: `torchrun --nproc-per-node 2 -m fullrank train ...`, or on a
-    cluster --ray.
+    The weights of the epoch with the best validation metric are kept. --set changes any setting of the
+    recipe (`fullrank show RECIPE` prints them all), such as seed=1, training.max_epochs=5 or model.dim=256.
+    Several processes: `torchrun --nproc-per-node 2 -m fullrank train ...`, or on a cluster --ray.
 
     \b
     fullrank train sasrec --data data/shop --out runs/sasrec
@@ -183,8 +182,10 @@ def report(output: Output, run: Run) -> None:
     output.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(output.spent)}")
     if top is not None:
         ranked = run.spec.problem == "retrieval" and run.spec.lists.selection_seen
-        how = f", {HISTORY[ranked]}" if ranked else ""
-        output.say(f"best epoch {top['epoch']:g}: validation {run.spec.evaluation.selection} {top['value']:.4f}{how}")
+        policy = f", {HISTORY[ranked]}" if ranked else ""
+        output.say(
+            f"best epoch {top['epoch']:g}: validation {run.spec.evaluation.selection} {top['value']:.4f}{policy}"
+        )
     output.say(f"evaluate it: {command_line('evaluate', run.path, '--split', 'test')}", wrap=False)
     output.finish(
         {
@@ -201,8 +202,7 @@ def report(output: Output, run: Run) -> None:
 
 
 def best(run: Run) -> JsonObject | None:
-    """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without
-    epochs."""
+    """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
     from fullrank.evaluation.spec import selection_sign
 
     name = f"validation/{run.spec.evaluation.selection}"

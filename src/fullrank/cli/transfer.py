@@ -1,8 +1,7 @@
 """`fullrank pretrain`, `fisher`, `finetune` and `grow`: take what a model learned to other stores and new items.
 
-One model of several stores is what others start from; a run goes on with another store, its blocks
-freed one by one, and holds on to the weights that mattered; or it learns to know new items without
-training.
+One model of several stores is what others start from; a run goes on with another store, its blocks freed
+one by one, and holds on to the weights that mattered; or it learns to know new items without training.
 """
 
 from __future__ import annotations
@@ -60,6 +59,7 @@ def pretrain(
 
 
 def _numbers(text: str | None) -> list[float] | None:
+    """The numbers in `1,0.25`; None for no text."""
     if text is None:
         return None
     try:

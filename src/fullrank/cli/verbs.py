@@ -1,7 +1,6 @@
 """The app, and how a function becomes a verb of it.
 
-A parameter of the function is an option, an argument, or a group, whose fields are options
-(`option_groups.py`).
+A parameter of the function is an option, an argument, or a group, whose fields are options (`option_groups.py`).
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ def group(described: Callable[[], None]) -> typer.Typer:
 
 
 def flat(function: Callable[..., None]) -> Callable[..., None]:
-    """A verb with the fields of its groups as options of its own, as typer reads them; those of
-    `LAST` at the end."""
+    """A verb with the fields of its groups as options of its own, as typer reads them; those of `LAST` at the end."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     options = []

@@ -1,5 +1,4 @@
-"""Evaluation of a model on a prepared store: metrics with standard errors, intervals and slices,
-and their protocol.
+"""Evaluation of a model on a prepared store: metrics with standard errors, intervals and slices, and their protocol.
 
     evaluate(model, store, "test", Evaluation()).to_json()
     EVALUATE[experiment.problem](model, store, "test", experiment.evaluation)
@@ -42,6 +41,8 @@ __all__ = [
 
 
 EVALUATE: Mapping[Problem, Callable[..., EvaluationResult]] = {"retrieval": evaluate, "ranking": evaluate_ranking}
-"""(model, store, split, spec, progress=) -> metrics on all users, or all impressions, of a split
-(`validation` or `test`) of a store. Spec, store and model are of one problem; `progress` is called
-with (rows done, in all)."""
+"""Problem -> a function that evaluates: (model, store, split, spec, progress=) -> metrics.
+
+It measures all users, or all impressions, of a split (`validation` or `test`) of a store. Spec,
+store and model are of one problem; `progress` is called with (rows done, in all).
+"""

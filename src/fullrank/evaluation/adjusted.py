@@ -1,13 +1,12 @@
-"""Models that are evaluated under an adjustment: without some events of each history, or with
-popular items discounted.
+"""Models that are evaluated under an adjustment: without some events of each history, or with popular items discounted.
 
 Event dropout hides a share of the events of each history (robustness; PLR, Sec. 6.5.1, Figure 3).
 Event j (from the start of user u's whole history) is hidden where a hash of (seed, u, j) falls
 below the share, so the events of a smaller share are among those of a larger, two runs lose the
 same ones, and nothing depends on batches. A user who would lose everything keeps the event that is
-hidden last. Older events move up into the places that become free, as they would had the dropped
-ones never happened. Differs: the paper does not say whether dropped items may be recommended; here
-the candidates stay those of the whole history, so that shares differ in what is read alone.
+hidden last. Older events move up into the places that become free, as they would if the dropped
+ones had never happened. Differs: the paper does not say whether dropped items may be recommended;
+here the candidates stay those of the whole history, so that shares differ in what is read alone.
 
 Popularity discount re-ranks lists by score - w log(1 + count), counts being those of the training
 events. It is the cheap rival of every method that trains against popularity bias: no training, one
@@ -40,7 +39,7 @@ class EventDropout(WrappedModel):
     """A model that reads each history without some of its events."""
 
     def __init__(self, model: Model, share: float, seed: int):
-        super().__init__(model, sys.maxsize)  # what is dropped is drawn from whole histories
+        super().__init__(model, sys.maxsize)  # the events to drop are drawn from whole histories
         self.share, self.seed, self.longest = share, seed, model.max_length
 
     def read(self, batch: Batch) -> Batch:
@@ -50,8 +49,10 @@ class EventDropout(WrappedModel):
 
 
 def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) -> Bool[Tensor, "B T"]:
-    """Mask of the events that stay: those whose draw is not below the share, and of a row without
-    any, that of the largest."""
+    """Mask of the events that stay: those whose draw is not below the share.
+
+    In a row without any, it is the event with the largest draw.
+    """
     stays = valid & (draws >= share)
     best = draws.masked_fill(~valid, -1.0).argmax(1, keepdim=True)
     last = torch.zeros_like(stays).scatter_(1, best, True) & valid
@@ -59,8 +60,7 @@ def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: fl
 
 
 def drop_events(batch: Batch, stays: Bool[Tensor, "B T"], longest: int) -> Batch:
-    """The batch with the last `longest` events that stay, moved to the left, and no padding that
-    none needs."""
+    """The batch with the last `longest` events that stay, moved to the left; padding is cut to the longest row."""
     order = (~stays).long().argsort(dim=1, stable=True)  # [B, T] those that stay first, in order of time
     counts = stays.sum(1)
     lengths = counts.clamp_max(longest)

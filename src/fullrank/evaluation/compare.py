@@ -1,5 +1,4 @@
-"""Compare two models, or the seeds of two models, on the same users or impressions: paired
-differences and p values.
+"""Compare two models, or the seeds of two models, on the same users or impressions: paired differences and p values.
 
 `bqs_like@k` asks whether one run is better than a reference for popular, middling and niche targets
 alike. It is a stand-in, not BQS: the Balanced Quality Score (Coppolillo et al., ACM TIST 2024;
@@ -43,12 +42,14 @@ MAY_DIFFER = (
     *("bootstrap", "metrics", "ks", "reasoning", "decoding", "popularity_discount"),
     *("events", "lists", "targets", "features", "slices"),
 )
-"""Parts of a protocol of retrieval that may differ: what else was computed, how intervals were
-drawn, how many steps a model reasoned, how it searched, whether its lists were re-ranked against
-popularity, how much of later events may have leaked into it (the users, histories and targets are
-in the fingerprint), that lists were made elsewhere, how many targets there are, which older results
-do not say, by which types users are told apart, and the features read: but not whether they tell of
-the target's own request."""
+"""Parts of a protocol of retrieval that may differ in two evaluations that are compared.
+
+They say what else was computed, how intervals were drawn, how many steps a model reasoned, how it
+searched, whether its lists were re-ranked against popularity, how much of later events may have
+leaked into it (the users, histories and targets are in the fingerprint), whether lists were made
+elsewhere, the number of targets (which older results do not have), the types by which users are
+told apart, and the features read, except whether they describe the target's own request.
+"""
 MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out", "metrics", "slices", "calibration")
 """Parts of a protocol of ranking that may differ."""
 MAX_RESAMPLES = 1000
@@ -104,12 +105,11 @@ def compare(
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95,
     seed: Annotated[int, Field(ge=0)] = 0,
 ) -> Comparison:
-    """The paired difference b - a of one metric, on the same users or the same impressions, an
-    interval and a p value.
+    """The paired difference b - a of one metric, on the same users or the same impressions, an interval and a p value.
 
     Several evaluations of a side, one for each seed of a model, count as their mean, row by row.
     The interval is then about other users (or impressions) and these trained models: how far seeds
-    lie apart has to be told beside it.
+    lie apart has to be reported beside it.
 
     Retrieval: p is that of a sign-flip permutation test of the users' differences; for metrics of
     all lists together (gini, coverage) of the differences of their influences. `bqs_like@k` (see
@@ -133,6 +133,7 @@ def compare(
 
 
 def _compare_lists(a: Results, b: Results, metric: str, samples: int | None, level: float, seed: int) -> Comparison:
+    """`compare` for evaluations of lists."""
     samples = samples or 10_000
     quality = bqs_like_quality(metric)
     name = parse_metric(metric) if quality is None else quality
@@ -160,6 +161,7 @@ def _compare_lists(a: Results, b: Results, metric: str, samples: int | None, lev
 
 
 def _compare_clicks(a: Results, b: Results, metric: str, samples: int | None, level: float, seed: int) -> Comparison:
+    """`compare` for evaluations of click probabilities."""
     samples = samples or 1000
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER_RANKING)
@@ -184,14 +186,14 @@ def _mean_metric(sides: Results, name: str) -> float:
 
 
 def _mean_column(sides: Results, name: Name) -> UserValues:
-    each = [metric_values(name, side.per_user.values, side.per_user.lists, side.protocol["items"]) for side in sides]
-    return np.mean(each, axis=0)
+    columns = [metric_values(name, side.per_user.values, side.per_user.lists, side.protocol["items"]) for side in sides]
+    return np.mean(columns, axis=0)
 
 
 def _mean_drawn(sides: Results, metric: str, unit: str, samples: int, seed: int) -> Float[np.ndarray, "S"]:
     by_group = unit == "group"
-    each = [side.per_impression.resample(by_group=by_group, samples=samples, seed=seed)[metric] for side in sides]
-    return np.mean(each, axis=0)
+    drawn = [side.per_impression.resample(by_group=by_group, samples=samples, seed=seed)[metric] for side in sides]
+    return np.mean(drawn, axis=0)
 
 
 def _check_protocols(a: EvaluationResult, b: EvaluationResult, free: Sequence[str]) -> None:
@@ -217,8 +219,7 @@ def bqs_like_quality(metric: str) -> Name | None:
 
 
 def bqs_like_columns(gap: UserValues, band: Int[np.ndarray, "U"]) -> tuple[UserValues, UserValues]:
-    """Two columns whose mean is the summed difference of the bands: each user's part of it, and
-    each user's influence.
+    """Two columns whose mean is the summed difference of the bands: each user's part of it, and each user's influence.
 
     A part changes sign with the user's difference, as a permutation test needs. An influence varies
     around the sum as the user does around the band's mean, as an interval needs (how many users a

@@ -1,5 +1,4 @@
-"""Later events as an evaluation set: what users of the same catalogue did after a model was
-trained.
+"""Later events as an evaluation set: what users of the same catalogue did after a model was trained.
 
     later = later_events("next_month.parquet", run.catalog, store)
     evaluate_later(model, later, Evaluation())
@@ -48,9 +47,11 @@ SPLIT = "later events"
 
 @dataclass(frozen=True)
 class LaterEvents:
-    """The users of a period in the layout of a store: user u's events are
-    ``items[offsets[u]:offsets[u + 1]]``, those before ``bounds[u, 1]`` the history and the others
-    the targets; training ended at ``bounds[u, 0]``."""
+    """The users of a period in the layout of a store.
+
+    User u's events are ``items[offsets[u]:offsets[u + 1]]``: those before ``bounds[u, 1]`` are the
+    history and the others the targets; training ended at ``bounds[u, 0]``.
+    """
 
     catalog: Catalog
     user_ids: pl.Series
@@ -74,8 +75,8 @@ class LaterEvents:
         known, targets = Jagged(self.items, starts, middle).take(users), Jagged(self.items, middle, ends).take(users)
         keys, tables = UserKeys(partial(user_keys, self.user_ids), users), self.tables
         of_user = None if self.known_users is None else self.known_users.take(users)
-        both = tables.get("event"), tables.get("request")
-        features = HistoryFeatures.of(*both, of_user, self.times, middle[users])
+        tables_of_events = tables.get("event"), tables.get("request")
+        features = HistoryFeatures.of(*tables_of_events, of_user, self.times, middle[users])
         return EvalSet(Histories(known, self.times, users, keys, features), targets)
 
 
@@ -86,8 +87,10 @@ def evaluate_later(
     *,
     progress: Progress = untold,
 ) -> EvaluationResult:
-    """The model's metrics on the users of a period. Raises `UserError` as `retrieval.evaluate`, and
-    where settings or the model need what later events do not have."""
+    """The model's metrics on the users of a period.
+
+    Raises `UserError` as `retrieval.evaluate` does, and where settings or the model need what later events do not have.
+    """
     if spec.popularity != "train":
         raise no_effect("popularity='all'", "with events: it counts those of a store, targets included")
     if model.reads_times:
@@ -118,15 +121,13 @@ def later_events(
     columns: EventColumns = EventColumns(),
     trained: Store | None = None,
 ) -> LaterEvents:
-    """Users with their histories from `earlier` (a store, or a table with the same columns) and
-    targets from `events`.
+    """Users with their histories from `earlier` (a store, or a table with the same columns) and targets from `events`.
 
     Events of items that the catalogue does not have are left out and counted. Features that the
-    catalogue knows are read from the columns of their names; one without a column is missing of
-    every event, and named. `trained` is the store of the model's training, where it is at hand: it
-    tells users that were trained on, and which events are no later than its training. Raises
-    `UserError` for what is no table of events, where no item is known, and for a store with other
-    features.
+    catalogue knows are read from the columns of their names; one without a column is missing of every
+    event, and named. `trained` is the store of the model's training, where it is at hand: it tells
+    users that were trained on, and which events are no later than its training. Raises `UserError`
+    for what is no table of events, where no item is known, and for a store with other features.
     """
     text_users = isinstance(earlier, Store) and earlier.user_ids.dtype == pl.String
     period = _read(events, "the events", catalog, columns, text_users=text_users)
@@ -146,9 +147,10 @@ def later_events(
     history, target = past.of(users), period.of(users)
     if began is not None and history.times is not None:
         history = history.where(history.times < began)
-    # All events of a user behind each other, the history first: a stable sort keeps both in order
-    # of time.
-    owner, both = (np.concatenate(arrays) for arrays in ((history.owner, target.owner), (history.items, target.items)))
+    # All events of a user behind each other, the history first: a stable sort keeps both in order of time.
+    owner, all_items = (
+        np.concatenate(arrays) for arrays in ((history.owner, target.owner), (history.items, target.items))
+    )
     order = np.argsort(owner, kind="stable")
     tables = {role: table.behind(target.tables[role]).select(order) for role, table in history.tables.items()}
     before, counts = (np.bincount(rows, minlength=len(users)) for rows in (history.owner, owner))
@@ -187,15 +189,14 @@ def later_events(
     # training ends before the history of a new user begins, and inside that of another (`slices`,
     # known and new)
     bounds = np.stack([offsets[:-1] + (~new & (before > 0)), offsets[:-1] + before], axis=1)
-    items = both[order]
+    items = all_items[order]
     print_of = _fingerprint(users, catalog, offsets, bounds[:, 1], items)
     return LaterEvents(catalog, users, items, offsets, bounds, times, print_of, facts, tables, known_users)
 
 
 @dataclass(frozen=True)
 class _Events:
-    """E events of users in order of time, in any order of users; `owner` is the row of each in
-    `users` (text)."""
+    """E events of users in order of time, in any order of users; `owner` is the row of each in `users` (text)."""
 
     name: str
     users: pl.Series
@@ -220,8 +221,7 @@ class _Events:
 
 
 def _read(table: Any, what: str, catalog: Catalog, columns: EventColumns, *, text_users: bool) -> _Events:
-    """Events of a table; users of a text file are whole numbers where all are, unless
-    `text_users`."""
+    """Events of a table; users of a text file are whole numbers where all are, unless `text_users`."""
     source = InputTable(table, what)
     for name, keyword in zip(columns.names, ("user_col", "item_col", "time_col"), strict=False):
         source.require(name, f"name it by {keyword}=" + (", or none by time_col=None" if keyword == "time_col" else ""))
@@ -282,8 +282,7 @@ def _users_of(users: pl.Series, catalog: Catalog, stores: Sequence[Store | None]
 
 
 def _fingerprint(users: pl.Series, catalog: Catalog, *arrays: np.ndarray) -> str:
-    """Hash of who did what: two runs with the same catalogue are compared on the same targets and
-    histories alone."""
+    """Hash of who did what: two runs with the same catalogue are compared on the same targets and histories alone."""
     digest = hashlib.sha256()
     for ids in (users, catalog.ids):
         digest.update("\0".join(ids.cast(pl.String).to_list()).encode())

@@ -1,5 +1,4 @@
-"""Evaluation of recommendations made elsewhere: a table of user, item and rank (or score) on the
-users of a store.
+"""Evaluation of recommendations made elsewhere: a table of user, item and rank (or score) on the users of a store.
 
     evaluate_lists("recommendations.parquet", Store.open("data/shop"), "test", Evaluation())
 
@@ -50,8 +49,7 @@ def evaluate_lists(
     rank_col: str | None = None,
     score_col: str | None = None,
 ) -> EvaluationResult:
-    """Metrics of lists, one for each user, on the users of a split (`validation` or `test`) of a
-    store.
+    """Metrics of lists, one for each user, on the users of a split (`validation` or `test`) of a store.
 
     The order is that of the column `rank_col` (`rank`), the smallest first, else that of
     `score_col` (`score`), the largest first; equal ones keep the order of rows. Raises `UserError`
@@ -113,8 +111,7 @@ def _order_column(source: InputTable, rank: str | None, score: str | None) -> tu
 
 
 def _find(wanted: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.ndarray, "n"]:
-    """Rows of ids, compared as text; -1 where there is none. Raises `UserError` where the store
-    knows none of them."""
+    """Rows of ids, compared as text; -1 where there is none. Raises `UserError` where the store knows none of them."""
     rows = TextIndex(ids.cast(pl.String)).find(wanted).astype(np.int64)
     if not (rows >= 0).any():
         raise values.none_known(wanted, what, repr(str(store.path)), ids)
@@ -124,8 +121,10 @@ def _find(wanted: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.
 def _padded_lists(
     owner: Int[np.ndarray, "n"], ids: Int[np.ndarray, "n"], users: EvalSet, longest: int, items: int
 ) -> tuple[RankedIds, JsonObject]:
-    """The lists of the evaluated users, -1 where a place is empty or its item unknown, and counts
-    for the protocol. Rows are in order of (owner, place)."""
+    """The lists of the evaluated users, -1 where a place is empty or its item unknown, and counts for the protocol.
+
+    Rows are in order of (owner, place).
+    """
     at = np.searchsorted(users.users, owner).clip(max=len(users) - 1)
     evaluated = users.users[at] == owner
     at, ids = at[evaluated], ids[evaluated]

@@ -1,13 +1,12 @@
-"""Evaluation of logged answers: what a service recommended, joined with what its users did
-afterwards, by version.
+"""Evaluation of logged answers: what a service recommended, joined with what its users did afterwards, by version.
 
-    found = evaluate_log("answers", "events.parquet", within=24)
-    found.versions["may"].metrics["hit@10"], found.differences
+    logged = evaluate_log("answers", "events.parquet", within=24)
+    logged.versions["may"].metrics["hit@10"], logged.differences
 
-The targets of an answer are the distinct items of the user's events after it, up to `within` hours
-later. An answer without one says nothing about the list, so it is counted and left out of the
-means. Answers of one user are no independent draws: a user's value is the mean of their answers,
-and users are what means, errors and intervals go over.
+The targets of an answer are the distinct items of the user's events after it, up to `within` hours later.
+An answer without targets says nothing about the list, so it is counted and left out of the means. Answers
+of one user are no independent draws: a user's value is the mean of their answers, and users are what
+means, errors and intervals go over.
 
 What users did depends on what they were shown. Versions that answered side by side, split by user,
 are compared fairly; those that followed each other also differ by what else has changed in time.
@@ -92,20 +91,17 @@ class LoggedDifference:
 
 @dataclass(frozen=True)
 class LoggedEvaluation:
-    """Metrics of the logged answers of each version. A number that does not exist is NaN, null on
-    disk."""
+    """Metrics of the logged answers of each version. A number that does not exist is NaN, null on disk."""
 
     versions: dict[str, LoggedVersion]
     """Versions in the order of their first answers."""
     differences: tuple[LoggedDifference, ...]
     """Differences of each version and the one before it."""
     counts: dict[str, int]
-    """`answers`, `without_user`, `user_without_events`, `without_later_event`, `scored`; and those
-    by `source:NAME`."""
+    """`answers`, `without_user`, `user_without_events`, `without_later_event`, `scored`; and those by `source:NAME`."""
     protocol: JsonObject
     rows: pl.DataFrame
-    """A row for each scored answer: user, time, version, k, targets, and each metric (null above
-    the answer's k)."""
+    """A row for each scored answer: user, time, version, k, targets, and each metric (null above the answer's k)."""
 
     def __repr__(self) -> str:
         return f"LoggedEvaluation({len(self.rows):,} answers scored, of versions {', '.join(self.versions)})"
@@ -116,8 +112,10 @@ class LoggedEvaluation:
         return {**jsonable(measured), "counts": self.counts, "protocol": self.protocol}
 
     def save(self, folder: str | Path) -> None:
-        """Write `logged_evaluation.json` and `per_answer.parquet`. Raises `UserError` for a folder
-        that is a store or codes, and where the disk refuses."""
+        """Write `logged_evaluation.json` and `per_answer.parquet`.
+
+        Raises `UserError` for a folder that is a store or codes, and where the disk refuses.
+        """
         require_no_store(Path(folder), "evaluation")
         write_table(self.rows, Path(folder) / "per_answer.parquet")
         write_json(Path(folder) / "logged_evaluation.json", self.dump())
@@ -136,8 +134,7 @@ def evaluate_log(
     seed: Annotated[int, Field(ge=0)] = 0,
     **columns: Unpack[ColumnKeywords],
 ) -> LoggedEvaluation:
-    """Evaluate logged answers: metrics by version with errors and intervals, and differences
-    of versions.
+    """Evaluate logged answers: metrics by version with errors and intervals, and differences of versions.
 
     `log` is the folder that `fullrank serve --log` writes, `events` a file or a DataFrame with
     columns of user, item and time, named by `user_col`, `item_col` and `time_col` or all by
@@ -237,16 +234,15 @@ def _read_log(folder: Path) -> pl.DataFrame:
 
 
 def _read_events(events: Any, columns: EventColumns) -> pl.DataFrame:
-    """user, item (text) and seconds of some events. Raises `UserError` for missing columns and
-    values."""
-    user, item, when = columns.names
+    """user, item (text) and seconds of some events. Raises `UserError` for missing columns and values."""
+    user, item, moment = columns.names
     source = InputTable(events, "the events")
-    for name in (user, item, when):
+    for name in (user, item, moment):
         source.require(name, "name the columns of user, item and time by columns=")
-    frame = source.read([user, item, when])
+    frame = source.read([user, item, moment])
     source.require_rows(len(frame))
     users, items = (source.ids(frame, name, text=True) for name in (user, item))
-    seconds, _ = values.seconds(frame[when], source.name, columns.unit, typed=source.typed)
+    seconds, _ = values.seconds(frame[moment], source.name, columns.unit, typed=source.typed)
     return pl.DataFrame({"user": users.cast(pl.String), "item": items.cast(pl.String), "time": seconds})
 
 
@@ -303,16 +299,14 @@ def _joined(answers: pl.DataFrame, events: pl.DataFrame, hours: float | None) ->
 
 
 def _lists(lists: pl.Series, items: TextIndex) -> Int[np.ndarray, "A k"]:
-    """Lists as one array of rows of `items`; -1 where an item has no event, or a list is
-    shorter."""
+    """Lists as one array of rows of `items`; -1 where an item has no event, or a list is shorter."""
     flat = lists.explode(empty_as_null=False, keep_nulls=False) if len(lists) else pl.Series([], dtype=pl.String)
     lengths = lists.list.len().to_numpy().astype(np.int64)
     return Jagged.from_lengths(items.find(flat), lengths).padded(max(int(lengths.max(initial=0)), 1), -1)
 
 
 def _names(metrics: Sequence[str], logged: pl.Series, longest: int) -> list[Name]:
-    """Metrics at the most frequent lengths, up to the longest. Raises `UserError` for those that no
-    answer can give."""
+    """Metrics at the most frequent lengths, up to the longest. Raises `UserError` for those that no answer can give."""
     common = logged.value_counts(sort=True).head(MOST_KS)["k"].to_list()
     names = expand_metrics(metrics, sorted(common))
     if not names:
@@ -334,9 +328,9 @@ def _names(metrics: Sequence[str], logged: pl.Series, longest: int) -> list[Name
 
 def _per_user(user: Int[np.ndarray, "A"], value: Float[np.ndarray, "A"], users: int) -> UserValues:
     """The mean of each user's answers, of those that have a value; NaN for users without any."""
-    has = ~np.isnan(value)
-    counts = np.bincount(user[has], minlength=users)
-    sums = np.bincount(user[has], value[has], users)
+    has_value = ~np.isnan(value)
+    counts = np.bincount(user[has_value], minlength=users)
+    sums = np.bincount(user[has_value], value[has_value], users)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
@@ -347,6 +341,7 @@ def _version(
     per_user: Mapping[str, UserValues],
     **how: Any,
 ) -> LoggedVersion:
+    """Means, errors and intervals of one version; `per_user` has the values of each metric."""
     mean, stderr = (dict.fromkeys(per_user, math.nan) for _ in range(2))
     interval = dict.fromkeys(per_user, (math.nan, math.nan))
     for name, means in per_user.items():
@@ -361,13 +356,13 @@ def _differences(
     a: str, b: str, name: str, means: Sequence[UserValues], *, samples: int, seed: int, level: float
 ) -> list[LoggedDifference]:
     """b - a over all users of both, and where some users have answers of both, on these."""
-    has = [~np.isnan(side) for side in means]
-    if not has[0].any() or not has[1].any():
+    has_value = [~np.isnan(side) for side in means]
+    if not has_value[0].any() or not has_value[1].any():
         return []
-    differences, every, both = [], has[0] | has[1], has[0] & has[1]
+    differences, in_either, in_both = [], has_value[0] | has_value[1], has_value[0] & has_value[1]
     # one row a user: value and presence of either side, resampled together, so that users of both
     # count as one
-    table = np.stack([*np.nan_to_num(means), *has], 1)[every]
+    table = np.stack([*np.nan_to_num(means), *has_value], 1)[in_either]
     sums = np.array([counts @ table for counts in draws(len(table), samples, seed)]).reshape(-1, 4)
     sums = sums[(sums[:, 2:] > 0).all(1)]  # samples with users of either side
     drawn = sums[:, 1] / sums[:, 3] - sums[:, 0] / sums[:, 2]
@@ -376,8 +371,8 @@ def _differences(
     test = f"bootstrap of all users, {len(drawn)} samples"
     whole = Comparison(name, before, after, after - before, bounds(drawn, level), p, test, len(table))
     differences.append(LoggedDifference(a, b, False, whole))
-    if both.sum() > 1:
-        ours, theirs = (side[both] for side in means)
+    if in_both.sum() > 1:
+        ours, theirs = (side[in_both] for side in means)
         change = theirs - ours
         span = bounds(resample(change[:, None], samples=samples, seed=seed)[:, 0], level)
         test = f"paired sign-flip permutation of users, {FLIPS} flips"

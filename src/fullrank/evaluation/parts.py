@@ -1,5 +1,4 @@
-"""Evaluation in parts, on any engine: the rows of neighbouring users by each worker, merged to
-those of one process.
+"""Evaluation in parts, on any engine: the rows of neighbouring users by each worker, merged to those of one process.
 
 A worker opens the model and the store once, whatever the number of parts it gets. Metrics are means
 over the rows of all users in one order, so they differ from those of one process only where a list
@@ -60,8 +59,7 @@ def evaluate_parts(
     parts: int | None,
     progress: Progress = untold,
 ) -> EvaluationResult:
-    """Evaluate as `retrieval.evaluate`, by workers that open the model. Raises `UserError` as it
-    does, before they begin.
+    """Evaluate as `retrieval.evaluate` does, by workers that open the model. It raises as that does, before they begin.
 
     `opened` is the same model in this process.
 
@@ -79,7 +77,6 @@ def evaluate_parts(
 
 @lru_cache(maxsize=1)
 def _measured(model: ModelSource, there: StoreAt, split: str, spec: Evaluation) -> tuple[Store, EvalSet, JsonObject]:
-    """The store, the users of the split and the protocol, made once by a process that has several
-    parts of them."""
+    """The store, the users of the split and the protocol, made once by a process that has several parts of them."""
     store: Any = there.open()
     return store, *users_and_protocol(model.open().model, store, split, spec)

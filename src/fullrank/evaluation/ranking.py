@@ -1,5 +1,4 @@
-"""Evaluation of a ranking model: metrics of click probabilities, their intervals, and a reliability
-curve.
+"""Evaluation of a ranking model: metrics of click probabilities, their intervals, and a reliability curve.
 
 `slices` gives the metrics by the values of a field, which an average over all impressions hides. A
 row stands in the slice of its value, and of a bag in those of all its values. The `MOST` values
@@ -48,9 +47,11 @@ def evaluate_ranking(
     *,
     progress: Progress = untold,
 ) -> EvaluationResult:
-    """The model's metrics on all impressions of a split. Raises `UserError` where there are none,
-    or no labels."""
-    fields = slice_fields(store.encoder, spec.slices)  # an unknown one is told before minutes are spent
+    """The model's metrics on all impressions of a split.
+
+    Raises `UserError` where the split has no impressions, or they have no labels.
+    """
+    fields = slice_fields(store.encoder, spec.slices)  # an unknown field is refused before minutes are spent
     rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, progress=progress)
     evaluation = ranking_result(rows, spec, split, store.fingerprint)
     if model.calibration is not None:
@@ -102,8 +103,7 @@ def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fin
 
 
 def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
-    """Every metric of these rows; gauc where they have groups, NaN where a metric is not defined on
-    them."""
+    """Every metric of these rows; gauc where they have groups, NaN where a metric is not defined on them."""
     area, loss = rows.auc, rows.logloss
     error = ctr.ece(rows.curve(bins))
     clicks = float(rows.labels.sum())
@@ -115,15 +115,14 @@ def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
 
 
 def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluation) -> JsonObject:
-    """Protocol of a calibration: its method, how many validation rows it was fitted on, and the
-    metrics without it."""
+    """Protocol of a calibration: its method, how many validation rows it was fitted on, and the metrics without it."""
     raw = replace(rows, probabilities=calibration.inverse().of_probabilities(rows.probabilities))
     before = {name: value for name, value in click_metrics(raw, spec.bins).items() if name in CALIBRATED}
     return {"method": calibration.method, "fitted_on": "validation", "rows": calibration.rows, "before": before}
 
 
 def _require_groups(rows: PerImpression, what: str, remedy: str) -> None:
-    """Raise `UserError` where the store has no groups."""
+    """Raise `UserError` where the store has no groups, which `what` needs; `remedy` says what to do."""
     if rows.groups is None:
         raise no_group_column(what, remedy)
 
@@ -173,8 +172,8 @@ def predict_rows(
         if batch.groups is not None:
             groups.append(batch.groups.numpy())
         probabilities.append(predict_batch(model, batch))
-    whose = np.concatenate(groups).astype(np.int64) if groups else None
-    return PerImpression(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), whose)
+    group_ids = np.concatenate(groups).astype(np.int64) if groups else None
+    return PerImpression(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), group_ids)
 
 
 def row_batches(store: ImpressionStore, rows: np.ndarray, size: int, progress: Progress) -> Iterator[Impressions]:
@@ -185,8 +184,7 @@ def row_batches(store: ImpressionStore, rows: np.ndarray, size: int, progress: P
 
 
 def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:
-    """The fields of these names. Raises `UserError` for a name that is none, and where few rows
-    share a value."""
+    """The fields of these names. Raises `UserError` for a name that is none, and where few rows share a value."""
     fields = {field.name: field for field in encoder.schema.fields}
     for name in names:
         if name not in fields:
@@ -204,8 +202,7 @@ def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:
 def slice_rows(
     store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
 ) -> Iterator[tuple[str, Int[np.ndarray, "n"]]]:
-    """Each slice of a field: its label, and the positions of its rows in `rows`; the slices of most
-    rows first."""
+    """Each slice of a field: its label, and the positions of its rows in `rows`; the slices of most rows first."""
     positions, ids = _pairs(store, rows, field)
     counts = np.bincount(ids)
     ordered = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())]
@@ -223,8 +220,7 @@ def slice_rows(
 def _pairs(
     store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
 ) -> tuple[Int64[np.ndarray, "P"], Int64[np.ndarray, "P"]]:
-    """Pairs of a row's position and the id of a value that it has; a bag without values has the
-    missing one."""
+    """Pairs of a row's position and the id of a value that it has; a bag without values has the missing one."""
     encoder = store.encoder
     places, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for low in range(0, len(rows), CHUNK):
@@ -245,6 +241,7 @@ def _pairs(
 
 
 def _label(encoder: FieldEncoder, field: AnyField, value: int) -> str:
+    """The label of a slice: the value, the range of a bucket, or the number of a hash bucket."""
     if value in (MISSING, UNKNOWN):
         return "(missing)" if value == MISSING else "(unknown)"
     number = value - FIRST

@@ -1,5 +1,4 @@
-"""Metrics of a reasoner by the number of its steps: the oracle's ceiling, and the curve of accuracy
-against latency.
+"""Metrics of a reasoner by the number of its steps: the oracle's ceiling, and the curve of accuracy against latency.
 
 `oracle_ceilings` takes each user's answer after the step that suits them best (PLR, Sec. 6.5.2,
 Figure 4). An oracle reads the truth. It says how much would be won by knowing when to stop, and is
@@ -95,13 +94,12 @@ def oracle_ceilings(
     *,
     progress: Progress = untold,
 ) -> list[OracleCeiling]:
-    """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a
-    reasoner."""
+    """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
     if spec.reasoning.adaptive is not None:
         raise UserError(
             "the oracle chooses the step itself: leave reasoning.adaptive out", code="adaptive-without-effect"
         )
-    # of what else is measured (exposure, fairness) more is not better
+    # for what else is measured (exposure, fairness) more is not better
     names = accuracy_among(spec.names(), "the oracle, which chooses by accuracy,")
     spec = spec.model_copy(update={"metrics": names, "slices": False})
     most = _most_steps(model, spec)
@@ -123,11 +121,9 @@ def accuracy_by_steps(
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 3,
     progress: Progress = untold,
 ) -> list[StepCurvePoint]:
-    """A point for each number of steps up to `reasoning.steps` (as trained by default), then the
-    adaptive one.
+    """A point for each number of steps up to `reasoning.steps` (as trained by default), then the adaptive one.
 
-    `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a
-    reasoner.
+    `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a reasoner.
     """
     most = _most_steps(model, spec)
     light = spec.selection_alone().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})

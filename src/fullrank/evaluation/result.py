@@ -1,5 +1,4 @@
-"""Evaluation results: metrics with standard errors and intervals, the rows behind them, and their
-files."""
+"""Evaluation results: metrics with standard errors and intervals, the rows behind them, and their files."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ FOLLOWING = {"unreachable"}
 
 @dataclass(frozen=True)
 class PerUser:
-    """One row per user of a shard, by ascending user row, and the protocol of the whole
-    evaluation."""
+    """One row per user of a shard, by ascending user row, and the protocol of the whole evaluation."""
 
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
     file: ClassVar[str] = "per_user.parquet"
@@ -63,8 +61,7 @@ class PerUser:
         return self.users
 
     def table(self) -> pl.DataFrame:
-        """The columns user, each metric, `slice:` codes, `sampled:` metrics, `steps` and
-        `items`."""
+        """The columns user, each metric, `slice:` codes, `sampled:` metrics, `steps` and `items`."""
         columns: dict[str, Any] = {"user": self.users, **self.values}
         columns |= {f"slice:{name}": code for name, code in self.groups.items()}
         columns |= {f"sampled:{name}": values for name, values in self.sampled.items()}
@@ -75,8 +72,7 @@ class PerUser:
 
     @staticmethod
     def read(frame: pl.DataFrame, protocol: JsonObject) -> PerUser:
-        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not
-        write."""
+        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
         optional = [name for name in frame.columns if name == "steps" or name.startswith("slice:")]
         accuracy = [str(name) for name in metric_names(protocol) if name.per_user]
         check_row_types(frame, ["user", *optional], accuracy)
@@ -146,8 +142,7 @@ class PerImpression:
 
     @staticmethod
     def read(frame: pl.DataFrame, protocol: JsonObject) -> PerImpression:
-        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not
-        write."""
+        """The inverse of `table`. Raises `TypeError` or `ValueError` for columns that it did not write."""
         check_row_types(frame, [name for name in ("row", "group") if name in frame.columns], ["probability", "label"])
         row, probability, label = (frame[name].to_numpy() for name in ("row", "probability", "label"))
         return PerImpression(row, probability, label, frame["group"].to_numpy() if "group" in frame.columns else None)
@@ -159,18 +154,15 @@ R = TypeVar("R", PerUser, PerImpression)
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Metrics of an evaluation by name (`ndcg@10`, `auc`), with errors, intervals, slices, protocol
-    and rows.
+    """Metrics of an evaluation by name (`ndcg@10`, `auc`), with errors, intervals, slices, protocol and rows.
 
     A number that does not exist is NaN here, null on disk. `rows` say which problem it is of.
     """
 
     metrics: dict[str, float]
-    """Means over users, and of all lists together their value; or the value over all
-    impressions."""
+    """Means over users, and of all lists together their value; or the value over all impressions."""
     stderr: dict[str, float]
-    """Standard errors of `metrics` over users, or standard deviations of bootstrap samples of
-    impressions."""
+    """Standard errors of `metrics` over users, or standard deviations of bootstrap samples of impressions."""
     interval: dict[str, tuple[float, float]]
     """Lower and upper end of the bootstrap interval over users or impressions."""
     slices: dict[str, dict[str, dict[str, float | int]]]
@@ -188,8 +180,7 @@ class EvaluationResult:
         return f"EvaluationResult({self.protocol.get('split', 'no split')}: {names})"
 
     def __str__(self) -> str:
-        """The main metrics of lists as a table, and whom they are of; of click probabilities the
-        line of `repr`."""
+        """The main metrics of lists as a table, and whom they are measured on; for click probabilities, as `repr`."""
         if self.problem != "retrieval":
             return repr(self)
         table = metric_table(self.metrics, self.per_user.values)
@@ -211,19 +202,19 @@ class EvaluationResult:
         return self._rows_of(PerImpression)
 
     def _rows_of(self, kind: type[R]) -> R:
+        """The rows, where they are of this kind. Raises `UserError` where they are of the other problem."""
         if isinstance(self.rows, kind):
             return self.rows
         users = self.problem == "retrieval"
-        there, lacking = ("user", "impression") if users else ("impression", "user")
+        present, lacking = ("user", "impression") if users else ("impression", "user")
         raise UserError(
-            f"this evaluation has a row per {there} and none per {lacking}: read per_{there}",
+            f"this evaluation has a row per {present} and none per {lacking}: read per_{present}",
             code="rows-of-users" if users else "rows-of-impressions",
         )
 
     @property
     def notes(self) -> list[str]:
-        """Notes to read the numbers by, as sentences: what was left out, and what may have
-        leaked."""
+        """Notes to read the numbers by, as sentences: what was left out, and what may have leaked."""
         return [*protocol_notes(self.protocol)] if self.problem == "retrieval" else []
 
     @property
@@ -234,8 +225,7 @@ class EvaluationResult:
 
     @property
     def sampled(self) -> dict[str, dict[str, float]]:
-        """Metric -> `full`, `sampled` and their `gap`; empty where no sampled metrics were asked
-        for."""
+        """Metric -> `full`, `sampled` and their `gap`; empty where no sampled metrics were asked for."""
         return sampled_gaps(self.metrics, self.rows.sampled) if self.rows.problem == "retrieval" else {}
 
     def dump(self) -> JsonObject:
@@ -254,8 +244,7 @@ class EvaluationResult:
         return json.dumps(self.dump(), indent=2) + "\n"
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write the rows as `per_user.parquet` or `per_row.parquet` (see their `table`), and
-        `evaluation.json`.
+        """Write the rows as `per_user.parquet` or `per_row.parquet` (see their `table`), and `evaluation.json`.
 
         Raises `UserError` for a folder that is a store or codes, that holds an evaluation of the
         other seen policy (unless `overwrite`), and where the disk refuses.
@@ -278,8 +267,7 @@ class EvaluationResult:
 
     @staticmethod
     def load(folder: Path | str) -> EvaluationResult:
-        """The inverse of `save`, of either problem. Raises `UserError` where the folder does not
-        hold an evaluation."""
+        """The inverse of `save`, of either problem. Raises `UserError` where the folder does not hold an evaluation."""
         folder = Path(folder)
         try:
             tree = read_json(folder / "evaluation.json")
@@ -293,14 +281,13 @@ class EvaluationResult:
 
 
 def require_same_history(folder: Path, seen: str | None) -> None:
-    """Raise `UserError` where the folder holds an evaluation that treats the history otherwise than
-    `seen`.
+    """Raise `UserError` where the folder holds an evaluation that treats the history otherwise than `seen`.
 
-    The file's name does not say which of the two it is, so the second would pass for the first.
+    The name of the file does not say how it treats the history, so one evaluation would pass for the other.
     """
     try:
         saved = read_json(folder / "evaluation.json")["protocol"]["seen"]
-    except (UserError, *BROKEN):  # nothing, something damaged, or click probabilities: replaced as ever
+    except (UserError, *BROKEN):  # no evaluation, a damaged one, or one of click probabilities: replaced as usual
         return
     if seen in HISTORY and saved in HISTORY and saved != seen:
         raise UserError(
@@ -311,8 +298,7 @@ def require_same_history(folder: Path, seen: str | None) -> None:
 
 
 def merge(parts: Sequence[PerUser]) -> EvaluationResult:
-    """The evaluation of all users from the rows of every shard, in any order; equal to that of one
-    process."""
+    """The evaluation of all users from the rows of every shard, in any order; equal to that of one process."""
     if not parts:
         raise UserError("there are no shards to merge: give the result of `measure` of every rank", code="no-shards")
     protocol = parts[0].protocol
@@ -327,8 +313,7 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
     filled = [p for p in parts if len(p.users)]
 
     def joined(name: str) -> Any:
-        """A field of all shards in the order of users, or each column of it; None where shards have
-        none."""
+        """A field of all shards in the order of users, or each column of it; None where shards have none."""
         fields = [getattr(part, name) for part in filled]
         if isinstance(fields[0], dict):
             return {key: np.concatenate([columns[key] for columns in fields])[order] for key in fields[0]}
@@ -337,8 +322,8 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
     values, lists, groups, steps, sampled = map(joined, ("values", "lists", "groups", "steps", "sampled"))
     rows = PerUser(users[order], values, lists, groups, protocol, steps, sampled)
     boot = protocol["bootstrap"]
-    how = {"samples": boot["samples"], "seed": boot["seed"], "level": boot["level"]}
-    summary = summarise(rows.values, rows.lists, metric_names(protocol), items=protocol["items"], **how)
+    bootstrap = {"samples": boot["samples"], "seed": boot["seed"], "level": boot["level"]}
+    summary = summarise(rows.values, rows.lists, metric_names(protocol), items=protocol["items"], **bootstrap)
     slices = slice_means(rows.values, rows.groups, slice_labels(protocol))
     return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, protocol, rows)
 
@@ -348,8 +333,7 @@ def metric_names(protocol: JsonObject) -> list[Name]:
 
 
 def require_same_protocol(ours: JsonObject, theirs: JsonObject, what: str) -> None:
-    """Raise `UserError` where two protocols differ, naming how; `what` says what cannot be done
-    then."""
+    """Raise `UserError` where two protocols differ, naming how; `what` says what cannot be done then."""
     if ours != theirs:
         raise UserError(
             f"{what}: their protocols differ in {protocol_difference(ours, theirs)}"
@@ -359,15 +343,13 @@ def require_same_protocol(ours: JsonObject, theirs: JsonObject, what: str) -> No
 
 
 def protocol_difference(a: JsonObject, b: JsonObject) -> str:
-    """The keys in which two protocols differ, with both values (of a fingerprint, its
-    beginning)."""
+    """The keys in which two protocols differ, with both values (of a fingerprint, its beginning)."""
     keys = [k for k in {**a, **b} if a.get(k) != b.get(k)]
     return ", ".join(f"{k} ({_brief(a.get(k))} and {_brief(b.get(k))})" for k in keys)
 
 
 def setting_to_align(a: JsonObject, b: JsonObject) -> str:
-    """Settings that make two protocols alike, as words; empty where none do, as with different
-    data."""
+    """Settings that make two protocols alike, as words; empty where none do, as with different data."""
     keys = {k for k in {**a, **b} if a.get(k) != b.get(k)}
     if not keys & set(SETTABLE) or keys - set(SETTABLE) - FOLLOWING:
         return ""
@@ -381,6 +363,7 @@ def _brief(value: Any) -> str:
 
 
 def _restored(tree: JsonObject, folder: Path) -> EvaluationResult:
+    """The evaluation whose JSON this is, with its rows. Raises one of `BROKEN` for what is damaged."""
     protocol = tree.get("protocol")
     clicks = isinstance(protocol, dict) and protocol.get("kind") == "clicks"
     kind: type[Rows] = PerImpression if clicks else PerUser

@@ -1,5 +1,4 @@
-"""Evaluation of a recommender: the users of a split, their ranked lists, and one row of metrics per
-user.
+"""Evaluation of a recommender: the users of a split, their ranked lists, and one row of metrics per user.
 
 `evaluate` is `merge(measure(...))`: `measure` takes the users of one shard and gives their rows,
 `merge` (`result.py`) puts the rows of all shards together into means, errors and intervals. The
@@ -38,8 +37,7 @@ from fullrank.metrics.lists import history_popularity
 from fullrank.models import Model, described
 
 PLACE_BYTES = 40
-"""Memory of a place in a list while metrics are computed: item, score, hit, and what a metric sums
-over it."""
+"""Memory of a place in a list while metrics are computed: item, score, hit, and what a metric sums over it."""
 Split = Literal["validation", "test"]
 TIES = {
     "full": "score descending, item id ascending",
@@ -57,8 +55,7 @@ class CountedCatalog(Protocol):
 
 @runtime_checkable
 class EvalStore(Protocol):
-    """The members of a prepared store (`fullrank.data.events.store.Store`) that evaluation
-    reads."""
+    """The members of a prepared store (`fullrank.data.events.store.Store`) that evaluation reads."""
 
     @property
     def items(self) -> Int[Flat, "E"]: ...
@@ -96,8 +93,7 @@ def measure(
     shard: tuple[int, int] = (0, 1),
     progress: Progress = untold,
 ) -> PerUser:
-    """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See
-    `merge`."""
+    """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See `merge`."""
     if not 0 <= shard[0] < shard[1]:
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="invalid-shard")
     everybody, protocol = users_and_protocol(model, store, split, spec)
@@ -138,8 +134,7 @@ def measure_users(
 def users_and_protocol(
     model: Model | None, store: EvalStore, split: str, spec: Evaluation
 ) -> tuple[EvalSet, JsonObject]:
-    """All users of a split by ascending row, and the protocol; without a model, that of lists made
-    elsewhere.
+    """All users of a split by ascending row, and the protocol; without a model, that of lists made elsewhere.
 
     Raises `UserError` where there are none, or where store and model disagree about items.
     """
@@ -150,7 +145,7 @@ def users_and_protocol(
             "store that it was trained on",
             code="catalogue-size-differs",
         )
-    if spec.diversity_by is not None:  # an unknown column is told before minutes are spent
+    if spec.diversity_by is not None:  # an unknown column is refused before minutes are spent
         item_categories(store.catalog, spec.diversity_by)
     users, skipped, of_types = _users(store, split, spec)
     protocol = _protocol(store, split, spec, len(users), skipped) | of_types
@@ -164,8 +159,11 @@ def users_and_protocol(
 
 
 def evaluated_model(model: Model, store: EvalStore, spec: Evaluation) -> Model:
-    """The model, which reads each history without some of its events (`drop`) and whose scores are
-    lowered by popularity (`popularity_discount`) where the spec says so."""
+    """The model as the spec has it measured.
+
+    It may read each history without some of its events (`drop`), and have its scores lowered
+    by popularity (`popularity_discount`).
+    """
     if spec.drop:
         model = EventDropout(model, spec.drop, spec.seed)
     if spec.popularity_discount:
@@ -174,7 +172,7 @@ def evaluated_model(model: Model, store: EvalStore, spec: Evaluation) -> Model:
 
 
 def check_split(split: str, *more: str) -> Any:
-    """The split. Raises `UserError` for what is none, nor one of `more`."""
+    """The split. Raises `UserError` for a name that is no split, nor one of `more`."""
     allowed = (*get_args(Split), *more)
     if split not in allowed:
         raise unknown("split", split, allowed)
@@ -182,8 +180,7 @@ def check_split(split: str, *more: str) -> Any:
 
 
 def longest_list(spec: Evaluation, items: int) -> int:
-    """The length of the lists that all metrics of a spec can be read from: none is longer than the
-    catalogue."""
+    """The length of the lists that all metrics of a spec can be read from: none is longer than the catalogue."""
     return min(max(n.k for n in spec.names()), items)
 
 
@@ -213,8 +210,7 @@ def rows_of_lists(
 
 
 def item_categories(catalog: Any, column: str) -> Int[np.ndarray, "V L"]:
-    """Codes of the values of a column of items, of which an item may have several; 0 and less are
-    none.
+    """Codes of the values of a column of items, of which an item may have several; 0 and less are none.
 
     Raises `UserError` for a column that is not there or holds no categories.
     """
@@ -231,12 +227,12 @@ def _rows(
     table: MetricInputs,
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> PerUser:
+    """One row of metrics, and of slices, for each user."""
     values = {str(n): n(table) for n in spec.names() if n.per_user}
     codes = {}
     if spec.slices and len(users):
         history = users.histories.items
-        # A user is new where their training events end before the history begins: nothing of it was
-        # trained on.
+        # A user is new where their training events end before the history begins: nothing of it was trained on.
         new = store.bounds[users.users, 0] <= history.starts
         codes = slice_codes(history.lengths, new, users.truth, store.catalog.popularity)
         if users.types is not None:
@@ -245,8 +241,7 @@ def _rows(
 
 
 def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int, JsonObject]:
-    """The users, by ascending row, how many were left out for want of a history, and the protocol's
-    facts on types."""
+    """The users, by ascending row, how many were left out for want of a history, and the protocol's facts on types."""
     whole = store.eval_set(check_split(split), without_history=True)
     if not len(whole):
         raise UserError(
@@ -274,9 +269,8 @@ def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int
 def features_read(
     model: Model, catalog: Any, known: HistoryFeatures | None, missing: Collection[str] = ()
 ) -> JsonObject:
-    """The features that a model reads, and whether it is told anything of the request of its target
-    (`request_time`): known, unknown, or unread where the model reads nothing of it. Empty for a
-    model that reads no features.
+    """The features that a model reads, and whether it is told anything of the request of its target (`request_time`):
+    known, unknown, or unread where the model reads nothing of it. Empty for a model that reads no features.
 
     `missing` are features that nobody knows.
     """
@@ -293,8 +287,7 @@ def features_read(
 
 
 def _inference(model: Model, spec: Evaluation) -> JsonObject:
-    """Budget, decoding, dropped events and discount, where they are not the defaults: other results
-    keep their keys."""
+    """Budget, decoding, dropped events and discount, where they are not the defaults: other results keep their keys."""
     settings: JsonObject = {}
     budget = described(model, spec.reasoning)
     if budget is not None:
@@ -309,6 +302,7 @@ def _inference(model: Model, spec: Evaluation) -> JsonObject:
 
 
 def _protocol(store: EvalStore, split: str, spec: Evaluation, users: int, skipped: int) -> JsonObject:
+    """The parts of a protocol that every evaluation of a recommender has."""
     sampled = spec.protocol == "sampled"
     return {
         "split": split,

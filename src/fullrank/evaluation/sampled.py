@@ -1,18 +1,16 @@
-"""Sampled metrics: each target ranked among n negatives, drawn for its user or shared by
-neighbouring users.
+"""Sampled metrics: each target ranked among n negatives, drawn for its user or shared by neighbouring users.
 
 Sampled metrics are not estimates of the full ones and may order models differently (Krichene and
 Rendle 2020); they are here to repeat published numbers.
 
-- `sampled_hits`, the sampled protocol (`Evaluation.protocol`): negatives of each user, drawn with
-replacement from the
-  items that are not the user's targets and (seen policy `exclude`) not in the history. Draw j of user u is a function
-  of (seed, u, j) alone.
-- `shared_negative_metrics` (`Evaluation.sampled`): reported with the full metrics and their gap
-(SRT, SIGIR 2024,
-  Sec. 4.1 and its code). Negatives are drawn evenly with replacement and shared by users of `SHARED_BY` neighbouring
-  rows; neither the target nor the history is taken out of them. Draw j of a group of users is a function of
-  (seed, group, j) alone. Differs: SRT's code shares a draw among the users of an evaluation batch, whichever these are.
+- `sampled_hits`, the sampled protocol (`Evaluation.protocol`): negatives of each user, drawn with replacement
+  from the items that are not the user's targets and (seen policy `exclude`) not in the history. Draw j of user
+  u is a function of (seed, u, j) alone.
+- `shared_negative_metrics` (`Evaluation.sampled`): reported with the full metrics and their gap (SRT, SIGIR
+  2024, Sec. 4.1 and its code). Negatives are drawn evenly with replacement and shared by the users of
+  `SHARED_BY` neighbouring rows; neither the target nor the history is taken out of them. Draw j of a group of
+  users is a function of (seed, group, j) alone. Differs: SRT's code shares a draw among the users of an
+  evaluation batch, whichever these are.
 
 Ties go to the target: its place is 1 + the number of negatives that score strictly higher, plus the
 user's other targets placed before it. A model that scores all items alike therefore looks perfect.
@@ -50,8 +48,7 @@ SHARED_BY = 128
 Batches = Iterable[tuple[Int[np.ndarray, "B"], Scorer]]
 """Batches of users: their positions in the set, and the scorer of items for them."""
 Places = Callable[[Scorer, np.ndarray, Jagged], np.ndarray]
-"""(scorer of a batch, positions of its users in the set, their targets) -> the place, from 0, of
-each target."""
+"""(scorer of a batch, positions of its users in the set, their targets) -> the place, from 0, of each target."""
 
 
 def sampled_hits(batches: Batches, users: EvalSet, popularity: ItemCounts, spec: Evaluation) -> Bool[np.ndarray, "U k"]:
@@ -72,8 +69,7 @@ def sampled_hits(batches: Batches, users: EvalSet, popularity: ItemCounts, spec:
 
 
 def shared_negative_metrics(batches: Batches, users: EvalSet, spec: Evaluation) -> dict[str, UserValues]:
-    """The accuracy metrics of `spec`, each user's targets ranked among `spec.sampled` shared
-    negatives."""
+    """The accuracy metrics of `spec`, each user's targets ranked among `spec.sampled` shared negatives."""
     names = [n for n in spec.names() if n.base in ACCURACY]
 
     def places(scorer: Scorer, at: Int[np.ndarray, "B"], truth: Jagged) -> Int[np.ndarray, "N"]:
@@ -88,8 +84,7 @@ def shared_negative_metrics(batches: Batches, users: EvalSet, spec: Evaluation) 
 
 
 def shared_negative_protocol(spec: Evaluation, items: int) -> JsonObject:
-    """Protocol of shared negatives; empty without any. It has a `note` where they outnumber the
-    items."""
+    """Protocol of shared negatives; empty without any. It has a `note` where they outnumber the items."""
     if spec.sampled is None:
         return {}
     draws = {"negatives": spec.sampled, "from": "uniform", "shared_by": SHARED_BY, "seed": spec.seed}
@@ -117,8 +112,7 @@ def negatives(
 ) -> Int[np.ndarray, "U n"]:
     """Items drawn in proportion to `weights`, never one whose row * V + item is in `forbidden`.
 
-    `users` are the ids that randomness is a function of. Raises `UserError` where a user has
-    (almost) no item left.
+    `users` are the ids that randomness is a function of. Raises `UserError` where a user has (almost) no item left.
     """
     size = len(weights)
     _require_memory(len(users), count)
@@ -155,8 +149,7 @@ def _require_memory(users: int, count: int) -> None:
 def target_places(
     scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"], negatives: Float[np.ndarray, "U n"]
 ) -> Int[np.ndarray, "N"]:
-    """The place (from 0) of each target among its user's negatives, ties to the targets. `rows`
-    ascends."""
+    """The place (from 0) of each target among its user's negatives, ties to the targets. `rows` ascends."""
     return _ranks_among((negatives[rows] > scores[:, None]).sum(1), scores, rows)
 
 
@@ -170,8 +163,7 @@ def count_higher(
     *,
     block: int,
 ) -> Int[np.ndarray, "N"]:
-    """Number of shared negatives that score strictly higher than each target; `rows` are the
-    targets' users.
+    """Number of shared negatives that score strictly higher than each target; `rows` are the targets' users.
 
     Items are scored block by block; an item counts as often as it was drawn.
     """
@@ -208,10 +200,8 @@ def block_of(spec: Evaluation, items: int) -> int:
 def _ranks_among(
     above: Int[np.ndarray, "N"], scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"]
 ) -> Int[np.ndarray, "N"]:
-    """The place of each target, from the number of negatives above it and the scores of the user's
-    other targets."""
-    # In order of (user, score), a target's place among its user's is its position less that of
-    # their first.
+    """The place of each target, from the number of negatives above it and the scores of the user's other targets."""
+    # In order of (user, score), a target's place among its user's is its position less that of their first.
     order = np.lexsort((-scores, rows))
     first = np.searchsorted(rows, rows)
     ranks = np.empty_like(above)

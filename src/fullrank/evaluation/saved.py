@@ -1,8 +1,6 @@
-"""Types of a saved evaluation, checked before anything is made of it: evaluation.json and the
-columns of its rows.
+"""Types of a saved evaluation, checked before anything is made of it: evaluation.json and the columns of its rows.
 
-A wrong one is a `TypeError` or `ValueError` with the reason, of which `EvaluationResult.load` makes
-a sentence.
+A wrong one is a `TypeError` or `ValueError` with the reason, which `EvaluationResult.load` turns into a sentence.
 """
 
 from __future__ import annotations
@@ -77,8 +75,7 @@ def read_saved(tree: Any, problem: Problem) -> SavedEvaluation:
 
 
 def check_row_types(frame: pl.DataFrame, whole: Sequence[str], real: Sequence[str]) -> None:
-    """Refuse rows whose columns `whole` are no whole numbers, or whose columns `real` are no
-    numbers."""
+    """Refuse rows whose columns `whole` are no whole numbers, or whose columns `real` are no numbers."""
     for name in (*whole, *real):
         if name not in frame.columns:
             raise ValueError(f"the rows lack the column {brief(name, 80)}")

@@ -1,5 +1,4 @@
-"""Evaluation settings: of ranked lists (`Evaluation`) and of click probabilities
-(`RankingEvaluation`).
+"""Evaluation settings: of ranked lists (`Evaluation`) and of click probabilities (`RankingEvaluation`).
 
 Every setting that can change a number is named in the result's protocol.
 """
@@ -163,18 +162,15 @@ class Evaluation(Spec):
 
     @property
     def hides_seen(self) -> bool:
-        """Whether lists leave out the items of the history, also where they are what is to be
-        found."""
+        """Whether lists leave out the items of the history, also where they are what is to be found."""
         return self.seen == "exclude" and self.protocol == "full"
 
     def for_selection(self) -> Evaluation:
-        """The selection metric alone, with `seen` as training and searches choose by: computed
-        again and again."""
+        """The selection metric alone, with `seen` as training and searches choose by: computed again and again."""
         return self.selection_alone().model_copy(update={"seen": self.selection_seen or self.seen})
 
     def selection_alone(self) -> Evaluation:
-        """This protocol with the selection metric alone, for studies that compute it again and
-        again."""
+        """This protocol with the selection metric alone, for studies that compute it again and again."""
         alone = {"metrics": (self.selection,), "slices": False, "bootstrap": 0, "sampled": None, "diversity_by": None}
         return self.model_copy(update=alone)
 

@@ -1,22 +1,21 @@
-"""Statistics: bootstrap intervals over users or impressions, tests of paired differences, and means
-of slices.
+"""Statistics: bootstrap intervals over users or impressions, tests of paired differences, and means of slices.
 
 A bootstrap sample draws units (users, impressions, or whole groups of impressions) with
 replacement: sample s is a vector of how often each unit was drawn, a pure function of (seed, s).
 Resampled means of all metrics are one matrix product; a resampled AUC is the AUC of weighted rows,
 which costs no sort.
 
-Gini and coverage are no means over users. Resampling the lists themselves would mislead: a resample
-repeats users, so it has fewer distinct lists, shows fewer items and centres elsewhere (at
+Gini and coverage are not means over users. Resampling the lists themselves would mislead: a
+resample repeats users, so it has fewer distinct lists, shows fewer items and centres elsewhere (at
 amazon-beauty's size by many standard errors). They enter by each user's leave-one-out influence
 instead (Tukey's pseudo-values, shifted so that their mean is the metric); by the inequality of
 Efron and Stein (1981) the variance so estimated is on average not too small.
 
-Slices are metrics by kind of user, by history length and by popularity of the target, which an
-average hides. The slice `target` is where per-band quality stands: recall of `tail` is the share of
-tail targets that were found. A user with several targets (global-time splits) stands in the band of
-the most popular one, with all of them. The slice `cold` tells apart users of whose targets none has
-a training event, and `type` users by the type of what they are to find (`evaluation.targets`)."""
+Slices are metrics by kind of user, by history length and by popularity of the target, which an average hides.
+The slice `target` is where per-band quality stands: recall of `tail` is the share of tail targets that were
+found. A user with several targets (global-time splits) stands in the band of the most popular one, with all
+of them. The slice `cold` sets apart the users none of whose targets has a training event, and `type` divides
+users by the type of what they are to find (`evaluation.targets`)."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ RESAMPLED = ("auc", "logloss", "auc-logloss", "gauc")
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, error and interval by metric name. The last two are NaN where they do not exist (one
-    user, no samples)."""
+    """Mean, error and interval by metric name. The last two are NaN where they do not exist (one user, no samples)."""
 
     mean: dict[str, float]
     stderr: dict[str, float]
@@ -59,8 +57,7 @@ def summarise(
     seed: int,
     level: float = 0.95,
 ) -> Summary:
-    """Mean, standard error and percentile interval over users of every name; `items` is the size of
-    the catalogue."""
+    """Mean, standard error and percentile interval over users of every name; `items` is the size of the catalogue."""
     table = np.stack([metric_values(n, values, lists, items) for n in names], 1)
     users = len(table)
     drawn = resample(table, samples=samples, seed=seed)
@@ -110,8 +107,7 @@ def resample_clicks(
     samples: int,
     seed: int,
 ) -> dict[str, Float[np.ndarray, "S"]]:
-    """The metrics `RESAMPLED` of each bootstrap sample of the impressions, or of whole groups
-    (`by_group`).
+    """The metrics `RESAMPLED` of each bootstrap sample of the impressions, or of whole groups (`by_group`).
 
     gauc is a mean over groups, so its samples are always of groups: of those with both classes,
     which it reads. They depend on labels and groups alone, so that two models are resampled alike.
@@ -149,8 +145,10 @@ def bounds(drawn: Float[np.ndarray, "S"], level: float) -> tuple[float, float]:
 
 
 def bootstrap_p(differences: Float[np.ndarray, "S"]) -> float:
-    """Two-sided p value, from the share of paired bootstrap samples in which the difference has the
-    other sign; NaN where the difference cannot be told."""
+    """Two-sided p value: from the share of paired bootstrap samples in which the difference has the other sign.
+
+    NaN where a sample has no difference, since a metric is not defined on it.
+    """
     if np.isnan(differences).any():
         return np.nan
     one_side = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
@@ -158,8 +156,7 @@ def bootstrap_p(differences: Float[np.ndarray, "S"]) -> float:
 
 
 def sign_flip(gap: UserValues, samples: int, seed: int) -> float:
-    """p value: share of random signs with a summed difference at least as large, the observed one
-    counted.
+    """p value: share of random signs with a summed difference at least as large, the observed one counted.
 
     Users without a difference contribute nothing whatever their sign, so only the others are drawn.
     """
@@ -200,8 +197,7 @@ def slice_labels(protocol: JsonObject) -> dict[str, Sequence[str]]:
 def slice_codes(
     lengths: Int[np.ndarray, "U"], new: Bool[np.ndarray, "U"], truth: Jagged, popularity: ItemCounts
 ) -> dict[str, Int[np.ndarray, "U"]]:
-    """The index of each user's label in `LABELS`. `new`: no event in training. Target: the most
-    popular one."""
+    """The index of each user's label in `LABELS`. `new`: no event in training. Target: the most popular one."""
     band, items, first = popularity_bands(popularity), truth.flat(), truth.offsets[:-1]
     return {
         "users": new.astype(np.int8),
@@ -212,8 +208,7 @@ def slice_codes(
 
 
 def popularity_bands(popularity: ItemCounts) -> Int[np.ndarray, "V"]:
-    """0 head, 1 mid, 2 tail for each item. An item belongs to the band in which its share of events
-    begins."""
+    """0 head, 1 mid, 2 tail for each item. An item belongs to the band in which its share of events begins."""
     order = np.argsort(-popularity, kind="stable")
     # share of events of more popular items
     before = (np.cumsum(popularity[order]) - popularity[order]) / max(int(popularity.sum()), 1)
@@ -228,8 +223,7 @@ def slice_means(
     codes: Mapping[str, Int[np.ndarray, "U"]],
     labels: Mapping[str, Sequence[str]] = LABELS,
 ) -> dict[str, dict[str, dict[str, float | int]]]:
-    """Slice -> label -> metric -> mean over the label's users, and their `count`; labels without
-    users are left out."""
+    """Slice -> label -> metric -> mean over the label's users, and their `count`; labels without users are left out."""
     means: dict[str, dict[str, dict[str, float | int]]] = {}
     for slice_name, code in codes.items():
         counts = np.bincount(code, minlength=len(labels[slice_name]))

@@ -1,5 +1,4 @@
-"""Reading an evaluation: a table with a row for each metric and a column for each list length, and
-notes beside it.
+"""Reading an evaluation: a table with a row for each metric and a column for each list length, and notes beside it.
 
 The table has five rows at most, unless all are asked for. With one target for each user several
 metrics are the same number, and are said once: hit is recall, average precision is reciprocal rank,
@@ -20,8 +19,7 @@ from fullrank.data.values import with_date
 from fullrank.metrics.names import history_words
 
 MAIN = ("ndcg", "recall", "mrr", "coverage", "fair0.8")
-"""Rows where there is room for no more: how early and whether targets come, how wide and how
-unpopular lists are."""
+"""Rows where there is room for no more: how early and whether targets come, how wide and how unpopular lists are."""
 SAME = {"hit": "recall", "map": "mrr"}
 """Metrics that are another one where each user has one target."""
 
@@ -49,11 +47,9 @@ class MetricTable:
 def metric_table(
     metrics: Mapping[str, float], values: Mapping[str, np.ndarray], *, whole: bool = False, selection: str | None = None
 ) -> MetricTable:
-    """The rows of an evaluation of lists: the metric `selection`, those of `MAIN` and what else is
-    there, five at most.
+    """The rows of an evaluation of lists: the metric `selection`, those of `MAIN` and what else is there, five at most.
 
-    `values` are those of each user, by metric. `whole` shows every metric, also those that are the
-    same.
+    `values` are those of each user, by metric. `whole` shows every metric, also those that are the same.
     """
     ks = sorted({int(name.split("@")[1]) for name in metrics})
     bases = list(dict.fromkeys(name.split("@")[0] for name in metrics))
@@ -77,30 +73,27 @@ def metric_table(
 def population(protocol: Mapping[str, Any]) -> str:
     """Whom an evaluation of lists was made on, in one line."""
     split = protocol["split"]
-    where = f"of the {split} split" if "events" not in protocol else f"of {split}"
+    source = f"of the {split} split" if "events" not in protocol else f"of {split}"
     return (
-        f"{protocol['users']:,} users {where}, {protocol['items']:,} items, "
+        f"{protocol['users']:,} users {source}, {protocol['items']:,} items, "
         f"candidates {protocol['candidates']}, {history_words(protocol)}{target_words(protocol)}"
         f"{feature_words(protocol)}"
     )
 
 
 def target_words(protocol: Mapping[str, Any]) -> str:
-    """Words on the types of events that are targets, and on users without any; empty without
-    types."""
+    """Words on the types of events that are targets, and on users without any; empty without types."""
     if (types := protocol.get("target_types")) is None:
         return ""
     return f", targets of {types['feature']} {', '.join(types['values'])} ({types['users_without']:,} users have none)"
 
 
 UNREAD = "unread"
-"""The `request_time` of a protocol whose model reads nothing of a target's request; so is a missing
-key."""
+"""The `request_time` of a protocol whose model reads nothing of a target's request; a missing key means the same."""
 
 
 def feature_words(protocol: Mapping[str, Any]) -> str:
-    """Words on the features that a model reads and the request that it answers; empty where it
-    reads none."""
+    """Words on the features that a model reads and the request that it answers; empty where it reads none."""
     if not (features := protocol.get("features")):
         return ""
     names = "; ".join(f"{', '.join(names)} ({role})" for role, names in features.items())
@@ -112,8 +105,8 @@ def _place(base: str) -> int:
 
 
 def _same(values: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Metrics of one target a user that another one of the table gives: base -> that one, in the
-    words of a note."""
+    """Metrics that another row of the table gives too where each user has one target: name -> that
+    row, as a note says it."""
     same: dict[str, str] = {}
     shares = [values[name] for name in values if name.startswith("recall@")]
     single = all(bool(np.isin(column, (0, 1)).all()) for column in shares) and any(column.any() for column in shares)
@@ -130,8 +123,7 @@ def _same(values: Mapping[str, np.ndarray]) -> dict[str, str]:
 
 
 def _lengths(base: str, other: str, values: Mapping[str, Any]) -> list[int]:
-    """List lengths at which both are there; none where one of them has a length that the other has
-    not."""
+    """List lengths at which both are there; none where one of them has a length that the other has not."""
     ours, theirs = ({int(n.split("@")[1]) for n in values if n.split("@")[0] == b} for b in (base, other))
     return sorted(ours) if ours == theirs else []
 
@@ -153,6 +145,7 @@ def protocol_notes(protocol: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_events(protocol: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on an evaluation of later events."""
     facts = protocol["events"]
     if left := facts["of_unknown_items"]:
         lost = facts["users_without_known_item"]
@@ -172,6 +165,7 @@ def _of_events(protocol: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_lists(protocol: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on an evaluation of lists made elsewhere."""
     facts, users = protocol["lists"], protocol["users"]
     if none := facts["users_without_list"]:
         yield f"{none:,} of {users:,} users have no list, which counts as an empty one"
@@ -179,8 +173,8 @@ def _of_lists(protocol: Mapping[str, Any]) -> Iterator[str]:
         yield f"{others:,} users of the lists are not in the store, and their lists were left out"
     if short := facts["shorter"]:
         yield f"{short:,} lists are shorter than {facts['length']} items, whose empty places count as no hit"
-    if strange := facts["unknown_items"]:
-        yield f"{strange:,} places hold an item that the store does not have, which counts as no hit"
+    if unknown := facts["unknown_items"]:
+        yield f"{unknown:,} places hold an item that the store does not have, which counts as no hit"
     if facts["seen_items"] and protocol["seen"] == "exclude":
         yield (
             f"{facts['seen_items']:,} places hold an item of the user's own history, which a run's lists leave out: "

@@ -3,8 +3,7 @@
     evaluation.targets={feature: type, values: [purchase]}    the next purchase, given everything before it
     evaluation.targets={feature: type}                        whatever comes next, with metrics by its type
 
-Histories keep events of all types. The type of a target decides whether it is asked for; a model
-never reads it.
+Histories keep events of all types. The type of a target decides whether it is asked for; a model never reads it.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class Targets(Spec):
         return [str(entry).lower() if isinstance(entry, int) else entry for entry in several]
 
     def known(self, encoder: FeatureEncoder | None) -> tuple[int, list[str], Bool[np.ndarray, "n"]]:
-        """The column of the feature among those of categories, the labels of its ids (and behind
-        them one of users with targets of several types), and which ids are asked for.
+        """The column of the feature among the categorical ones, the labels of its ids, and which ids are asked for.
 
-        Raises `UserError` for a feature that is not there or has more than 1,000 values, and for an
-        unknown value.
+        One more label at the end is for users with targets of several types.
+
+        Raises `UserError` for a feature that is not there or has more than 1,000 values, and for an unknown value.
         """
         fields = () if encoder is None else encoder_of(encoder, "event").categorical
         lookups = {} if encoder is None else encoder.lookups
@@ -74,8 +73,7 @@ class Targets(Spec):
         return Jagged(np.concatenate(flags), store.offsets[:-1], store.bounds[:, 0])
 
     def of_users(self, users: EvalSet, encoder: FeatureEncoder | None) -> EvalSet:
-        """The users who have such targets, with these alone and all events before the first of them
-        as history.
+        """The users who have such targets, with these alone and all events before the first of them as history.
 
         Raises `UserError` where there are users and none has one.
         """

@@ -1,5 +1,4 @@
-"""Batches of histories through a model, and the scorers that it returns: shared by ranking, scoring
-and diagnostics.
+"""Batches of histories through a model, and the scorers that it returns: shared by ranking, scoring and diagnostics.
 
 A model whose scorers need item vectors makes them once for all batches (`index_items`). How much it
 reasons is an argument (`Budget`). Nothing here changes a model that is in evaluation mode, so many
@@ -39,12 +38,10 @@ TOKENS = 1 << 15
 
 @dataclass(frozen=True)
 class Batching:
-    """Batch and block sizes of histories that go through a model, and the progress that is
-    reported."""
+    """Batch and block sizes of histories that go through a model, and the progress that is reported."""
 
     batch_size: int | None = None
-    """Users of a batch; None is what keeps users x block within `SCORES`, and positions within
-    `TOKENS`."""
+    """Users of a batch; None takes as many as keep users x block within `SCORES`, and positions within `TOKENS`."""
     block: int | None = None
     """Items that are scored at once; None is `BLOCK`."""
     progress: Progress = untold
@@ -52,8 +49,7 @@ class Batching:
 
 
 def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
-    """The scorer of a batch; index and budget are for models that have an index
-    (`models.Model`)."""
+    """The scorer of a batch; index and budget are for models that have an index (`models.Model`)."""
     if index is None:
         return model.answer(batch)
     answer: Callable[..., Scorer] = model.answer  # models with `index_items` take both
@@ -68,8 +64,7 @@ def score_batches(
     budget: Budget | None = None,
     index: Any | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
-    """A scorer for each batch, with the positions (in the order given) of the histories that it is
-    for.
+    """A scorer for each batch, with the positions (in the order given) of the histories that it is for.
 
     `index` is what `model.index_items()` gave, made here where it is None. Raises `UserError` as
     `batches` does, and for a budget that the model cannot keep.
@@ -92,8 +87,7 @@ def score_batches(
 def batches(
     model: Model, histories: Histories, how: Batching = Batching()
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Batch]]:
-    """The histories in batches of like length, on the model's device; between them the model is in
-    evaluation mode.
+    """The histories in batches of like length, on the model's device; between them the model is in evaluation mode.
 
     A model reads the last `model.max_length` events. Raises `UserError` on an empty history (unless
     the model has the attribute `allows_empty = True`) and on an id outside the catalogue.
@@ -141,7 +135,7 @@ def batches(
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode for a while (no dropout); a module that is in it already is left alone."""
+    """Evaluation mode (no dropout) inside the block; a module that is in it already is left alone."""
     training = isinstance(model, torch.nn.Module) and model.training
     if training:
         model.eval()
@@ -165,8 +159,7 @@ def score_pairs(
     budget: Budget | None = None,
     index: Any | None = None,
 ) -> Float[np.ndarray, "p"]:
-    """The scores of single (history, item) pairs as float32, NaN of the item -1; otherwise as
-    `score_batches`."""
+    """The scores of single (history, item) pairs as float32, NaN of the item -1; otherwise as `score_batches`."""
     scores = np.full(len(items), np.nan, np.float32)
     for at, scorer in score_batches(model, histories, budget=budget, index=index):
         row_in_batch = np.full(len(histories), -1)
@@ -227,6 +220,5 @@ class WrappedModel(nn.Module, Model):
         return batch
 
     def scored(self, scorer: Scorer, batch: Batch) -> Scorer:
-        """The scorer that is answered with: the inner model's, unless a subclass changes its
-        scores."""
+        """The scorer that is answered with: the inner model's, unless a subclass changes its scores."""
         return scorer

@@ -1,9 +1,8 @@
-"""Search among items made of semantic ids: a graph of similar items, a beam of codes, or dynamic
-pruning by codes.
+"""Search among items made of semantic ids: a graph of similar items, a beam of codes, or dynamic pruning by codes.
 
 Graph and beam are approximate and score some items only. What they find is put together as
-`Candidates`; a user for whom too few items were found gets the rest from exact scores (`padded`
-counts these users).
+`Candidates`; a user for whom too few items were found gets the rest of the list from exact scores
+(`padded` counts these users).
 
 Pruning (RecJPQPrune, Petrov et al., arXiv:2505.00560) gives exact lists without scoring every item.
 An item's score is a sum of one score from each level. Codes are taken a few at a time, always from
@@ -50,16 +49,14 @@ class Candidates:
 
     @staticmethod
     def of(scorer: CodeScorer, items: Int[Tensor, "B m"]) -> Candidates:
-        """The scores of these items; an item that is there several times, or -1, counts once, or
-        not at all."""
+        """The scores of these items; an item that occurs several times counts once, and -1 not at all."""
         items = items.sort(1).values
         scores = own_scores(scorer, items.clamp_min(0))
         again = F.pad(items[:, 1:] == items[:, :-1], (1, 0)) | (items < 0)
         return Candidates(items, scores.masked_fill(again, -torch.inf))
 
     def best(self, k: int, filters: BatchFilter | None) -> TopK:
-        """The k best that filters let through, by score descending, then id ascending; empty places
-        hold -1 / -inf."""
+        """The k best that filters let through, by score descending, then id ascending; empty places hold -1 / -inf."""
         scores = self.scores
         if filters is not None:
             scores = scores.masked_fill(filters.refuses(self.items.clamp_min(0)), -torch.inf)
@@ -68,8 +65,7 @@ class Candidates:
 
 
 class GraphSearch:
-    """Search along a graph of items: only items near those that score well are ever scored (RPG,
-    Sec. 3.4).
+    """Search along a graph of items: only items near those that score well are ever scored (RPG, Sec. 3.4).
 
     Similarity of two items: mean over levels of (1 + cos(e_{c_k}, e_{c'_k})) / 2, with the trained
     vectors of their codes. Every item has edges to its `edges` most similar ones, itself among
@@ -84,8 +80,8 @@ class GraphSearch:
     def __init__(self, items: SemanticItems, *, beams: int, edges: int, steps: int):
         self.steps, size = steps, items.size
         self.neighbours = nearest_items(items, min(edges, size))
-        every = torch.linspace(0, size - 1, min(beams, size), dtype=torch.float64).round().long().unique()
-        self.first, self.beams = every.to(self.neighbours.device), min(beams, size)
+        spread = torch.linspace(0, size - 1, min(beams, size), dtype=torch.float64).round().long().unique()
+        self.first, self.beams = spread.to(self.neighbours.device), min(beams, size)
         self.padded = 0
         """Users so far who got exact lists."""
 
@@ -93,11 +89,11 @@ class GraphSearch:
     def __call__(self, scorer: CodeScorer, k: int, filters: BatchFilter | None) -> TopK:
         """The k best of the items reached."""
         users = scorer.levels.shape[1]
-        held = self.first.expand(users, -1)
+        beam = self.first.expand(users, -1)
         for _ in range(self.steps):
-            reached = Candidates.of(scorer, self.neighbours[held].flatten(1))
+            reached = Candidates.of(scorer, self.neighbours[beam].flatten(1))
             _, at = select(reached.scores, min(self.beams, reached.scores.shape[1]))
-            held = reached.items.gather(1, at)
+            beam = reached.items.gather(1, at)
         scores, ids = reached.best(k, filters)
         short = (ids[:, -1] < 0).nonzero()[:, 0]
         if len(short):
@@ -107,8 +103,7 @@ class GraphSearch:
 
 
 class BeamSearch:
-    """Search by a beam over levels: the best tuples of codes, level by level, then the items that
-    have them.
+    """Search by a beam over levels: the best tuples of codes, level by level, then the items that have them.
 
     Levels are independent given the history, so the beam keeps `beams` best partial sums and adds
     one level after another. Most tuples of long codes belong to no item. Found items come first, in
@@ -142,8 +137,7 @@ class BeamSearch:
 
 
 def nearest_items(items: SemanticItems, edges: int) -> Int[Tensor, "V E"]:
-    """The most similar items of each, best first; an item itself is the first of them, or shares
-    its codes."""
+    """The most similar items of each, best first; an item itself is the first of them, or shares its codes."""
     table = F.normalize(items.table.detach().float(), dim=-1, eps=1e-12)
     similarity = [(1 + level @ level.T) / 2 / len(items.sizes) for level in table.split(items.sizes)]
     rows, neighbours = items.codes + items.offsets, []
@@ -159,8 +153,9 @@ def product_beam(levels: tuple[Float[Tensor, "_ B"], ...], beams: int) -> Int[Te
     sums, codes = levels[0].new_zeros(levels[0].shape[1], 1), levels[0].new_zeros(levels[0].shape[1], 1, 0).long()
     for level in levels:
         size = len(level)
-        every = (sums[:, :, None] + level.T[:, None]).flatten(1)
-        sums, at = every.topk(min(beams, every.shape[1]), dim=1)
+        # [B, n * size] every kept tuple with every code of this level behind it
+        extended = (sums[:, :, None] + level.T[:, None]).flatten(1)
+        sums, at = extended.topk(min(beams, extended.shape[1]), dim=1)
         before = codes.gather(1, (at // size)[:, :, None].expand(-1, -1, codes.shape[2]))
         codes = F.pad(before, (0, 1))
         codes[:, :, -1] = at % size
@@ -170,8 +165,7 @@ def product_beam(levels: tuple[Float[Tensor, "_ B"], ...], beams: int) -> Int[Te
 def fill_from_exact(
     scorer: CodeScorer, scores: Float[Tensor, "B k"], ids: Int[Tensor, "B k"], filters: BatchFilter | None
 ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"], int]:
-    """Lists with empty places (-1) filled from exact scores, behind what was found; and how many
-    users that were.
+    """Lists with empty places (-1) filled from exact scores, behind what was found; and how many users needed that.
 
     What was found stays in front, whatever it scores: the rest is what the search did not reach.
     """
@@ -179,7 +173,7 @@ def fill_from_exact(
     if not len(short):
         return scores, ids, 0
     k = ids.shape[1]
-    exact = exact_lists(scorer, short, 2 * k, filters)  # at most k are there already, so k others are left
+    exact = exact_lists(scorer, short, 2 * k, filters)  # at most k are in the list already, so k others are left
     repeated = (exact[1][:, :, None] == ids[short][:, None]).any(2)
     rest = exact[0].masked_fill(repeated, -torch.inf), exact[1].masked_fill(repeated, -1)
     whole = [torch.cat([searched[short], other], 1) for searched, other in zip((scores, ids), rest, strict=True)]
@@ -189,8 +183,7 @@ def fill_from_exact(
 
 
 def own_scores(scorer: CodeScorer, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]:
-    """The scores of each row's own items, level by level, in the order of an exact scorer's
-    sums."""
+    """The scores of each row's own items, level by level, in the order of an exact scorer's sums."""
     users = torch.arange(len(items), device=items.device)[:, None]
     flat = scorer.levels.flatten()
     return reduce(operator.add, (flat[level[items] * scorer.levels.shape[1] + users] for level in scorer.rows.T))
@@ -212,8 +205,7 @@ class PrunedSearch:
         self.first = self.counts.cumsum(0) - self.counts
         self.codes = codes
         self.scored = 0
-        """Scores taken so far, a list that is scored whole included; users times items is what
-        `exact` takes."""
+        """Scores taken so far, a list that is scored whole included; users times items is what `exact` takes."""
         self.scanned = 0
         """Users so far for whom every item was scored."""
 
@@ -228,8 +220,7 @@ class PrunedSearch:
         active, scored = torch.arange(users, device=ids.device), torch.zeros(users, device=ids.device)
         while len(active):
             bound = search.bound()
-            # Not `>`: an item at the bound ties with the k-th, and the smaller id has to come
-            # first.
+            # Not `>`: an item at the bound ties with the k-th, and the smaller id has to come first.
             unfinished = (bound >= scores[active][:, -1]) & (bound > -torch.inf)
             active, search = active[unfinished], search.only(unfinished)
             costly = scored[active] >= scorer.size
@@ -241,8 +232,8 @@ class PrunedSearch:
             opened = self._items_of(search.take())
             scored[active] += (opened >= 0).sum(1)
             self.scored += int((opened >= 0).sum())
-            held = Candidates.of(search.scorer, torch.cat([ids[active], opened], 1))
-            scores[active], ids[active] = held.best(k, None if filters is None else filters.only(active, users))
+            candidates = Candidates.of(search.scorer, torch.cat([ids[active], opened], 1))
+            scores[active], ids[active] = candidates.best(k, None if filters is None else filters.only(active, users))
         return scores, ids
 
     def _scan(self, scorer: CodeScorer, users: Int[Tensor, "B"], k: int, filters: BatchFilter | None) -> TopK:
@@ -267,8 +258,7 @@ class PrunedSearch:
 
 @dataclass(frozen=True)
 class _ActiveUsers:
-    """Users whose lists are not complete: their codes by falling score in each level, and how many
-    were taken."""
+    """Users whose lists are not complete: their codes by falling score in each level, and how many were taken."""
 
     scorer: CodeScorer
     step: int
@@ -291,13 +281,11 @@ class _ActiveUsers:
         return _ActiveUsers(scorer, step, torch.stack(scores, 1), codes, codes.new_zeros(codes.shape[:2]))
 
     def bound(self) -> Float[Tensor, "B"]:
-        """Upper bound on the score of an item none of whose codes was taken; -inf where a level has
-        none left."""
+        """Upper bound on the score of an item none of whose codes was taken; -inf where a level has none left."""
         return reduce(operator.add, self._next().unbind(1))
 
     def take(self) -> Int[Tensor, "B n"]:
-        """The next codes of each user, from the level with the best one; -1 behind a level's
-        last."""
+        """The next codes of each user, from the level with the best one; -1 behind a level's last."""
         level = self._next().argmax(1, keepdim=True)
         at = self.taken.gather(1, level) + torch.arange(self.step, device=level.device)
         self.taken.scatter_add_(1, level, torch.full_like(level, self.step))

@@ -1,5 +1,4 @@
-"""Exact top-k by streaming over item blocks: memory is one users x block table, whatever the
-catalogue's size.
+"""Exact top-k by streaming over item blocks: memory is one users x block table, whatever the catalogue's size.
 
 Within a block, the maxima of groups of `GROUP` items are searched first (again by their own groups'
 maxima), and only the winning groups' items after them: one vectorised pass over the block instead
@@ -42,15 +41,14 @@ def exact(scorer: Scorer, k: int, filters: BatchFilter | None, block: int) -> To
 
 @torch.inference_mode()
 def top_k(scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192, first: int = 0) -> TopK:
-    """The k best items of each row: scores (float32) and ids, by score descending, then id
-    ascending.
+    """The k best items of each row: scores (float32) and ids, by score descending, then id ascending.
 
     `first` is the id of the scorer's first item, where it knows a stretch of a catalogue alone.
 
     What `filters` refuse is never returned, nor are items that the model scores -inf; where fewer
     than k items remain the rest of the row is -1 / -inf. Raises `UserError` on a NaN score.
     """
-    assert k > 0 and 0 < block <= LARGEST_BLOCK  # `ListOptions`, and our own
+    assert k > 0 and 0 < block <= LARGEST_BLOCK  # k was checked by `ListOptions`, the block is our own
     best: tuple[Tensor, Tensor] | None = None
     floor: Tensor | None = None
     score = block_scorer(scorer, block)
@@ -75,8 +73,7 @@ def top_k(scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: 
 
 
 def of_length(k: int, values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"]) -> TopK:
-    """At most k items of each row, and empty places (-inf, -1) where they are fewer or score
-    -inf."""
+    """The first k items of each row, with empty places (-inf, -1) where there are fewer or they score -inf."""
     ids, missing = ids.masked_fill(values == -torch.inf, -1), k - values.shape[1]
     if missing > 0:
         values, ids = F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
@@ -125,8 +122,7 @@ def select(scores: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | N
 
 
 def _largest(x: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None = None, ordered: bool = True) -> TopK:
-    """The k largest values, descending if `ordered`; which of equal values is returned is left
-    open.
+    """The k largest values, descending if `ordered`; which of equal values is returned is left open.
 
     The k groups with the largest maxima hold the k largest values: a value in any other group is at
     most those maxima. Groups are strided (column j, j+m, j+2m, ...), so that their maxima are taken
@@ -138,9 +134,10 @@ def _largest(x: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None
         values, ids = x.topk(k, sorted=ordered)
         return values, ids
     covered = groups * GROUP
-    maxima = x[:, :covered].unflatten(1, (GROUP, groups)).amax(1)
+    maxima = x[:, :covered].unflatten(1, (GROUP, groups)).amax(1)  # [B, groups]
     opened = k if floor is None else min(k, int((~(maxima <= floor)).sum(1).max()))  # NaN counts as larger
     _, winners = _largest(maxima, opened, ordered=False)
+    # [B, opened * GROUP] the columns of the groups that are opened
     ids = (winners[:, :, None] + torch.arange(0, covered, groups, device=x.device)).flatten(1)
     if covered < x.shape[1]:
         rest = torch.arange(covered, x.shape[1], device=x.device)
@@ -162,12 +159,10 @@ def _by_value(values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"], k: int | No
 
 
 def _repair(scores: Float[Tensor, "B n"], values: Float[Tensor, "B k"], ids: Int[Tensor, "B k"]) -> TopK:
-    """Rows whose k-th value also occurs outside the list: of equal values, those with the smallest
-    ids are in."""
+    """Rows whose k-th value also occurs outside the list: of equal values, those with the smallest ids are in."""
     k = values.shape[1]
     last = values[:, -1:]
-    # Keys fall from column to column, so the largest keys of columns that score `last` are the
-    # smallest ids.
+    # Keys fall from column to column, so the largest keys of columns that score `last` are the smallest ids.
     columns = torch.arange(scores.shape[1], 0, -1, device=scores.device, dtype=torch.float32)
     keys, equal = _largest(torch.where(scores == last, columns, 0.0), k)
     tied = torch.where(keys > 0, last, -torch.inf)
@@ -176,14 +171,15 @@ def _repair(scores: Float[Tensor, "B n"], values: Float[Tensor, "B k"], ids: Int
 
 
 def merge(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int) -> TopK:
-    """Both lists are ordered and the block's ids are larger: a stable sort keeps equal scores in
-    order of their ids."""
+    """The k best of two ordered lists.
+
+    The block's ids are larger, so a stable sort keeps equal scores in order of their ids.
+    """
     return _by_value(torch.cat([best[0], block[0]], 1), torch.cat([best[1], block[1]], 1), k)
 
 
 def refuse_nan(values: Float[Tensor, "B m"], what: str) -> None:
-    """Raise `UserError` for rows with NaN. It sorts above every number, so it is among the values
-    that were selected.
+    """Raise `UserError` for rows with NaN. NaN sorts above every number, so it is among the values that were selected.
 
     `what` says of what the rows are.
     """
@@ -204,8 +200,7 @@ def nan_scores(of: str = "") -> UserError:
 
 @torch.inference_mode()
 def sharded_top_k(scorer: ShardedScorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192) -> TopK:
-    """Exact top-k among items that several processes hold together: each ranks its own, and the
-    lists are merged.
+    """Exact top-k among items that several processes hold together: each ranks its own, and the lists are merged.
 
     All processes ask for the same users together, and each gets the whole lists in the order of one
     process. What goes between them is k scores and ids of a user, not the scores of a block. Raises

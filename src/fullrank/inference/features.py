@@ -1,5 +1,4 @@
-"""Features of a request beside its items: columns of a table of histories, and `features=` of users
-and requests.
+"""Features of a request beside its items: columns of a table of histories, and `features=` of users and requests.
 
     fr.recommend(run, histories=table)                                  columns `rating`, `device`: of past events
     fr.recommend(run, [[3, 7]], features=[{"country": "is", "device": "phone", "asked_at": "2024-06-01T20:00"}])
@@ -42,8 +41,7 @@ FORMS = "give {user: {name: value}}, a list with a mapping for each history, a D
 
 @dataclass(frozen=True)
 class OtherReads:
-    """Features that another model, such as the ranker of a cascade, reads of the same histories and
-    requests."""
+    """Features that another model, such as the ranker of a cascade, reads of the same histories and requests."""
 
     events: tuple[str, ...] = ()
     """Features of events."""
@@ -69,8 +67,7 @@ class Reads:
 
     @classmethod
     def of(cls, model: Any, encoder: FeatureEncoder | None, other: OtherReads = OtherReads()) -> Reads:
-        """The reads of `model` (a `models.Model`), by the encoder of its items' catalogue, and of
-        another model."""
+        """The reads of `model` (a `models.Model`), by the encoder of its items' catalogue, and of another model."""
         names = model.reads_features or {}
         of_events = names.get("event", ())
         event_names = {"event": tuple(dict.fromkeys([*of_events, *other.events]))} if other.events else {}
@@ -101,8 +98,7 @@ class Reads:
         return () if self.encoder is None else self.encoder.schema.declared
 
     def encode(self, role: Role, frame: pl.DataFrame, what: str) -> FeatureTable | None:
-        """The features of a role, missing where the frame has no column; None for a role that is
-        not read.
+        """The features of a role, missing where the frame has no column; None for a role that is not read.
 
         Raises `UserError` for values that a field cannot hold; `what` names the frame.
         """
@@ -135,29 +131,27 @@ class Reads:
             raise no_effect("features", f"since this model reads {why}")
 
     def rows_of(self, users: pl.Series, column: str) -> pl.DataFrame | None:
-        """The rows of these users in the file `user_table`, whose ids are in `column`; None where
-        there are none."""
+        """The rows of these users in the file `user_table`, whose ids are in `column`; None where there are none."""
         if self.user_table is None:
             return None
         whole = pl.scan_parquet(self.user_table, glob=False)
-        alike = (whole.collect_schema()[column] == pl.String) == (users.dtype == pl.String)
+        same_type = (whole.collect_schema()[column] == pl.String) == (users.dtype == pl.String)
         # ids of another kind are refused by whoever reads the rows
-        rows = whole.filter(pl.col(column).is_in(users.implode())) if alike else whole.head(5)
+        rows = whole.filter(pl.col(column).is_in(users.implode())) if same_type else whole.head(5)
         frame = rows.collect(engine="streaming")
         return frame if len(frame) else None
 
     def lacking(self, columns: Sequence[str], known_users: bool = False, supplied: Collection[str] = ()) -> str:
-        """The features that the model reads and the call does not have, as words for a note; empty
-        where it has all.
+        """The features that the model reads and the call does not have, as words for a note; empty where it has all.
 
-        `columns` are those of the events, `supplied` those of `features=`; `known_users`: others of
-        users are known.
+        `columns` are those of the events, `supplied` those of `features=`; `known_users`: features
+        of users come from elsewhere.
         """
         events = [name for name in self.columns("event", "request") if name not in columns]
         requests = [name for name in self.columns("request") if name not in supplied]
         users = [] if known_users else [name for name in self.columns("user") if name not in supplied]
         groups = {"of past events": events, "of the request": requests, "of users": users}
-        return "; ".join(f"{', '.join(names)} {whose}" for whose, names in groups.items() if names)
+        return "; ".join(f"{', '.join(names)} {owner}" for owner, names in groups.items() if names)
 
 
 @dataclass(frozen=True)
@@ -175,11 +169,12 @@ class RequestFeatures:
     def read(
         cls, features: FeatureInput, reads: Reads, users: pl.Series, columns: EventColumns, *, ordered: bool
     ) -> RequestFeatures:
-        """Read the argument. Raises `UserError` for what is no mapping, list or table, for names
-        that the model does not read, and for users without a history.
+        """Read the argument.
 
-        A table may have more columns and users. `ordered`: whether users stand in the caller's
-        order.
+        Raises `UserError` for what is no mapping, list or table, for names that the model does not
+        read, and for users without a history.
+
+        A table may have more columns and users. `ordered`: whether users stand in the caller's order.
         """
         reads.require_some()
         if isinstance(features, Mapping):
@@ -204,16 +199,17 @@ class RequestFeatures:
 
     @classmethod
     def _of_rows(cls, rows: list[Any], reads: Reads) -> RequestFeatures:
+        """The features of a list of mappings, one for each history."""
         allowed = reads.of_requests
         for row in rows:
             if not (row is None or isinstance(row, Mapping)):
                 raise UserError(f"features={brief(row, 80)} of a history: {FORMS}", code="not-features")
-            strange = next((name for name in row or () if name not in allowed), None)
-            if strange is not None:
-                events = strange in reads.columns("event")
+            unknown = next((name for name in row or () if name not in allowed), None)
+            if unknown is not None:
+                events = unknown in reads.columns("event")
                 remedy = "; this one is of events: give a table of histories with its column" if events else ""
                 what = "features: the model reads of users and requests no"
-                raise no_such(what, str(strange), allowed, "it reads", remedy, code="unknown-feature")
+                raise no_such(what, str(unknown), allowed, "it reads", remedy, code="unknown-feature")
         rows = [row or {} for row in rows]
         present = {name: np.array([name in row for row in rows]) for name in allowed}
         present = {name: users for name, users in present.items() if users.any()}
@@ -222,6 +218,7 @@ class RequestFeatures:
 
     @classmethod
     def _of_table(cls, table: Any, reads: Reads, users: pl.Series, columns: EventColumns) -> RequestFeatures:
+        """The features of a table, by its column of users."""
         name = columns.names[0]
         source, names = feature_source(table, reads, name)
         frame = source.read([name, *names])
@@ -237,11 +234,12 @@ class RequestFeatures:
 
     def part(self, users: slice) -> RequestFeatures:
         """The features of these users."""
-        return replace(self, frame=self.frame[users], present={name: of[users] for name, of in self.present.items()})
+        return replace(
+            self, frame=self.frame[users], present={name: present[users] for name, present in self.present.items()}
+        )
 
     def asked_at(self, unit: values.Unit, now: int | None) -> Int[np.ndarray, "U"]:
-        """The time of each request, seconds since 1970; now where none is given. Numbers count
-        `unit`."""
+        """The time of each request, seconds since 1970; `now` where none is given. Numbers are in `unit`."""
         times = np.full(len(self.frame), int(time.time()) if now is None else now)
         if ASKED_AT in self.present:
             column = self.frame[ASKED_AT]
@@ -252,8 +250,7 @@ class RequestFeatures:
         return times
 
     def over(self, known: Encoded | None, role: Role, reads: Reads) -> Encoded | None:
-        """The features of a role: those given here, and the `known` ones (None: nothing) where none
-        were given."""
+        """The features of a role: those given here, and the `known` ones (None: nothing) where none were given."""
         table = reads.encode(role, self.frame, self.what)
         if table is None or not any(name in self.present for name in reads.columns(role)):
             return known
@@ -277,8 +274,10 @@ def _chosen(present: list[Bool[np.ndarray, "U"]], new: np.ndarray, known: np.nda
 
 
 def merged(known: Jagged, new: Jagged, present: Bool[np.ndarray, "U"]) -> Jagged:
-    """New lists where they were given, known ones elsewhere: both are kept behind each other, and
-    rows point into them."""
+    """New lists where they were given, known ones elsewhere.
+
+    The values of both stand behind each other, and each row points to its own.
+    """
     shift = len(known.values)
     starts, ends = (np.where(present, a + shift, b) for a, b in ((new.starts, known.starts), (new.ends, known.ends)))
     return Jagged(np.concatenate([known.values, new.values]), starts, ends)
@@ -291,7 +290,7 @@ def _column(name: str, entries: list[Any]) -> pl.Series:
         column = pl.Series(name, entries, strict=False)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         column = pl.Series(name, dtype=pl.Object)
-    # polars makes numbers of a date or a truth value among numbers
+    # polars turns a date or a boolean among numbers into a number
     mixed = column.dtype.is_numeric() and any(isinstance(entry, bool | np.bool_ | datetime.date) for entry in entries)
     if column.dtype == pl.Object or mixed or 0 < sum(lists) < len(lists):
         shown = next(entry for entry in entries if entry is not None)
@@ -304,8 +303,7 @@ def _column(name: str, entries: list[Any]) -> pl.Series:
 
 
 def feature_source(table: Any, reads: Reads, user: str, forms: str = FORMS) -> tuple[InputTable, list[str]]:
-    """A table of features, and its columns that are read beside that of the `user`; `forms` may be
-    given in its place.
+    """A table of features, and its columns that are read beside that of the `user`; `forms` may be given in its place.
 
     Raises `UserError` for what is no table, and for one without such columns.
     """
@@ -334,8 +332,7 @@ def missing_note(lacking: str) -> str:
 def known_features(
     of_events: HistoryFeatures | None, features: RequestFeatures | None, reads: Reads, users: int, unit: values.Unit
 ) -> HistoryFeatures | None:
-    """The features of histories: those known of their events and users, replaced where `features=`
-    gives others."""
+    """The features of histories: those known of their events and users, replaced where `features=` gives others."""
     if not reads.names:
         return None
     known, rows = of_events or HistoryFeatures(), np.arange(users)

@@ -1,5 +1,4 @@
-"""Filters: the items that a user may be recommended, from seen items and the `exclude` and `allow`
-of a request.
+"""Filters: the items that a user may be recommended, from seen items and the `exclude` and `allow` of a request.
 
 They hold before a list is cut, so a list stays full while enough items remain, whatever searches
 it. Nothing here makes a table of users x items: lists of single users are flat pairs (user, item),
@@ -33,8 +32,7 @@ class Filters:
     allowed: Jagged | None = None
     """[U rows] the only items that a user may be shown."""
     masks: tuple[tuple[Int[np.ndarray, "_"], Bool[np.ndarray, "V"]], ...] = ()
-    """(rows, items that these rows are not shown), once for each different mask. A row may be in
-    several."""
+    """(rows, items that these rows are not shown), once for each different mask. A row may be in several."""
 
     def take(self, rows: Int[np.ndarray, "B"]) -> Filters:
         """The filters of the users in these rows."""
@@ -46,8 +44,10 @@ class Filters:
         return replace(self, excluded=excluded, allowed=allowed, masks=masks)
 
     def of_batch(self, seen: Jagged | None, device: torch.device | str = "cpu") -> BatchFilter | None:
-        """The filters as tensors, with the items that these users have `seen` (None: it may be
-        shown again); None where nothing is hidden."""
+        """The filters of a batch as tensors; None where nothing is hidden.
+
+        `seen` are the items that these users have seen; None: they may be shown again.
+        """
         hidden = [lists for lists in (seen, self.excluded) if lists is not None]
         if not hidden and self.barred is None and self.allowed is None and not self.masks:
             return None
@@ -78,7 +78,7 @@ class BatchFilter:
         return BatchFilter(_Pairs.of(rows, items, device))
 
     def only(self, users: Int[Tensor, "b"], of: int) -> BatchFilter:
-        """The filters of these of the batch's `of` rows, which become its rows."""
+        """The filters of some of the batch's `of` rows, which become the rows of a batch of their own."""
         allowed = None if self.allowed is None else self.allowed.only(users, of)
         row_of = _places(users, of)
         groups = ((row_of[rows], refused) for rows, refused in self.masks)
@@ -117,8 +117,7 @@ class BatchFilter:
         elif self.masks and self.barred is None:
             scores = scores.clone()  # of an expanded row, too, a table of its own
         for rows, refused in self.masks:
-            # The smaller of score and +-inf: twice as fast as `masked_fill` where masks hold no
-            # long stretches.
+            # The smaller of score and +-inf: twice as fast as `masked_fill` where masks hold no long stretches.
             cap = torch.where(refused[low:high], -torch.inf, torch.inf).to(scores.dtype)
             scores[rows] = torch.minimum(scores[rows], cap)
         rows, columns = self.hidden.within(low, high)
@@ -137,14 +136,12 @@ Undo = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Pairs (row of the batch, item id), sorted by item so that the pairs of an item block are one
-    slice."""
+    """Pairs (row of the batch, item id), sorted by item so that the pairs of an item block are one slice."""
 
     rows: Int[Tensor, "p"]
     items: Int[Tensor, "p"]
     beyond: int
-    """No item is this one or a larger one: a block that ends here or later needs no search for
-    where it ends."""
+    """No item is this one or a larger one: a block that ends here or later needs no search for where it ends."""
 
     @staticmethod
     def of(rows: Int[np.ndarray, "p"], items: Int[np.ndarray, "p"], device: torch.device | str) -> _Pairs:
@@ -170,8 +167,7 @@ class _Pairs:
     def has_pairs(self, rows: Int[Tensor, "*#n"], items: Int[Tensor, "*n"], users: int) -> Bool[Tensor, "*n"]:
         """Whether these pairs are among them, of a batch of so many users.
 
-        A pair is one number, item * users + row: sorted, a binary search finds those that are asked
-        for.
+        A pair is one number, item * users + row: sorted, a binary search finds those that are asked for.
         """
         keys = (self.items * users + self.rows).sort().values
         if not len(keys):
@@ -190,8 +186,7 @@ def seen_policy(policy: object) -> SeenPolicy:
 
 
 def _places(users: Int[Tensor, "b"], of: int) -> Int[Tensor, "B"]:
-    """The index of each of the batch's `of` rows among `users`, which are some of them; -1 of the
-    others."""
+    """The index of each of the batch's `of` rows among `users`, which are some of them; -1 of the others."""
     numbers = torch.arange(len(users), device=users.device)
     return torch.full((of,), -1, device=users.device).index_copy_(0, users, numbers)
 

@@ -1,5 +1,4 @@
-"""Histories in parts, for batch inference: the users of a store, or of a table of events, each in
-one part.
+"""Histories in parts, for batch inference: the users of a store, or of a table of events, each in one part.
 
 A store is cut into stretches of neighbouring users; a part opens the folders that hold its users
 and no others. A table is first sent to files by the hash of its users (`data/events/pieces.py`), in
@@ -58,8 +57,7 @@ def stretch(number: int, parts: int, size: int) -> tuple[int, int]:
 
 
 def count_parts(parts: int | None, users: int, usual: int) -> int:
-    """The number of parts that is given, or that of parts of `usual` users. Raises `UserError` for
-    more than users."""
+    """The number of parts that is given, or that of parts of `usual` users. Raises `UserError` for more than users."""
     if parts is not None and parts > users:
         raise UserError(f"parts={parts} is more than the {users:,} users there are", code="setting-out-of-range")
     return parts or -(-users // usual)
@@ -86,8 +84,7 @@ class StoreParts:
 
         `supplied` are the columns of a table of features.
 
-        Raises `UserError` for more parts than users, for columns of a table, and where features are
-        encoded otherwise.
+        Raises `UserError` for more parts than users, for columns of a table, and where features are encoded otherwise.
         """
         refuse_table_columns(columns, user=not supplied)
         lacking = reads.lacking((), supplied=supplied)
@@ -163,8 +160,7 @@ class UserTable:
 
     @classmethod
     def of(cls, table: Any, column: str, reads: Reads) -> UserTable:
-        """Open a table. Raises `UserError` for a model that reads no such features, and for a table
-        without types."""
+        """Open a table. Raises `UserError` for a model that reads no such features, and for a table without types."""
         reads.require_some()
         source, names = feature_source(table, reads, column, "lists in parts take a DataFrame, or the path of a file")
         _require_typed(source)
@@ -176,8 +172,7 @@ class UserTable:
         return {"features=": [_identity(self.table), self.column, *self.supplied]}
 
     def write(self, path: Path, column: str) -> None:
-        """The file, of files in the memory of one piece, with the ids of users in the `column` of
-        that name."""
+        """The file, of files in the memory of one piece, with the ids of users in the `column` of that name."""
         source, names = self.source, [self.column, *self.supplied]
         source.require_one_kind(self.column)
         if source.path is None:  # a frame of Spark cannot be read from its middle
@@ -201,8 +196,7 @@ def _require_typed(source: InputTable) -> None:
 
 
 def _identity(table: Any) -> Any:
-    """Identity of a table by its file; a DataFrame has none, and gets one that no other call
-    has."""
+    """Identity of a table by its file; a DataFrame has none, and gets one that no other call has."""
     return identity_of(table) or f"a DataFrame of call {uuid4().hex}"
 
 
@@ -226,11 +220,9 @@ class HistoryTable:
     def of(
         cls, table: Any, parts: int | None, named: EventColumns, reads: Reads, supplied: Collection[str] = ()
     ) -> HistoryTable:
-        """A table for a model that `reads` so much of it; `supplied` are the columns of a table of
-        features.
+        """A table for a model that `reads` so much of it; `supplied` are the columns of a table of features.
 
-        Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a
-        DataFrame.
+        Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame.
         """
         source = InputTable(table, "histories")
         user, item, *times = event_columns(source, named)
@@ -264,8 +256,8 @@ class HistoryTable:
         }
 
     def spill(self, folder: Path, catalog: Catalog, session: Any | None) -> JsonObject:
-        """Send every event to the files of its part, here or on a Spark session; returns the state
-        that `TableParts` is made of."""
+        """Send every event to the files of its part, here or on Spark; returns the state that
+        `TableParts` is made of."""
         if session is not None:
             return self._spill_on_spark(folder, catalog, session)
         for name in self.names[:2]:
@@ -288,6 +280,7 @@ class HistoryTable:
         return FeatureCoder.write(self.fields, known, folder / VALUES) if self.fields else None
 
     def _spill_on_spark(self, folder: Path, catalog: Catalog, session: Any) -> JsonObject:
+        """`spill` on a Spark session, which reads the table and writes the files."""
         spark.require_readable(self.source)
         folder.mkdir(parents=True, exist_ok=True)
         write_table(catalog.frame.select("item", "item_id", "train_count"), folder / ITEMS)

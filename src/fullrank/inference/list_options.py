@@ -1,10 +1,9 @@
 """ListOptions: the options of a list, declared once for Python, a service and the command line.
 
-A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend`,
-an option of `fullrank recommend` and `recommend-parts` (`cli/list_options.py`) and, in
-`ListChoices`, a key of a service's request and an option of `fullrank ask`. Functions take them as
-`**options: Unpack[ListKeywords]`, and hand on the one object that `ListOptions.of` made of them,
-checked.
+A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend`, an
+option of `fullrank recommend` and `recommend-parts` (`cli/list_options.py`) and, in `ListChoices`, a
+key of a service's request and an option of `fullrank ask`. Functions take them as `**options:
+Unpack[ListKeywords]`, and hand on the one object that `ListOptions.of` made of them, checked.
 """
 
 from __future__ import annotations
@@ -115,8 +114,7 @@ class ListOptions(ListChoices, Spec):
         return check_choice(info.field_name, choice, get_args(cls.model_fields[info.field_name].annotation))
 
     def with_settings(self, budget: Budget, decoding: Decoding) -> ListOptions:
-        """These options with budget and decoding settled: a predictor's own, changed by those set
-        here."""
+        """These options with budget and decoding settled: a predictor's own, changed by those set here."""
         return self.model_copy(update={"budget": self.budget_of(budget), "decoding": self.decoding_of(decoding)})
 
     def budget_of(self, default: Budget) -> Budget:
@@ -154,8 +152,7 @@ class RecommendKeywords(ListKeywords, ColumnKeywords, total=False):
 
 
 class ScoreKeywords(ColumnKeywords, total=False):
-    """Keywords of scores and vectors: how histories are read, the columns of a table of them, and
-    features."""
+    """Keywords of scores and vectors: how histories are read, the columns of a table of them, and features."""
 
     budget: BudgetInput
     unknown: str
@@ -175,8 +172,7 @@ SCORE_DEFAULTS = (
 def changed(name: str, spec: S, settings: S | Mapping[str, Any] | None) -> S:
     """The settings of a call: those given in place of the predictor's own, or some of them changed.
 
-    Another `kind` starts from its defaults, since the settings of one kind have no effect on
-    another.
+    Another `kind` starts from its defaults, since the settings of one kind have no effect on another.
     """
     if settings is None:
         return spec

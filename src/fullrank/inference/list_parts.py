@@ -1,13 +1,12 @@
-"""Lists in parts: recommendations for as many users as there are, one Parquet file for each part,
-on any engine.
+"""Lists in parts: recommendations for as many users as there are, one Parquet file for each part, on any engine.
 
     OUT/manifest.json              which run and histories, the settings, how many parts; at the end that they are whole
     OUT/lists/part-00000.parquet   user, item, score, rank, source, as `recommend` gives them
 
-A file appears whole or not at all. Who calls again with the same run, histories and settings
-computes the parts that are missing; whoever asks for something else is refused. A part's batches
-are made of its own users, in an order that they decide, so its bits depend on the histories, the
-settings and the number of parts alone, not on the engine.
+A file appears whole or not at all. A call with the same run, histories and settings computes the
+parts that are still missing; a call for anything else is refused. A part's batches are made of its
+own users, in an order that they decide, so its bits depend on the histories, the settings and the
+number of parts alone, not on the engine.
 """
 
 from __future__ import annotations
@@ -82,6 +81,7 @@ class ModelSource:
         return _opened(self)
 
     def _load(self) -> Predictor:
+        """Open the run from its folder, or from the files that were sent."""
         if self.shared is None:
             return self.load(Path(self.name), self.device)
         with scratch_folder() as folder:
@@ -180,11 +180,9 @@ def write_list_parts(
 ) -> ListParts:
     """Write the lists of all users at `out`, or those that are missing.
 
-    `asked_at` is the time of all requests, for models that read it, where `user_table` (a table of
-    features) has none.
+    `asked_at` is the time of all requests, for models that read it, where `user_table` (a table of features) has none.
 
-    Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was
-    written then stays.
+    Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was written then stays.
     """
     barred_hash = None if barred is None else hashlib.sha256(np.packbits(barred).tobytes()).hexdigest()
     settings = options.model_dump(mode="json", exclude_none=True, exclude={"budget", "decoding"})
@@ -217,8 +215,7 @@ def write_list_parts(
 
 
 def options_for_parts(options: ListOptions, predictor: Predictor) -> ListOptions:
-    """The options of every part, checked before any begins, without those that `barred_items`
-    reads.
+    """The options of every part, checked before any begins, without those that `barred_items` reads.
 
     Raises `UserError` for a budget that the model does not have.
     """
@@ -263,8 +260,7 @@ def counts_of(frame: pl.LazyFrame) -> ListCounts:
 
 
 def open_list_parts(path: Path) -> JsonObject:
-    """The manifest of lists in parts. Raises `UserError` for another folder, and for a manifest
-    that was edited."""
+    """The manifest of lists in parts. Raises `UserError` for another folder, and for a manifest that was edited."""
     manifest = read_json(path / manifests.NAME)
     manifests.check_seal(manifest, path / manifests.NAME, "write the lists anew, with overwrite")
     if manifest.get("format") != FORMAT or manifest.get("format_version") != FORMAT_VERSION:
@@ -273,8 +269,7 @@ def open_list_parts(path: Path) -> JsonObject:
 
 
 def _open_or_begin(out: Path, request: JsonObject, overwrite: bool, asked_at: int | None) -> JsonObject:
-    """The manifest of the lists at `out`, written where there are none yet, with the time of
-    asking.
+    """The manifest of the lists at `out`, written where there are none yet, with the time of asking.
 
     Raises `UserError` for other lists.
     """
@@ -324,8 +319,7 @@ def _cut(
 
 
 def _finish(out: Path, manifest: JsonObject, parts: int, counts: ListCounts) -> None:
-    """Write into the manifest that the lists are whole, with their counts; remove the files of the
-    histories."""
+    """Write into the manifest that the lists are whole, with their counts; remove the files of the histories."""
     sweep_folder(out / LISTS)
     shutil.rmtree(out / HISTORIES, ignore_errors=True)
     if not manifest["whole"]:

@@ -1,5 +1,4 @@
-"""Prediction: click probabilities of new impressions as one more column of their table, chunk by
-chunk."""
+"""Prediction: click probabilities of new impressions as one more column of their table, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ def predict(
     column: str = "probability",
     progress: Progress = untold,
 ) -> Any:
-    """The table with one more column, as the caller's type of DataFrame; polars of a file and of a
-    lazy frame.
+    """The table with one more column, as the caller's type of DataFrame; polars of a file and of a lazy frame.
 
     Fields that it lacks are read of the table `users`. Raises `UserError` where a field is missing
     or the column is there already.
@@ -86,8 +84,7 @@ def predict_file(
     column: str = "probability",
     progress: Progress = untold,
 ) -> PredictionFile:
-    """Write `predict`'s table to a file (.parquet, .csv or .jsonl) that appears whole or not at
-    all.
+    """Write `predict`'s table to a file (.parquet, .csv or .jsonl) that appears whole or not at all.
 
     Memory is that of a chunk, whatever the number of rows. Raises `UserError` as `predict` does,
     and where the file cannot be written; one that was there stays then.

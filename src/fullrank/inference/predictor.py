@@ -1,10 +1,9 @@
 """Predictor: inference with a trained model that is opened once and shared by many threads.
 
 It owns the model, its device, the ids that the model reads (the catalogue of a recommender, the
-encoder of a ranking model) and what is searched (item vectors, a graph of items), made once.
-Nothing of it changes with a call: seen policy, filters, budget and decoding are arguments, so
-threads may share one. One file although it is long: every call that a trained model takes stands in
-one place.
+encoder of a ranking model) and what is searched (item vectors, a graph of items), made once. Nothing
+of it changes with a call: seen policy, filters, budget and decoding are arguments, so threads may
+share one. One file although it is long: every call that a trained model takes stands in one place.
 """
 
 from __future__ import annotations
@@ -68,15 +67,14 @@ MAX_SEARCHES = 4
 
 @keywords_checked
 class Predictor:
-    """A trained model and its catalogue or encoder, safe from many threads. `fullrank.load(run)`
-    opens a run as one.
+    """A trained model and its catalogue or encoder, safe from many threads. `fullrank.load(run)` opens a run as one.
 
     A recommender (a `models.Model`) comes with its catalogue, a ranking model (`RankingModule`)
     with its fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in
     evaluation mode. `budget` and `decoding` are what a call has where it says nothing: of a run,
     those of its evaluation. `name` is for messages. `index` is what the model's `index_items` gave,
-    where somebody has it already. `other` is what another model reads of the same requests. A
-    method that is the other problem's raises `UserError`.
+    where the caller has it already. `other` is what another model reads of the same requests. A
+    method for the other problem raises `UserError`.
     """
 
     def __init__(
@@ -117,6 +115,7 @@ class Predictor:
         return self._known(FieldEncoder)
 
     def _known(self, kind: type[K]) -> K:
+        """The catalogue or the encoder; raises `UserError` for a model of the other problem."""
         if isinstance(self._vocabulary, kind):
             return self._vocabulary
         ranking = self.problem == "ranking"
@@ -192,8 +191,8 @@ class Predictor:
     def list_frame(self, request: RequestBatch, options: ListOptions, filters: Filters) -> pl.DataFrame:
         """The long frame of requests that are read already."""
         ranked = self.lists(request, options, filters)
-        where = sources(self.model, request.histories)
-        return long_frame(request.names, ranked.ids, ranked.scores, self.catalog, options, ranked.steps, where)
+        source = sources(self.model, request.histories)
+        return long_frame(request.names, ranked.ids, ranked.scores, self.catalog, options, ranked.steps, source)
 
     def lists(self, request: RequestBatch, options: ListOptions, filters: Filters | None = None) -> RankedLists:
         """The lists of requests that are read already, as arrays of item numbers."""
@@ -205,11 +204,10 @@ class Predictor:
     def score(self, histories: HistoryInput, candidates: ItemLists, **options: Unpack[ScoreKeywords]) -> Any:
         """The score of each candidate for each history: user, item, score, in the order given.
 
-        `candidates` are item ids, one list for all histories or one per history, as in `recommend`,
-        and so are the other arguments; steps are those of `budget` for everybody. Seen items are
-        scored like any other. The score is null for an item that the model does not know. Raises
-        `UserError` for a history without known items, unless the model can score items without one
-        (popularity).
+        `candidates` are item ids, one list for all histories or one per history, as in `recommend`, and
+        so are the other arguments; steps are those of `budget` for everybody. Seen items are scored
+        like any other. The score is null for an item that the model does not know. Raises `UserError`
+        for a history without known items, unless the model can score items without one (popularity).
         """
         settings = ListOptions.of(options)
         budget = self._fixed(settings)
@@ -235,8 +233,7 @@ class Predictor:
         item_table: Any = None,
         titles: bool = False,
     ) -> pl.DataFrame:
-        """The k items most like each of `items` (an id, or several): item, similar, score, rank,
-        and title if asked.
+        """The k items most like each of `items` (an id, or several): item, similar, score, rank, and title if asked.
 
         The score is the cosine of item vectors; of `item_to_item`, how often both occur together,
         and of `transition_graph`, its link to the other item. An item is not like itself. `exclude`
@@ -272,9 +269,8 @@ class Predictor:
         list_separator: str | None = None,
         progress: Progress | None = None,
     ) -> Any:
-        """The click probability of each impression (a file or a DataFrame): its own columns, and
-        one more, `column`. The frame is of the caller's type; of a file and of a lazy frame,
-        polars.
+        """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
+        The frame is of the caller's type; of a file and of a lazy frame, polars.
 
         Values are read as in training: one that training did not see is unknown, a null is missing.
         Text of bags and sequences is cut where the schema of the training says, or at
@@ -296,21 +292,17 @@ class Predictor:
         list_separator: str | None = None,
         progress: Progress | None = None,
     ) -> PredictionFile:
-        """Write the table of `predict` to `out` (.parquet, .csv or .jsonl) in the memory of one
-        chunk of rows.
+        """Write the table of `predict` to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
 
-        The file appears whole or not at all. The result says how many rows it has, and the mean
-        probability.
+        The file appears whole or not at all. The result says how many rows it has, and the mean probability.
         """
         encoder, progress = self.encoder.with_separator(list_separator), progress or untold
         return predict_file(self.model, encoder, impressions, out, users=users, column=column, progress=progress)
 
     def item_vectors(self) -> Float[np.ndarray, "V D"]:
-        """The vector of every item, in the order of `catalog.ids`: its inner product with a user's
-        is the score.
+        """The vector of every item, in the order of `catalog.ids`: its inner product with a user's is the score.
 
-        Raises `UserError` for a model that does not score by inner products (semantic ids,
-        item_to_item).
+        Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
         """
         # Any history does: all scorers share these vectors.
         request = read_histories(
@@ -319,8 +311,7 @@ class Predictor:
         return self._dense(request)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
     def item_vector_table(self) -> pl.DataFrame:
-        """`item_vectors` as a frame: item_id, vector (an array of D numbers), rows in the order of
-        `catalog.ids`."""
+        """`item_vectors` as a frame: item_id, vector (an array of D numbers), rows in the order of `catalog.ids`."""
         return _vector_frame(self.catalog.ids.alias("item_id"), self.item_vectors())
 
     @takes(ScoreKeywords, SCORE_DEFAULTS)
@@ -333,12 +324,10 @@ class Predictor:
         unknown_users: str = "error",
         **options: Unpack[ScoreKeywords],
     ) -> tuple[pl.Series, Float[np.ndarray, "U D"]]:
-        """Users, and a vector for each of their histories: its inner product with an item's vector
-        is the score.
+        """Users, and a vector for each of their histories: its inner product with an item's vector is the score.
 
-        Arguments as in `recommend`. Raises `UserError` for a history without items that the model
-        knows (`unknown_users="skip"` leaves such users out) and for a model that does not score by
-        inner products.
+        Arguments as in `recommend`. Raises `UserError` for a history without items that the model knows
+        (`unknown_users="skip"` leaves such users out) and for a model that does not score by inner products.
         """
         settings = ListOptions.of(options)
         budget = self._fixed(settings)
@@ -352,8 +341,7 @@ class Predictor:
 
     @property
     def index(self) -> Any | None:
-        """The vectors of all items, made once (`Model.index_items`); None for a model that has
-        none."""
+        """The vectors of all items, made once (`Model.index_items`); None for a model that has none."""
         if self._index is UNSET:
             with self._lock:
                 if self._index is UNSET:
@@ -426,8 +414,7 @@ class Predictor:
         return fixed
 
     def _search(self, decoding: Decoding) -> Search | None:
-        """The search of a decoding, made once; None for exact scores, which need nothing to be
-        made."""
+        """The search of a decoding, made once; None for exact scores, which need nothing to be made."""
         if decoding.kind == "exact":
             return None
         name = str(decoding.described())

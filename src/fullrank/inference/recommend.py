@@ -1,11 +1,10 @@
-"""Ranked lists for histories and requests: batches through a model, popular items for empty
-histories, the long frame.
+"""Ranked lists for histories and requests: batches through a model, popular items for empty histories, the long frame.
 
 Histories go in length-bucketed batches through a model, scores through a search. With adaptive
 stopping (early exit), a reasoner's users leave the batch one by one. After each step the users'
 first `adaptive` items are ranked; a user whose items did not change for `patience` steps in a row
-is done, and the others go on without them. The list at step 0 is the encoder's own, so the least is
-one step. The last list is what is returned: looking one list ahead costs a ranking a step, which
+is done, and the others go on without them. The list at step 0 is the encoder's own, so every user
+takes at least one step. The last list is the one returned. Each step costs a ranking more, which
 pays where steps cost more than rankings."""
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ def rank(
         if isinstance(search, Decoding):
             search_of(model, search, BLOCK)  # refuses one among codes: each member has its own
         return _rank_blend(model, histories, k, policy, filters, index, how)
-    # Few users allow larger blocks: one product and one selection instead of one for each 8,192
-    # items.
+    # Few users allow larger blocks: one product and one selection instead of one for each 8,192 items.
     width = how.block or max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK))
     width = min(width, max(model.num_items, 1))
     how = replace(how, block=width)
@@ -135,8 +133,7 @@ def member_lists(
     index: Any | None = None,
     how: Batching = Batching(),
 ) -> MemberLists:
-    """The best items of a member of a blend for each history; none where it cannot answer an empty
-    one."""
+    """The best items of a member of a blend for each history; none where it cannot answer an empty one."""
     rows = np.flatnonzero((histories.lengths > 0) | member.model.allows_empty)
     ids, scores = _empty_lists(len(histories), length)
     if len(rows):
@@ -170,7 +167,7 @@ def _early_exit_lists(
         return top_k(model.searched(states, index), max(k, length), filters=row_filters, block=block)
 
     state = model.reasoner.begin(*model.task.inference_inputs(model.items, batch), budget)
-    rows = torch.arange(users, device=batch.lengths.device)  # of the batch: who still computes steps
+    rows = torch.arange(users, device=batch.lengths.device)  # rows of the batch whose users still compute steps
     scores, ids = (part.clone() for part in top(state, rows))
     taken, unchanged = torch.zeros_like(rows), torch.zeros_like(rows)
     for step in range(1, budget.steps_of(model.reasoner) + 1):
@@ -189,16 +186,16 @@ def _early_exit_lists(
 
 
 SOURCES = ("model", "popular", "ranker")
-"""Sources of a list, and so the kind of its scores: a model's own, training events of the item, or
-of a cascade click probabilities. Scores of one source are on one scale, and those of two are not to
-be compared."""
+"""Sources of a list, and so the kind of its scores: the model's own, counts of training events, click probabilities.
+
+Scores of one source are on one scale, and those of two are not to be compared.
+"""
 MODEL, POPULAR, RANKER = range(len(SOURCES))
 SOURCE_NAMES = pl.Series("source", SOURCES, dtype=pl.String)
 
 
 def sources(model: Any, histories: Histories) -> Int[np.ndarray, "U"]:
-    """`MODEL`, or `POPULAR` for histories without items, unless the model answers these by itself
-    (popularity)."""
+    """`MODEL`, or `POPULAR` for histories without items, unless the model answers these by itself (popularity)."""
     bare = (histories.lengths == 0) & (not model.allows_empty)
     return np.where(bare, POPULAR, MODEL)
 
@@ -239,8 +236,7 @@ def rank_requests(
 def most_popular(
     catalog: Catalog, users: int, k: int, filters: Filters, histories: Histories
 ) -> tuple[Float[np.ndarray, "U k"], Int[np.ndarray, "U k"]]:
-    """The items with most training events that filters let through, with their counts as scores,
-    for each user."""
+    """The items with most training events that filters let through, with their counts as scores, for each user."""
     counts = torch.from_numpy(catalog.popularity.astype(np.float32))
     scorer = DenseScorer(torch.ones(users, 1), counts[:, None])
     scores, ids = top_k(scorer, k, filters=filters.of_batch(histories.items))
@@ -256,8 +252,9 @@ def long_frame(
     steps: Int[np.ndarray, "U"] | None = None,
     source: Int[np.ndarray, "U"] | None = None,
 ) -> pl.DataFrame:
-    """A row for each place that is shown: user, item, score, rank, and what else is given: where
-    the list is from (an index of `SOURCES`), steps, and title where it is asked for.
+    """A row for each place that is shown: user, item, score, rank, and more where it is given or asked for.
+
+    That is the source of the list (an index of `SOURCES`), the steps, and the title.
 
     Users without names (None) are numbered.
     """

@@ -1,5 +1,4 @@
-"""Requests as a caller has them (external ids in a mapping, lists or a DataFrame), read into ragged
-arrays."""
+"""Requests as a caller has them (external ids in a mapping, lists or a DataFrame), read into ragged arrays."""
 
 from __future__ import annotations
 
@@ -78,11 +77,9 @@ def read_histories(
     features: FeatureInput = None,
     reads: Reads = Reads(),
 ) -> RequestBatch:
-    """The histories as arrays, for a model that `reads` so much of them. The rest is as in
-    `Predictor.recommend`.
+    """The histories as arrays, for a model that `reads` so much of them. The rest is as in `Predictor.recommend`.
 
-    A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model
-    reads times.
+    A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model reads times.
     """
     listed = isinstance(histories, Mapping) or (
         isinstance(histories, Sequence) and not isinstance(histories, str | bytes)
@@ -106,12 +103,12 @@ def batch_of(
     listed: bool = False,
     ordered: bool = True,
 ) -> RequestBatch:
-    """Events with external users as a request: items that the catalogue does not have left out,
-    times and features where a model reads them.
+    """Events with external users as a request, with times and features where a model reads them.
 
-    Lists may have none (`untimed`); a table without them is refused, since its column may have
-    another name. Raises `UserError` for missing times, and for unknown items where `unknown` is
-    `error`.
+    Items that the catalogue does not have are left out.
+
+    Lists may have none (`untimed`); a table without them is refused, since its column may have another
+    name. Raises `UserError` for missing times, and for unknown items where `unknown` is `error`.
     """
     lengths, items, times = flat.lengths, flat.items, flat.times if reads.timed else None
     if reads.timed and times is None and lengths.any():
@@ -132,7 +129,7 @@ def batch_of(
     numbered = pl.Series("user", np.arange(len(lengths))) if flat.users is None else flat.users
     features = reads.rows_of(numbered, columns.names[0]) if features is None else features
     requested = None if features is None else RequestFeatures.read(features, reads, numbered, columns, ordered=ordered)
-    beside, known, unknown_only = flat.features, items >= 0, 0
+    event_features, known, unknown_only = flat.features, items >= 0, 0
     if not known.all():
         if options.unknown == "error":
             raise UserError(
@@ -143,25 +140,23 @@ def batch_of(
         owner = np.repeat(np.arange(len(lengths)), lengths)
         before, lengths = lengths, np.bincount(owner[known], minlength=len(lengths))
         unknown_only = int(((before > 0) & (lengths == 0)).sum())
-        beside = None if beside is None else beside.of_events(known)
+        event_features = None if event_features is None else event_features.of_events(known)
         items, times = items[known], None if times is None else times[known]
     keys = None if flat.users is None else UserKeys(partial(user_keys, flat.users))
-    read_features = known_features(beside, requested, reads, len(lengths), columns.unit)
+    read_features = known_features(event_features, requested, reads, len(lengths), columns.unit)
     read_items = Jagged.from_lengths(items.astype(np.int64, copy=False), lengths)
     read = Histories(read_items, times, None, keys, read_features)
     supplied = () if requested is None else requested.present
-    lacking = reads.lacking(flat.columns, beside is not None and beside.user is not None, supplied)
+    lacking = reads.lacking(flat.columns, event_features is not None and event_features.user is not None, supplied)
     for_others = requested if reads.other else None
     return RequestBatch(flat.users, read, ordered, unknown_only, flat.to_caller, lacking, for_others)
 
 
 def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, id_column: str = "item_id") -> Filters:
-    """The lists and the column filters of a request. Items that the catalogue does not have are in
-    no list anyway.
+    """The lists and the column filters of a request. Items that the catalogue does not have are in no list anyway.
 
-    Columns are the catalogue's and those of `item_table`, whose ids stand in its column `item`,
-    else `item_id`. Raises `UserError` for what is not one for all or one per history, and for what
-    leaves nothing.
+    Columns are the catalogue's and those of `item_table`, whose ids stand in its column `item`, else
+    `item_id`. Raises `UserError` for what is not one for all or one per history, and for what leaves nothing.
     """
     exclude, allow, filters, item_table = options.exclude, options.allow, options.filters, options.item_table
     if filters is None and item_table is not None:
@@ -198,8 +193,7 @@ def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, 
 def _masks(
     requested: Any, request: RequestBatch, columns: Mapping[str, pl.Series]
 ) -> Bool[np.ndarray, "V"] | tuple[tuple[Int[np.ndarray, "_"], Bool[np.ndarray, "V"]], ...]:
-    """The items that filters for all refuse; of filters for each history one mask for each
-    different one."""
+    """The items that filters for all refuse; of filters for each history one mask for each different one."""
     if not is_list(requested):
         filters = check_filters(requested)
         return refused_by(columns, filters) if filters else ()
@@ -212,8 +206,7 @@ def _masks(
 
 
 def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[np.ndarray, "N"], pl.Series]:
-    """(history, item) of each candidate, history after history: rows of the request, and external
-    ids."""
+    """(history, item) of each candidate, history after history: rows of the request, and external ids."""
     remedy = "give item ids for all histories, a list for each, or {user: items}"
     candidates = check_given("candidates", candidates, remedy, code="no-candidates")
     ids = per_history("candidates", candidates, request)
@@ -223,8 +216,7 @@ def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[n
 
 
 def per_history(name: str, ids: Any, request: RequestBatch) -> pl.Series | list[list[Any]]:
-    """Item ids that are for all histories, or a list of them for each. Raises `UserError` for what
-    is neither."""
+    """Item ids that are for all histories, or a list of them for each. Raises `UserError` for what is neither."""
     if isinstance(ids, Mapping):
         return _by_user(name, ids, request)
     require_list(name, ids, "item ids for all histories, a list for each, or {user: items}", code="not-item-lists")
@@ -237,6 +229,7 @@ def per_history(name: str, ids: Any, request: RequestBatch) -> pl.Series | list[
 
 
 def _require_one_each(name: str, lists: Sequence[Any], request: RequestBatch, other: str) -> None:
+    """Raise `UserError` unless `lists` has one entry for each history, in the caller's order."""
     if not request.ordered:
         raise UserError(
             f"{name}: histories from a table have no order to go by; give {other} for all", code="table-has-no-order"
@@ -249,13 +242,15 @@ def _require_one_each(name: str, lists: Sequence[Any], request: RequestBatch, ot
 
 
 def _by_user(name: str, lists: Mapping[Any, Any], request: RequestBatch) -> list[list[Any]]:
+    """The lists of a mapping, in the order of the users; a user without one excludes nothing."""
     users = request.users.to_list()
     known = set(users)
     other = next((user for user in lists if user not in known), None)
     if other is not None:
         raise UserError(f"{name} has a list for {other!r}, who has no history here", code="unknown-user")
     lacking = next((user for user in users if user not in lists), None)
-    if name != "exclude" and lacking is not None:  # nothing to exclude is meant; nothing to allow hardly ever is
+    # who excludes nothing for a user means it; who allows nothing hardly ever does
+    if name != "exclude" and lacking is not None:
         raise UserError(
             f"{name} has no list for {lacking!r}: give one for each history, or one list for all", code="missing-lists"
         )
@@ -284,8 +279,7 @@ def is_list(listed: Any) -> bool:
 
 
 def _known_ids(ids: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int[np.ndarray, "n"]:
-    """Numbers of the items that the catalogue has: flat where they are for all histories, else a
-    row for each."""
+    """Numbers of the items that the catalogue has: flat where they are for all histories, else a row for each."""
     if isinstance(ids, pl.Series):
         numbers = catalog.lookup(ids)
         return numbers[numbers >= 0]
@@ -295,8 +289,7 @@ def _known_ids(ids: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | I
 
 
 def even_times(lengths: Int[np.ndarray, "U"]) -> Int[np.ndarray, "E"]:
-    """Times of events that have none, history after history: the last one today, each a day before
-    the next."""
+    """Times of events that have none, history after history: the last one today, each a day before the next."""
     today = int(time.time()) // STEP
     return np.concatenate([np.arange(today - n + 1, today + 1, dtype=np.int64) for n in lengths]) * STEP
 
@@ -321,6 +314,7 @@ class FlatEvents:
 
 
 def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) -> FlatEvents:
+    """The events of a mapping or of lists, whose items are external ids."""
     named = isinstance(histories, Mapping)
     pairs = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
     if not named and len(histories) and not any(is_list(history) for history in histories):
@@ -348,7 +342,7 @@ def require_some(count: int, what: str) -> None:
 
 
 def require_known_items(empty: Bool[np.ndarray, "U"], remedy: str) -> None:
-    """Raise `UserError` where histories are empty, which hold nothing then that the model knows."""
+    """Raise `UserError` where histories are empty, which means that they held nothing that the model knows."""
     if empty.any():
         raise UserError(
             f"{int(empty.sum())} of {len(empty)} histories hold no item that the model knows: {remedy}",
@@ -357,8 +351,7 @@ def require_known_items(empty: Bool[np.ndarray, "U"], remedy: str) -> None:
 
 
 def require_one_type(users: Sequence[Any]) -> None:
-    """Raise `UserError` for users that one column cannot hold apart, such as numbers and text. None
-    is no type."""
+    """Raise `UserError` for users that one column cannot hold apart, such as numbers and text. None is no type."""
     types = set(map(type, users)) - {type(None)}
     kinds = {int if issubclass(kind, int | np.integer) and kind is not bool else kind for kind in types}
     if len({str if issubclass(kind, str) else kind for kind in kinds}) > 1:
@@ -384,8 +377,7 @@ def _user_names(names: list[Any]) -> pl.Series:
 def event_columns(source: InputTable, named: EventColumns) -> tuple[str, ...]:
     """The columns of user, item and, where the table has one, time.
 
-    Raises `UserError` for one that is missing, but for the usual one of times, and for a unit of
-    times without them.
+    Raises `UserError` for one that is missing, but for the usual one of times, and for a unit of times without them.
     """
     names = named.names
     if names[2:] == USUAL[2:] and USUAL[2] not in source.columns:
@@ -398,8 +390,7 @@ def event_columns(source: InputTable, named: EventColumns) -> tuple[str, ...]:
 
 
 def _from_table(table: Any, named: EventColumns, catalog: Catalog, reads: Reads) -> FlatEvents:
-    """The events of a table as `prepare` reads them: its parser of times, its order, ties in input
-    order."""
+    """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
     if isinstance(table, str | bytes) and not str(table).lower().endswith(SUFFIXES):  # an id rather than a file
         raise _not_histories(table)
     try:
@@ -432,8 +423,7 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog, reads: Reads)
 def by_user(
     users: pl.Series, order: Int[np.ndarray, "E"]
 ) -> tuple[pl.Series, Int[np.ndarray, "U"], Int[np.ndarray, "E"]]:
-    """The users of events, how many each has, and the rows of the events in this order, user after
-    user."""
+    """The users of events, how many each has, and the rows of the events in this order, user after user."""
     codes, names = values.dense(users)
     order = order[np.argsort(codes[order], kind="stable")]
     return names.alias("user"), np.bincount(codes, minlength=len(names)), order
@@ -447,8 +437,7 @@ def _not_histories(argument: Any) -> UserError:
 
 
 def _table_users(column: pl.Series, what: str) -> pl.Series:
-    """The users of a table's events. Raises `UserError` where one is missing, and for lists and
-    objects."""
+    """The users of a table's events. Raises `UserError` where one is missing, and for lists and objects."""
     column = values.without_fractions(column)
     if missing := column.null_count():
         raise UserError(
@@ -457,14 +446,12 @@ def _table_users(column: pl.Series, what: str) -> pl.Series:
         )
     if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary, pl.Boolean):
         raise values.wrong_type(column, what, "users are numbers or strings")
-    # Codes of categories go by first occurrence and their text by the alphabet: as text both are
-    # one order.
+    # Codes of categories go by first occurrence and their text by the alphabet: as text both are one order.
     return column.cast(pl.String) if isinstance(column.dtype, (pl.Categorical, pl.Enum)) else column
 
 
 def to_caller_type(native: nw.DataFrame[Any] | nw.LazyFrame[Any]) -> Callable[[pl.DataFrame], Any]:
-    """A function from a polars frame to one of the caller's type; a lazy frame is answered by an
-    eager one."""
+    """A function from a polars frame to one of the caller's type; a lazy frame is answered by an eager one."""
     backend = native.implementation
     if isinstance(native, nw.LazyFrame) or backend is nw.Implementation.POLARS:
         return lambda frame: frame

@@ -1,5 +1,4 @@
-"""Search: how the best items are found from a model's scores, and the settings (`Decoding`) that
-choose it.
+"""Search: how the best items are found from a model's scores, and the settings (`Decoding`) that choose it.
 
 `exact` scores every item (the default, and all that most models can do). The others are for items
 made of semantic ids. `graph` is RPG's (Sec. 3.4): from `beams` items, `steps` times to the `edges`
@@ -60,20 +59,19 @@ class Decoding(Spec):
         return {name: getattr(self, name) or default for name, default in defaults.items()}
 
     def described(self) -> JsonObject:
-        """For a result's protocol."""
+        """The settings as the protocol of a result names them."""
         return {"kind": self.kind, **self.settings()}
 
 
 def search_of(model: Any, decoding: Decoding, block: int) -> Search:
-    """The search of a decoding over a model's items; what it needs (a graph of items) is made here,
-    once.
+    """The search of a decoding over a model's items; what it needs (a graph of items) is made here, once.
 
     `block` is items scored at once by the exact search. Raises `UserError` for a model whose items
     are not made of codes, where anything but `exact` is asked for.
     """
     if decoding.kind == "exact":
         return lambda scorer, k, filters: exact(scorer, k, filters, block)
-    while isinstance(model, WrappedModel):  # what it changes is what is read or scored, not the items
+    while isinstance(model, WrappedModel):  # a wrapper changes what is read or scored, not the items
         model = model.model
     items, settings = model.items if isinstance(model, RecommenderModel) else None, decoding.settings()
     if not isinstance(items, SemanticItems) or not (model.task.generates or decoding.kind == "pruned"):
@@ -99,8 +97,7 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
 
 
 def _by_codes(scorer: Scorer, model: Any) -> CodeScorer:
-    """The scorer's scores as sums over codes: an inner product with an item is the sum of those
-    with its codes."""
+    """The scorer's scores as sums over codes: an inner product with an item is the sum of those with its codes."""
     if isinstance(scorer, DenseScorer):
         if model.cosine:
             raise UserError(

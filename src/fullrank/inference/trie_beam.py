@@ -43,8 +43,7 @@ class TrieBeam:
     def walk(
         self, scorer: GeneratedScorer, width: int, filters: BatchFilter | None
     ) -> Iterator[tuple[Int[Tensor, "B P"], Float[Tensor, "B P"]]]:
-        """The `width` best beginnings of each user after each level, best first: nodes of the trie
-        and their log p.
+        """The `width` best beginnings of each user after each level, best first: nodes of the trie and their log p.
 
         Empty places hold -1 and -inf. Call it in inference mode.
         """
@@ -57,14 +56,15 @@ class TrieBeam:
             if number:
                 codes = self.trie.levels[number - 1].codes[nodes.clamp_min(0)].long()
                 log_p, cache = scorer.after(codes, number - 1, cache)
-            first, children, there = _stretches(level.children, nodes)
+            # [B, P m]: every child of every kept node
+            first, children, valid = _stretches(level.children, nodes)
             scores = sums[..., None] + log_p.gather(2, level.codes[children].long())
-            scores = opened.close(scores.masked_fill_(~there, -torch.inf), nodes, first, number).flatten(1)
+            scores = opened.close(scores.masked_fill_(~valid, -torch.inf), nodes, first, number).flatten(1)
             sums, at = scores.topk(min(width, scores.shape[1]), dim=1)
             nodes = children.flatten(1).gather(1, at).masked_fill(sums == -torch.inf, -1)
             yield nodes, sums
             if 0 < number < len(self.trie.levels) - 1:
-                cache = scorer.encoder.branch(cache, at // there.shape[2])
+                cache = scorer.encoder.branch(cache, at // valid.shape[2])
 
     def _items(
         self, tuples: Int[Tensor, "B P"], sums: Float[Tensor, "B P"], k: int, filters: BatchFilter | None
@@ -83,18 +83,22 @@ def trie_of(items: SemanticItems) -> Trie:
 def _stretches(
     starts: Int[Tensor, "n"], nodes: Int[Tensor, "B P"]
 ) -> tuple[Int[Tensor, "B P"], Int[Tensor, "B P m"], Bool[Tensor, "B P m"]]:
-    """The stretch of each node: where it begins, its m positions, and a mask of those that it has;
-    m is the longest stretch."""
+    """The stretch of each node: where it begins, its positions, and a mask of those that it really has.
+
+    m is the length of the longest.
+    """
     first = starts[nodes.clamp_min(0)].long()
     count = (starts[nodes.clamp_min(0) + 1] - first).masked_fill(nodes < 0, 0)
     steps = torch.arange(max(int(count.max()), 1), device=nodes.device)
-    there = steps < count[..., None]
-    return first, torch.where(there, first[..., None] + steps, 0), there
+    valid = steps < count[..., None]
+    return first, torch.where(valid, first[..., None] + steps, 0), valid
 
 
 class MaskCounts:
-    """`Trie.kept_before` of the masks of one batch, kept for the next: a service has few masks and
-    many batches, and comparing a mask costs a fraction of counting it anew."""
+    """`Trie.kept_before` of the masks of one batch, kept for the next.
+
+    A service has few masks and many batches, and comparing a mask costs a fraction of counting it anew.
+    """
 
     def __init__(self) -> None:
         self.known: tuple[tuple[Tensor, Tensor], ...] = ()
@@ -113,24 +117,26 @@ class MaskCounts:
 class OpenNodes:
     """The nodes of the trie that have an item below them that a user may be shown.
 
-    What many users share (masks) is counted item by item, whatever nodes are asked for; what is
-    hidden from single users, or allowed to them alone, are a few items each: their nodes, and the
-    places of these among the children of the user's beams.
+    What many users share (masks) is counted item by item, whatever nodes are asked for. What is
+    hidden from single users, or allowed to them alone, is a few items each: only the nodes above
+    these are looked up among the children of the user's beams.
     """
 
     trie: Trie
     left: Int[Tensor, "G V1"] | None = None
-    """Number of items before each place that the mask of each group leaves; None where there are no
-    masks."""
+    """Number of items before each place that the mask of each group leaves; None where there are no masks."""
     group: Int[Tensor, "B"] | None = None
     """The mask of each user."""
     rows: Int[Tensor, "p"] | None = None
-    """Users of single items, rising ..."""
+    """User of each single item, rising."""
     places: Int[Tensor, "p"] | None = None
-    """... that are hidden from them, or the only ones that they may be shown, without what a mask
-    refuses: where these stand in the trie, rising for each user."""
+    """Place of each single item in the trie, rising for each user.
+
+    Single items are those hidden from one user, or the only ones that the user may be shown
+    (`only`); those that a mask refuses are left out.
+    """
     only: bool = False
-    """Whether single items are the only ones allowed."""
+    """Whether the single items are the only ones that their users may be shown."""
 
     @staticmethod
     def of(trie: Trie, filters: BatchFilter | None, users: int, counts: MaskCounts) -> OpenNodes:
@@ -154,26 +160,28 @@ class OpenNodes:
     def close(
         self, scores: Float[Tensor, "B P m"], nodes: Int[Tensor, "B P"], first: Int[Tensor, "B P"], level: int
     ) -> Float[Tensor, "B P m"]:
-        """The scores of the children of some nodes (the first child of each is `first`), -inf where
-        nothing is open; changed in place."""
+        """The scores of the children of some nodes, -inf where nothing is open; changed in place.
+
+        `first` is the first child of each node.
+        """
         if self.rows is None or self.places is None:
             return scores
         below = self.trie.levels[level].below
         user, node, number = self._nodes(level)
         if self.only:
-            closed = torch.full_like(scores, -torch.inf)
+            allowed = torch.full_like(scores, -torch.inf)
             at = self._places(user, node, nodes, first, level)
-            closed[at] = scores[at]
-            return closed
+            allowed[at] = scores[at]
+            return allowed
         if self.group is not None:
             ends = first[..., None] + torch.arange(scores.shape[2] + 1, device=scores.device)
             left = self._items_left(self.group[:, None, None], below[ends.clamp_max(len(below) - 1)]).diff()
             scores.masked_fill_(left == 0, -torch.inf)
         group = None if self.group is None else self.group[user]
-        whole = number == self._items_left(group, below[node + 1]) - self._items_left(
-            group, below[node]
-        )  # all below is hidden
-        scores[self._places(user[whole], node[whole], nodes, first, level)] = -torch.inf
+        # Where as many hidden items lie below a node as the masks leave there, none of them may be shown.
+        left_below = self._items_left(group, below[node + 1]) - self._items_left(group, below[node])
+        hidden = number == left_below
+        scores[self._places(user[hidden], node[hidden], nodes, first, level)] = -torch.inf
         return scores
 
     def _items_left(self, group: Int[Tensor, "*#n"] | None, places: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
@@ -181,8 +189,7 @@ class OpenNodes:
         return places if self.left is None or group is None else self.left[group, places.long()]
 
     def _nodes(self, level: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"], Int[Tensor, "n"]]:
-        """The nodes of the single items, each once a user: user, node, and how many of the items
-        are below it."""
+        """The nodes of the single items, each once a user: user, node, and how many of the items are below it."""
         assert self.rows is not None and self.places is not None
         size = self.trie.levels[level].size
         keys = self.rows * size + self.trie.nodes_of(self.places, level)  # rising, as rows and places are
@@ -197,8 +204,7 @@ class OpenNodes:
         first: Int[Tensor, "B P"],
         level: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Positions of these nodes among the children of their users' beams, without nodes that are
-        none.
+        """Positions of these nodes among the children of their users' beams; nodes without such a parent are left out.
 
         A beam is one number, user * size + node + 1 (an empty one is node -1): sorted, a binary
         search finds the beam of each node's parent.
@@ -209,21 +215,21 @@ class OpenNodes:
         keys, beams = (users[:, None] * size + nodes + 1).flatten().sort()
         wanted = user * size + parents + 1
         at = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
-        there = keys[at] == wanted
-        user, node, beam = user[there], node[there], beams[at[there]] % nodes.shape[1]
+        has_parent = keys[at] == wanted
+        user, node, beam = user[has_parent], node[has_parent], beams[at[has_parent]] % nodes.shape[1]
         return user, beam, node - first[user, beam]
 
 
 def _groups(filters: BatchFilter, users: int, size: int) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """The mask that each user's masks make together: its number per user, and the masks."""
+    """The masks of each user joined into one: its number for each user, and the joined masks."""
     if not filters.masks and filters.barred is None:
         return None, ()
     device = filters.hidden.rows.device
     barred = torch.zeros(size, dtype=torch.bool, device=device) if filters.barred is None else filters.barred
-    has = torch.zeros(users, max(len(filters.masks), 1), dtype=torch.bool, device=device)
+    has_mask = torch.zeros(users, max(len(filters.masks), 1), dtype=torch.bool, device=device)
     for number, (rows, _) in enumerate(filters.masks):
-        has[rows, number] = True
-    kinds, group = has.unique(dim=0, return_inverse=True)
+        has_mask[rows, number] = True
+    kinds, group = has_mask.unique(dim=0, return_inverse=True)
     masks = []
     for kind in kinds:
         mask = barred.clone()

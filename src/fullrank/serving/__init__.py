@@ -1,2 +1,1 @@
-"""The service: a trained recommender behind an address, its history stores, its versions, and
-models exported."""
+"""The service: a trained recommender behind an address, its history stores, its versions, and models exported."""

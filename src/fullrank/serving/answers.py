@@ -1,5 +1,4 @@
-"""Answer log: the lists that users got, as Parquet files for later evaluation (`fullrank
-evaluate-log`).
+"""Answer log: the lists that users got, as Parquet files for later evaluation (`fullrank evaluate-log`).
 
 A row per answer goes into a buffer, which costs the event loop an append; a thread of its own
 writes the buffer as a part, a Parquet file that is whole or absent, every `rows` answers or
@@ -7,10 +6,10 @@ writes the buffer as a part, a Parquet file that is whole or absent, every `rows
 written yet: at most those of the last `seconds`. Where the disk is slower than the answers, or
 full, the buffer is bounded: answers that do not fit are dropped and counted.
 
-Forgetting a user leaves a marker in the folder (the hash of the user and the time) before parts are
-rewritten. Every writer looks for markers before it writes a part and again behind it, so a row of
-the user that another process still had in its buffer does not stay either: that process sees the
-marker, or the one who forgets sees its part.
+Forgetting a user leaves a marker in the folder (the hash of the user and the time) before parts are rewritten.
+Every writer looks for markers before it writes a part and again afterwards, so a row of the user that another
+process still had in its buffer does not stay either: that process sees the marker, or the process that forgets
+sees its part.
 """
 
 from __future__ import annotations
@@ -55,12 +54,10 @@ SCHEMA: dict[str, Any] = {
 }
 """Columns of a part."""
 MOST_PLACES = 2_000_000
-"""Items of answers that a buffer holds, with `ROW` more for each answer: about 150 MB of Python
-numbers."""
+"""Items of answers that a buffer holds, with `ROW` more for each answer: about 150 MB of Python numbers."""
 ROW = 16
 STEP = 64
-"""Answers that are turned into columns at once: what holds the interpreter stays below a
-millisecond or two."""
+"""Answers that are turned into columns at once: what holds the interpreter stays below a millisecond or two."""
 MARKER_DAYS = 1.0
 """How long the marker of a forgotten user stays; no buffer keeps answers longer."""
 CLEAN_EVERY = 3600.0
@@ -96,8 +93,7 @@ class LoggedAnswer(NamedTuple):
 
 
 class AnswerLog:
-    """The log of one process; several processes and hosts may share its folder. Safe from many
-    threads."""
+    """The log of one process; several processes and hosts may share its folder. Safe from many threads."""
 
     def __init__(
         self,
@@ -108,8 +104,7 @@ class AnswerLog:
         seconds: float = 30,
         most_places: int = MOST_PLACES,
     ):
-        """`days`: parts older than that are removed. Raises `UserError` where the folder cannot be
-        made."""
+        """`days`: parts older than that are removed. Raises `UserError` where the folder cannot be made."""
         self.folder = check_path("the answer log", folder)
         require_no_store(self.folder, "answer log")
         self.days, self.rows, self.seconds, self.most_places = days, rows, seconds, most_places
@@ -145,8 +140,8 @@ class AnswerLog:
         return len(self._buffer)
 
     def add(self, answers: Iterable[LoggedAnswer]) -> None:
-        """Put answers into the buffer, without waiting for the disk; those that it has no room for
-        are counted as dropped."""
+        """Put answers into the buffer, without waiting for the disk; those for which it has no room
+        count as dropped."""
         with self._state:
             for answer in answers:
                 places = len(answer.items) + ROW
@@ -159,8 +154,7 @@ class AnswerLog:
                 self._state.notify_all()
 
     def flush(self) -> None:
-        """Write what the buffer holds, now and in this thread. Raises `UserError` where the disk
-        refuses."""
+        """Write what the buffer holds, now and in this thread. Raises `UserError` where the disk refuses."""
         with self._writing:
             with self._state:
                 taken, self._buffer = self._buffer, []
@@ -171,15 +165,14 @@ class AnswerLog:
                     self.written += len(answers)
                     self._forget_marked([path], since=answers[0].time)
             except UserError:
-                with self._state:  # what is new stands behind it
+                with self._state:  # answers that came meanwhile stand behind these
                     self._buffer = taken + self._buffer
                 raise
             with self._state:
                 self._places -= sum(len(answer.items) + ROW for answer in taken)
 
     def forget(self, user: str) -> int:
-        """Remove the answers given to a user so far, in the buffer and on the disk; how many there
-        were.
+        """Remove the answers given to a user so far, in the buffer and on the disk; how many there were.
 
         Answers of the user in the buffers of other processes are removed before or right after
         these are written (and are not counted). Takes the time of reading one column of all parts:
@@ -188,7 +181,7 @@ class AnswerLog:
         """
         user, now = str(user), time.time()
         write_json(self.folder / f"forgotten-{_hash(user)}.json", {"time": now})
-        with self._writing:  # what is being written now is a part once we have this
+        with self._writing:  # once we hold this lock, what was being written is a part
             with self._state:
                 gone = [answer for answer in self._buffer if answer.user == user]
                 self._buffer = [answer for answer in self._buffer if answer.user != user]
@@ -200,8 +193,7 @@ class AnswerLog:
         return [self.folder / name for name in sorted(os.listdir(self.folder)) if _PART.fullmatch(name)]
 
     def clean(self) -> int:
-        """Remove parts beyond `days` and markers that no buffer can need; how many parts were
-        removed."""
+        """Remove parts beyond `days` and markers that no buffer can need; how many parts were removed."""
         self._cleaned, removed = time.time(), 0
         oldest = _beginning(self._cleaned - self.days * 86400)
         for path in self.parts():
@@ -214,8 +206,7 @@ class AnswerLog:
         return removed
 
     def close(self) -> None:
-        """Write what is left, and end the thread. What cannot be written then is lost, counted and
-        logged."""
+        """Write what is left, and end the thread. What cannot be written then is lost, counted and logged."""
         with self._state:
             self._closing = True
             self._state.notify_all()
@@ -229,6 +220,7 @@ class AnswerLog:
             log.error(f"{len(self._buffer):,} answers are lost with the end of the service: {error}")
 
     def _run(self) -> None:
+        """Write parts and remove old ones until the log closes; the work of its thread."""
         self._attempt(self._take_up)
         while True:
             with self._state:
@@ -264,7 +256,7 @@ class AnswerLog:
             self._drops_logged = self.dropped
 
     def _unforgotten(self, taken: list[LoggedAnswer]) -> list[LoggedAnswer]:
-        """The answers that are neither of a forgotten user nor too old to know."""
+        """The answers to keep: none of a forgotten user, and none older than markers live (these count as dropped)."""
         oldest = time.time() - MARKER_DAYS * 86400
         late = sum(answer.time < oldest for answer in taken)
         if late:
@@ -285,7 +277,7 @@ class AnswerLog:
                     yield self.folder / name, match[1], float(at)
 
     def _marked(self, users: Iterable[str], since: float = 0.0) -> dict[str, float]:
-        """The users with a marker -> its time; no user is looked at where there is none."""
+        """User -> time of the marker, for the users that have one; without any marker `users` is not read."""
         until = {name: at for _, name, at in self._markers() if at >= since}
         return {user: until[key] for user in users if (key := _hash(user)) in until} if until else {}
 
@@ -294,13 +286,12 @@ class AnswerLog:
         self._rewrite(self._marked((user for path in parts for user in _users(path)), since), parts)
 
     def _rewrite(self, until: dict[str, float], parts: list[Path]) -> int:
-        """Rewrite parts without the answers given to these users up to a time each; gives how many
-        answers those were."""
+        """Rewrite parts without the answers given to these users up to a time each; returns how many that were."""
         if not until:
             return 0
         removed = 0
         limit = pl.DataFrame({"user": list(until), "until": list(until.values())}, schema_overrides={"user": pl.String})
-        # two that rewrite one part would bring back what the other has removed
+        # two processes that rewrite one part would each bring back what the other has removed
         with folder_lock(self.folder / "parts", "forget a user", wait=PATIENCE):
             for path in parts:
                 if not until.keys() & _users(path):

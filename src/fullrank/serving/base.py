@@ -1,5 +1,4 @@
-"""BaseService: one process of a service of any family of models: how it opens, follows changes and
-closes.
+"""BaseService: one process of a service of any family of models: how it opens, follows changes and closes.
 
 Settings, store, versions, the batcher with its model thread, and the metrics. Everything here runs
 on the event loop; models answer on the batcher's thread, new versions are made on threads beside
@@ -47,8 +46,7 @@ class BaseService(ABC, Generic[M]):
     """Which family of models it serves."""
 
     def __init__(self, settings: ServeSettings, telemetry: Telemetry | None = None, tracing: Tracing | None = None):
-        """Raises `UserError` for an address of a store that is none, and for a setting without
-        effect here."""
+        """Raises `UserError` for a store address that cannot be read, and for a setting without effect here."""
         settings.require_effect(self.problem)
         self.settings = settings
         self.store = open_history_store(settings.store, keep=settings.history_most)
@@ -79,8 +77,7 @@ class BaseService(ABC, Generic[M]):
     async def open(self) -> None:
         """Open the store and the versions. Raises `UserError` where one of them cannot be.
 
-        A file that the store would make is made once there is something to answer with: what is
-        refused leaves none.
+        A store that is a new file is opened last, once a version can answer: a start that is refused leaves no file.
         """
         self.batcher.start()
         new = self.store.file is not None and not self.store.file.exists()
@@ -122,8 +119,9 @@ class BaseService(ABC, Generic[M]):
     async def readiness(self) -> tuple[JsonObject, int]:
         """Whether requests can be answered, and the HTTP status.
 
-        A store that is away is told and leaves the status 200: what a request brings is still
-        answered, and taking every process out of the balancer would not bring the store back.
+        A store that cannot be reached is reported and leaves the status 200: requests that bring
+        their history are still answered, and taking every process out of the balancer would not
+        bring the store back.
         """
         if not self.ready:
             return {"status": "starting"}, 503
@@ -185,7 +183,7 @@ class BaseService(ABC, Generic[M]):
         """Write what waits in buffers, at the end."""
 
     def _answering(self, user: str | None, version: str | None) -> M:
-        """The version that is named, else the one that the user's share of the split says."""
+        """The version that is named, or else the one that the split of users gives this user."""
         return self.versions.for_user(user) if version is None else self.versions.named(version)
 
     @abstractmethod

@@ -1,5 +1,7 @@
-"""The card of a model that serves: its kind and data, the fields of its requests, whether its item
-vectors collapsed, and which items it shows.
+"""The card of a model that serves: what it is, what it may be asked, and what its lists are like.
+
+It has the model's kind and data, the fields of its requests, whether its item vectors collapsed,
+and which items it shows.
 
 Figures are those of the diagnostics, on samples: at most `VECTORS` item vectors and a few hundred
 histories, so that a card costs a second or two at any size of catalogue. Each comes with a sentence
@@ -42,8 +44,7 @@ from fullrank.serving.explain import vectors_of
 from fullrank.serving.messages import JsonObject
 
 BANDS = ("head", "middle", "tail")
-"""Names of `popularity_bands`: each holds a third of the training events, the most popular items
-first."""
+"""Names of `popularity_bands`: each holds a third of the training events, the most popular items first."""
 VECTORS = 1 << 16
 """Most item vectors whose spectrum is computed."""
 POINTS = 64
@@ -68,13 +69,11 @@ def model_card(
     ranker: Run | None = None,
     reads: Reads | None = None,
 ) -> JsonObject:
-    """The card as JSON, figures included, that `GET /v1/model` answers. Call it once a version, off
-    the model thread.
+    """The card as JSON, figures included, that `GET /v1/model` answers. Call it once a version, off the model thread.
 
     `predictor` is as it serves, items that were added included. `histories` (item numbers of its
-    catalogue) are what lists are made for; without them those of `evaluation.json` in the run's
-    folder are read, where it has one. `reads` are the features that model and ranker read; None is
-    the model's.
+    catalogue) are what lists are made for; without them those of `evaluation.json` in the run's folder
+    are read, where it has one. `reads` are the features that model and ranker read; None is the model's.
     """
     model, spec = predictor.model, run.spec
     architecture, reasoner = getattr(spec, "model", None), model.reasoner
@@ -123,14 +122,12 @@ def run_facts(run: Run) -> JsonObject:
 
 
 def columns(catalog: Catalog) -> list[JsonObject]:
-    """The columns that a request may filter by: name, kind (bool, category, number, text), values
-    or bounds."""
+    """The columns that a request may filter by: name, kind (bool, category, number, text), values or bounds."""
     return [facts for name in catalog.columns if (facts := _column(catalog.frame[name])) is not None]
 
 
 def collapse(vectors: Float[Tensor, "V D"] | None, popularity: Int[np.ndarray, "V"]) -> JsonObject:
-    """How many directions the item vectors use: ranks, falling singular values over the first, and
-    a reading.
+    """How many directions the item vectors use: ranks, falling singular values over the first, and a reading.
 
     Of more than `VECTORS` items, that many evenly spaced ones are read.
     """
@@ -159,8 +156,7 @@ def collapse(vectors: Float[Tensor, "V D"] | None, popularity: Int[np.ndarray, "
 
 
 def fairness(run: Run, predictor: Predictor, histories: Histories | None = None) -> JsonObject:
-    """The share of the shown places that goes to each band of popularity, beside its share of
-    events and of items."""
+    """The share of the shown places that goes to each band of popularity, beside its share of events and of items."""
     popularity = predictor.catalog.popularity
     shown, source = None, "sample"
     if histories is not None and (histories.lengths > 0).any():
@@ -195,8 +191,7 @@ def fairness(run: Run, predictor: Predictor, histories: Histories | None = None)
 
 
 def sample_histories(run: Run, count: int = HISTORIES) -> Histories | None:
-    """Test histories of the store that a run was trained on, drawn at random; None where the store
-    is not there."""
+    """Test histories of the store that a run was trained on, drawn at random; None where the store is not there."""
     try:
         users = event_store_of(run).eval_set("test").histories
     except UserError:
@@ -216,6 +211,7 @@ def _evaluated_lists(run: Run) -> Int[np.ndarray, "U k"] | None:
 
 
 def _read_collapse(used: float, width: int, first: float, likeness: float | None) -> str:
+    """The sentence that reads the figures of `collapse`."""
     share = used / width
     if share >= 0.6:
         reading = "the vectors are spread over most of their directions, and nothing collapsed"
@@ -229,6 +225,7 @@ def _read_collapse(used: float, width: int, first: float, likeness: float | None
 
 
 def _read_fairness(bands: list[JsonObject], different: int, places: int) -> str:
+    """The sentence that reads the figures of `fairness`."""
     head, tail = bands[0], bands[-1]
     if head["shown"] > 1.25 * head["events"]:
         reading = "popular items are shown more often than people choose them"
@@ -262,8 +259,7 @@ def _validation(run: Run) -> JsonObject | None:
 
 
 def field_facts(field: AnyField, encoder: FieldEncoder) -> JsonObject:
-    """A field for a form: name, `kind`, the values of a category that has few, and what separates
-    those of a text."""
+    """A field for a form: name, `kind`, the values of a category that has few, and what separates those of a text."""
     facts = {"name": field.name, "kind": field.kind}
     if isinstance(field, BagOf | SequenceOf) and field.separator is not None:
         facts["separator"] = field.separator
@@ -275,8 +271,7 @@ def field_facts(field: AnyField, encoder: FieldEncoder) -> JsonObject:
 
 
 def _features(reads: Reads) -> JsonObject:
-    """The features that are read, by role, for forms; those that are made of times have the kind
-    `time`."""
+    """The features that are read, by role, for forms; those that are made of times have the kind `time`."""
     encoder = reads.encoder
     fields = {} if encoder is None else {field.name: field_facts(field, encoder) for field in reads.fields(*ROLES)}
     by_role = {
@@ -306,8 +301,7 @@ def _column(column: pl.Series) -> JsonObject | None:
 
 
 def _rank_correlation(values: Float[np.ndarray, "n"], popularity: Int[np.ndarray, "n"]) -> float | None:
-    """Spearman's correlation; None where one of them is constant. The sign of a singular vector is
-    free."""
+    """Spearman's correlation; None where one of them is constant. The sign of a singular vector is free."""
     frame = pl.DataFrame({"value": values, "events": popularity})
     correlation = frame.select(pl.corr("value", "events", method="spearman").fill_nan(None)).item()
     return None if correlation is None else float(correlation)

@@ -1,5 +1,4 @@
-"""LiveItems: the items of a served version as they are now: those of its run, with the documents of
-items since.
+"""LiveItems: the items of a served version as they are now: those of its run, with the documents of items since.
 
 A snapshot never changes; `with_documents` and `at` give others. Items that were added stand behind
 those of the run, in the order in which they came, and keep their numbers while the process runs,
@@ -7,8 +6,7 @@ also when they are retired or removed. Making a snapshot may take a while (new v
 together), so it is done beside whoever answers.
 
 `ItemGrowth` is the same for all snapshots of a version, `Content` (documents put together with the
-run's items) for all from one change to the next; each snapshot has expired items of its own. V
-items.
+run's items) for all from one change to the next; each snapshot has expired items of its own. V items.
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ log = logger(__name__)
 Documents = Mapping[str, Mapping[str, Any] | None]
 """Item id as text -> its document; None where that was taken back."""
 WARM_TITLES = 200_000
-"""Titles that are compared with after a second or two; a million takes 20 seconds and 2 GB, when
-they are needed."""
+"""Catalogues up to this size index titles for comparison at once (a second or two); a larger one when it has to."""
 MASK_BYTES, LEAST_MASKS, MOST_MASKS = 1 << 26, 4, 512
 """Memory of the masks that a snapshot remembers, and how many they are at least and at most."""
 
@@ -70,8 +67,8 @@ class LiveItems:
 
     @classmethod
     def of(cls, run: Run, predictor: Predictor, documents: Documents, now: float) -> tuple[Predictor, LiveItems]:
-        """The items of a run, opened as `predictor`, with what `documents` say, at a time; and who
-        ranks them all.
+        """The items of a run, opened as `predictor`, with `documents` taken in, at a time; and the
+        predictor that ranks them.
 
         Documents that this run cannot take in (a new item without anything like it) are left out,
         and logged (`refused`). The predictor is the one given where no item was added.
@@ -83,8 +80,7 @@ class LiveItems:
     def with_documents(
         self, predictor: Predictor, documents: Documents, now: float, *, strict: Collection[str] = ()
     ) -> tuple[Predictor, LiveItems]:
-        """The items with these documents in place of those so far, and the predictor that knows
-        them.
+        """The items with these documents in place of those so far, and the predictor that knows them.
 
         `predictor` is the one that goes with this snapshot; it is given back unless items were
         added or a vector has to be made anew, which is the only work that grows with the model.
@@ -113,12 +109,10 @@ class LiveItems:
         return live
 
     def mask(self, filters: Mapping[str, Any]) -> Bool[np.ndarray, "V"]:
-        """The items that these filters refuse (`inference/column_filters.py`), and those that are
-        retired or expired.
+        """The items that these filters refuse (`inference/column_filters.py`), and those that are retired or expired.
 
-        The same array for the same filters, so that requests can be grouped by it; not to be
-        written to. Raises `UserError` for a column that is not there and for values that it cannot
-        hold.
+        The same array for the same filters, so that requests can be grouped by it; not to be written
+        to. Raises `UserError` for a column that is not there and for values that it cannot hold.
         """
         if not filters:
             return self.barred
@@ -129,9 +123,11 @@ class LiveItems:
         return not filters or filters_key(filters) in self._masks
 
     def search(self, text: str, limit: int) -> Int[np.ndarray, "n"]:
-        """Numbers of up to `limit` items for a search box: the item with this id, then by words of
-        titles (`titles.py`), then by popularity. The most popular items for no text. Retired ones
-        are among them."""
+        """Numbers of up to `limit` items for a search box, retired ones among them.
+
+        The item with this id comes first, then items by words of their titles (`titles.py`), then by popularity.
+        For no text these are the most popular items.
+        """
         text = text.strip()
         if not text:
             return self.popular(limit, np.zeros(self.size, bool))
@@ -151,8 +147,7 @@ class LiveItems:
     def warm(self) -> None:
         """Index the words of the titles, before the first search does (seconds for a million).
 
-        Up to `WARM_TITLES` items, index also the titles that a new item with a title alone is
-        compared with.
+        Up to `WARM_TITLES` items, index also the titles that a new item with a title alone is compared with.
         """
         if self._growth.titles is not None:
             _ = self._growth.search
@@ -160,8 +155,7 @@ class LiveItems:
                 self._growth.warm()
 
     def popular(self, k: int, refused: Bool[np.ndarray, "V"]) -> Int[np.ndarray, "n"]:
-        """The up to k items with most training events that are not refused; of equal counts the
-        first."""
+        """Up to k items that are not refused, those with most training events first; of equal counts the first."""
         low, parts = 0, [np.zeros(0, np.int64)]
         width = 4 * k + 64
         while low < self.size and sum(map(len, parts)) < k:
@@ -176,9 +170,11 @@ class LiveItems:
         return np.concatenate([self._growth.popular_order, np.arange(self.base, self.size)])
 
     def origin(self, item: int | str) -> JsonObject:
-        """The source of an item's vector: `from` is like, features or title, `trained` of an item
-        of the run, none of an item that the model cannot rank; and the external ids of its
-        neighbours."""
+        """Where an item's vector came from.
+
+        `from` is `trained` for an item of the run, `none` for one that the model cannot rank, else `like`,
+        `features` or `title`; `neighbours` are the external ids of the items that it was made from.
+        """
         number = self.numbers.get(item)
         if number < self.base:
             return {"from": "trained" if number >= 0 else "none", "neighbours": []}
@@ -207,8 +203,7 @@ class LiveItems:
         return column_kinds({name: self._content.values[name] for name in self.columns})
 
     def changed_since(self, old: LiveItems) -> Int[np.ndarray, "n"]:
-        """Numbers of the items that have other columns than in an older snapshot of the same
-        version, or are new."""
+        """Numbers of the items that have other columns than in an older snapshot of the same version, or are new."""
         numbers = {**old._content.numbers, **self._content.numbers}
         keys = _changed_columns(old._content.reading, self._content.reading)
         known = np.array([numbers[key] for key in keys if key in numbers], np.int64)
@@ -216,8 +211,7 @@ class LiveItems:
 
 
 class Content:
-    """The part of a snapshot that does not depend on the time: the same from one expiry to the
-    next."""
+    """The part of a snapshot that does not depend on the time: the same from one expiry to the next."""
 
     def __init__(
         self,
@@ -270,8 +264,7 @@ class Content:
 
 
 def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tuple[Origin, ...], dict[str, UserError]]:
-    """The sources of the vectors of added items, in the order of their numbers; and the errors of
-    the others by key."""
+    """The sources of the vectors of added items, in the order of their numbers; and the errors of the others by key."""
     before = {origin.item: origin for origin in old.origins}
     keys = {entry.id: key for key, entry in reading.entries.items() if entry.newcomer is not None}
     newcomers = {entry.id: entry.newcomer for entry in reading.entries.values() if entry.newcomer is not None}

@@ -35,8 +35,7 @@ class Client:
         self._pool = urllib3.PoolManager(timeout=timeout, retries=urllib3.Retry(2, redirect=0, backoff_factor=0.2))
 
     def recommend(self, **request: Any) -> dict[str, Any]:
-        """The answer to one request, as `POST /v1/recommend` takes it: user=, history=, k=,
-        exclude=, ..."""
+        """The answer to one request, as `POST /v1/recommend` takes it: user=, history=, k=, exclude=, ..."""
         return self.call("POST", "/v1/recommend", request)
 
     def recommend_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -52,8 +51,7 @@ class Client:
         return self.call("GET", f"/v1/items/{quote(str(item), safe='')}/similar?k={int(k)}")
 
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Store events: user, item, and event_id or time, so that sending them again stores them
-        once."""
+        """Store events: user, item, and event_id or time, so that sending them again stores them once."""
         return self.call("POST", "/v1/events", {"events": list(events)})
 
     def put_items(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -73,8 +71,7 @@ class Client:
         return self.call("DELETE", f"/v1/users/{quote(str(user), safe='')}")
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Any route. Raises `UserError` with the service's own sentence where it refuses, and where
-        it is not there."""
+        """Any route. Raises `UserError` with the service's own sentence where it refuses, and where it is not there."""
         try:
             data = None if body is None else json.dumps(body)
             response = self._pool.request(method, self.url + path, body=data, headers=self._headers)

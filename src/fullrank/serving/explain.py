@@ -1,5 +1,4 @@
-"""Reasons of a list: attention over the events of a history, the events that each recommended item
-is like, and how much each feature moved its score.
+"""Reasons of a list: attention to past events, the events that an item is like, and how features moved its score.
 
 Attention is read while the encoder runs: of each layer, the mean over heads of the share that the
 last place gives to each event (`reading.last_shares`, signed: focused attention may subtract).
@@ -48,14 +47,13 @@ class ListExplanation:
     """The reasons of one list."""
 
     attention: Float[np.ndarray, "L n"] | None = None
-    """For each layer the share of each of the last n events (all that the model reads), oldest
-    first. A row's absolute values add up to at most one. None for a model whose attention shows no
-    weights, and for an empty history."""
+    """For each layer the share of each of the last n events (all that the model reads), oldest first.
+    A row's absolute values add up to at most one. None for a model whose attention shows no weights,
+    and for an empty history."""
     because: list[Reasons] | None = None
     """For each item of the list; None for a model without item vectors."""
     features: dict[str, Float[np.ndarray, "items"]] = field(default_factory=dict)
-    """Known feature (`request.device`) -> for each item its score less that with the feature
-    missing."""
+    """Known feature (`request.device`) -> for each item its score minus its score with the feature missing."""
 
 
 def explain_lists(
@@ -63,9 +61,9 @@ def explain_lists(
 ) -> list[ListExplanation]:
     """One explanation for each history and the items that were recommended for it.
 
-    Item numbers are those of the predictor's catalogue. Runs the encoder once more, and where
-    features are known once for each, on the thread that calls it: give it the requests that ask for
-    an explanation, not whole batches. A model that can give no part gives none.
+    Item numbers are those of the predictor's catalogue. Runs the encoder once more, and once for
+    each known feature, on the thread that calls it: give it the requests that ask for an
+    explanation, not whole batches. A part that a model cannot give is None or empty.
     """
     vectors = vectors_of(predictor)
     shares = attention_shares(predictor, histories)
@@ -79,8 +77,7 @@ def explain_lists(
 def feature_moves(
     predictor: Predictor, histories: Histories, answers: Sequence[Sequence[int]]
 ) -> list[dict[str, Float[np.ndarray, "_"]]]:
-    """`ListExplanation.features` for each list: none for an empty history, and where no feature is
-    known."""
+    """`ListExplanation.features` for each list: none for an empty history, and where no feature is known."""
     model, moves = predictor.model, [dict[str, np.ndarray]() for _ in answers]
     (rows,) = np.nonzero(histories.items.lengths)
     if isinstance(model, BlendModel) or not model.reads_features or histories.features is None or not len(rows):
@@ -116,7 +113,7 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
             by_layer = [_layer_shares(model, layers[layer]) for layer in sorted(layers)]
             for position, (row, length) in enumerate(zip(rows[at], batch.lengths.tolist(), strict=True)):
                 events = by_layer[0][position][0]
-                # a model whose places are not its last events has no share of an event
+                # no shares for a model whose places are not its last events
                 if len(events) and np.array_equal(events, batch.items[position, :length].cpu().numpy()[-len(events) :]):
                     shares[row] = np.stack([layer[position][1] for layer in by_layer])
     return shares
@@ -125,8 +122,7 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
 def alike_events(
     vectors: Float[Tensor, "V D"], history: Int[np.ndarray, "n"], items: Sequence[int], *, most: int = REASONS
 ) -> list[Reasons]:
-    """For each item, the events of the history most like it by cosine, itself and what is not like
-    it left out."""
+    """For each item, the past events most like it by cosine; the item itself and events unlike it are left out."""
     events = np.unique(history)
     events = events[events < len(vectors)]
     if not len(events) or not len(items):
@@ -139,19 +135,18 @@ def alike_events(
     likeness = (left @ right.T).cpu().numpy()
     likeness[np.asarray(items)[:, None] == events[None]] = -1.0
     alike: list[Reasons] = [[] for _ in items]
-    every = np.arange(len(likeness))
+    item_rows = np.arange(len(likeness))
     for _ in range(min(most, len(events))):  # a pass for each: sorting takes longer
         best = likeness.argmax(1)
-        for reasons, event, value in zip(alike, events[best].tolist(), likeness[every, best].tolist(), strict=True):
+        for reasons, event, value in zip(alike, events[best].tolist(), likeness[item_rows, best].tolist(), strict=True):
             if value > 0:
                 reasons.append((event, round(value, 4)))
-        likeness[every, best] = -1.0
+        likeness[item_rows, best] = -1.0
     return alike
 
 
 def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:
-    """The item vectors that a model has (by any length); None for one without (popularity,
-    item_to_item)."""
+    """The item vectors of a model, of whatever length they are; None for a model without (popularity, item_to_item)."""
     whole = getattr(predictor.index, "all", None)
     with torch.inference_mode():
         vectors = whole() if callable(whole) else None
@@ -159,8 +154,7 @@ def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:
 
 
 def _layer_shares(model: Model, attention: AttentionInput) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
-    """The items of each row's events, and their shares: those of all tokens of an event together
-    (`event_places`)."""
+    """The items of each row's events, and their shares: those of all tokens of an event together (`event_places`)."""
     rows, tokens = [], tokens_per_event(model)
     for _, part, weights in weights_of(attention):
         window = event_places(model, part)

@@ -1,5 +1,4 @@
-"""Quick inference for a service: lists of 1 to 64 short histories on the CPU, each batch one call
-of TorchScript.
+"""Quick inference for a service: lists of 1 to 64 short histories on the CPU, each batch one call of TorchScript.
 
 From numpy arrays to numpy arrays: histories -> states -> scores of all items, filters, the k best
 (`serving/fast_search.py`). It computes what `model.answer` and `exact.top_k` do, to about 1e-6, in
@@ -71,7 +70,7 @@ class PackedBlock(nn.Module):
         self.norm: nn.Module = block.attention_norm
         feed_forward = block.feed_forward
         self.feeds, self.gate = feed_forward is not None, isinstance(feed_forward, SwiGLU)
-        self.opened: nn.Module = nn.Identity()
+        self.opened: nn.Module = nn.Identity()  # the gate of SwiGLU
         self.up: nn.Module = nn.Identity()
         self.down: nn.Module = nn.Identity()
         self.fed_norm: nn.Module = nn.Identity()
@@ -114,8 +113,7 @@ class PackedTransformer(nn.Module):
         self.scale, self.norm_input, self.norm_output = encoder.scale, encoder.norm_input, encoder.norm_output
 
     def forward(self, x: Tensor, lengths: list[int], times: Tensor) -> Tensor:
-        """[N, D] vectors of the events of histories of these lengths, [N] times (or none) -> [B,
-        D]."""
+        """[N, D] vectors of the events of histories of these lengths, [N] times (or none) -> [B, D]."""
         layout = self.layout(lengths, times)
         if self.positioned:
             at = layout.to_come if self.from_end else layout.places
@@ -128,10 +126,11 @@ class PackedTransformer(nn.Module):
         return self.norm_output(x)
 
     def layout(self, lengths: list[int], times: Tensor) -> Layout:
-        """Positions of the events, and the chunks that they are mixed in: as many whole histories,
-        from row `first` on, as have `chunk` events together. Events low .. high-1 are theirs; what
-        stands outside of an event's own history, or behind it where attention is causal, is hidden
-        by -inf."""
+        """Positions of the events, and the chunks in which they are mixed.
+
+        A chunk is as many whole histories, from row `first` on, as have `chunk` events together (a
+        longer history is a chunk alone). Its events are low .. high-1. What lies outside of an
+        event's own history, or behind the event where attention is causal, is hidden by -inf."""
         counts = torch.tensor(lengths)
         ends = counts.cumsum(0)
         starts, last = ends - counts, ends - 1
@@ -181,8 +180,10 @@ class PackedGRU(nn.Module):
         rank[order] = torch.arange(len(lengths))
         begun = (counts.cumsum(0) - counts).repeat_interleave(counts)
         places = torch.arange(len(begun)) - begun
+        # [N] the events step by step, and within a step those of the longest history first
         by_step = (places * len(lengths) + rank.repeat_interleave(counts)).argsort()
         start = torch.zeros(self.layers, len(lengths), self.hidden)
+        # behind the weights: has biases, layers, dropout, training, bidirectional
         _, state = torch.gru(
             x.index_select(0, by_step),
             torch.bincount(places),
@@ -213,10 +214,9 @@ def pack_encoder(encoder: nn.Module) -> nn.Module | None:
 
 
 COVER = np.zeros(1, np.int64)
-"""In place of an item's number, for a place whose vector is not an item's."""
+"""Stands for an item's number at the covered place, whose vector is put in afterwards (`Ranking.states`)."""
 Events = tuple[Tensor, Tensor, list[int], Tensor]
-"""Vectors; the rows of them that the events of histories have, behind each other; the histories'
-lengths; times."""
+"""Vectors; the row among them of each event, history after history; the lengths of the histories; times."""
 
 
 @no_type_check  # nor a checker of shapes, which wraps functions while tests run
@@ -232,8 +232,7 @@ class Ranking(nn.Module):
 
     @torch.jit.export
     def states(self, vectors: Tensor, items: Tensor, lengths: list[int], times: Tensor) -> Tensor:
-        """[V, D] vectors of all items, [N] items of histories of these lengths, [N] times (or none)
-        -> [B, D]."""
+        """States [B, D] of histories: from vectors [V, D] of all items, [N] items, lengths, and [N] times (or none)."""
         x = vectors.index_select(0, items)
         if self.covers:
             x.index_copy_(0, torch.tensor(lengths).cumsum(0) - 1, self.cover.expand(len(lengths), -1))
@@ -262,7 +261,7 @@ class FastEncoder:
     """A trained recommender, compiled for few histories at a time. Many threads may share one."""
 
     def __init__(self, model: RecommenderModel, ranking: Any):
-        """For `of`, which compiles `ranking`."""
+        """Called by `of`, which compiles `ranking`."""
         self._ranking, self._timed, self._cosine = ranking, model.reads_times, model.cosine
         self._covers, self._roles = isinstance(model.task, ClozeTask), model.reads_features
         self._beside: Any = None
@@ -273,7 +272,7 @@ class FastEncoder:
         self._set_vectors(model.items.all().detach().clone())
 
     def _read_beside(self, task: Any) -> None:
-        """Read features as this task does; without padding where they are but added."""
+        """Read features as this task does; without padding where they are only added."""
         if self._roles is not None:
             reader = deepcopy(cast(HistoryTask, task))
             self._beside = reader.beside
@@ -285,8 +284,7 @@ class FastEncoder:
 
     @staticmethod
     def of(model: Any) -> "FastEncoder | None":
-        """The model as it is now; None for one of another kind than is known here, which has its
-        own `answer`.
+        """The model as it is now; None for one of another kind than is known here, which has its own `answer`.
 
         Known are models on the CPU in 32 bits that search item vectors (of items of any kind) with
         a transformer of softmax or HSTU attention, or a GRU. Compiling takes about a second. Raises
@@ -315,8 +313,7 @@ class FastEncoder:
         barred: Bool[np.ndarray, "V"] | None = None,
         task: Any = None,
     ) -> "FastEncoder":
-        """The encoder over other items: `vectors` as `model.items.all()` gives them, then
-        those of new items.
+        """The encoder over other items: `vectors` as `model.items.all()` gives them, then those of new items.
 
         `task` is that of the model with these items, which features are read by (an item's age is
         made of its first event). `barred` are items that nobody is shown; they cost nothing at a
@@ -337,9 +334,10 @@ class FastEncoder:
         times: Rows | None = None,
         features: HistoryFeatures | None = None,
     ) -> Float[Tensor, "B D"]:
-        """Readouts (`model.task.readout`) of histories of one array of item numbers each, oldest
-        first, as `model.searched` takes them. None is empty, a model that reads times gets them,
-        and one that reads features those beside all events."""
+        """Readouts of histories (`model.task.readout`), as `model.searched` takes them.
+
+        Each history is an array of item numbers, oldest first, and none is empty. `times` are for a
+        model that reads them; `features`, beside all events, for a model that reads those."""
         return self._ranking.states(*self._reader(histories, times, features)(slice(None)))
 
     @torch.inference_mode()
@@ -353,14 +351,12 @@ class FastEncoder:
         refused: Sequence[Bool[np.ndarray, "V"] | None] | None = None,
         features: HistoryFeatures | None = None,
     ) -> tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"]]:
-        """Scores and item numbers of the k best items of each history, best first; empty places are
-        -inf and -1.
+        """Scores and numbers of the k best items of each history, best first; -inf and -1 in empty places.
 
         `hidden` are items that each row is not shown (its whole history, where seen items are
         excluded, and what its request excludes; None: nothing is hidden), `refused` a mask of items
         that it is not shown, or None. Raises `UserError` for a NaN score.
         """
-
         read = self._reader(histories, times, features)
 
         def part(rows: slice, hidden: Hidden) -> ScoredLists:
@@ -395,8 +391,7 @@ class FastEncoder:
         return self._vectors, end_to_end(items), lengths, moments
 
     def _vectors_of(self, histories: Histories) -> Events:
-        """The last events with features, a vector for each place; rows are padded where it is more
-        than a sum."""
+        """The last events with features, a vector for each place; rows are padded where it is more than a sum."""
         assert self._beside is not None and self._roles is not None
         items, moments = histories.items.last(self._reads), histories.times
         if self._packed is not None:
@@ -412,13 +407,12 @@ class FastEncoder:
             features=BatchFeatures.of(histories.features, items, self._roles),
         )
         x, inputs = self._beside(F.embedding(batch.items, self._vectors), batch)
-        there = inputs.valid
-        vectors, known = x[there], NONE if inputs.times is None else inputs.times[there]
+        valid = inputs.valid
+        vectors, known = x[valid], NONE if inputs.times is None else inputs.times[valid]
         return vectors, torch.arange(len(vectors)), inputs.lengths.tolist(), known
 
     def _warm_up(self) -> None:
-        """Answer a few times, of few rows and of many: TorchScript settles its plan in the first
-        calls."""
+        """Answer a few times, of few rows and of many: TorchScript settles its plan in the first calls."""
         for rows in (1, 1, 1, 8, 8, 8):
             row = np.zeros(min(9, self._reads), np.int64)
             self.lists_of([row] * rows, 1, times=[row] * rows, hidden=[row] * rows)

@@ -1,10 +1,9 @@
-"""Quick exact search: the k best of all items for 1 to 64 vectors on the CPU, as one call of
-TorchScript.
+"""Quick exact search: the k best of all items for 1 to 64 vectors on the CPU, as one call of TorchScript.
 
 The order is that of `exact.top_k`: score descending, then id. It differs in speed for few rows: the
 product is oneDNN's over a table that is laid out for it once (2 to 3 times as fast as MKL's from
-four rows up, on an AMD EPYC), what nobody is shown is a summand of it, and lists are cut without
-going back to Python.
+four rows up, on an AMD EPYC), items that nobody is shown are hidden by a summand of it, and lists
+are cut without going back to Python.
 
 No `from __future__ import annotations` here: TorchScript reads the annotations of what it compiles.
 """
@@ -24,16 +23,14 @@ from fullrank.inference.exact import nan_scores, of_length, select
 from fullrank.serving.packed_attention import SMALL_PRODUCT, can_pack, lay_out
 
 GROUP = 16
-"""Items per group whose maximum is looked at first; fastest of 8, 16, 32, 64 at 12 thousand items
-and 8 rows."""
+"""Items per group whose maximum is looked at first; fastest of 8, 16, 32, 64 at 12 thousand items and 8 rows."""
 DIRECT = 32_768
 """Scores of a batch below which a plain selection is as fast."""
 TIED, UNDEFINED = 1, 2
 """Problems of a batch's lists: equal scores among them, or a NaN; 0 where all are in order."""
 NONE = torch.zeros(0, dtype=torch.long)
 ScoredLists = tuple[Tensor, Tensor, int, Tensor]
-"""Scores and ids of lists, 0 or their problem, and the scores of all items that they were taken
-from."""
+"""Scores and ids of lists, 0 or their problem, and the scores of all items that they were taken from."""
 
 
 class Searched(NamedTuple):
@@ -48,8 +45,7 @@ class Searched(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """The items hidden from single rows: items[i] from row rows[i], all items of masks[i] from row
-    masked[i]."""
+    """The items hidden from single rows: items[i] from row rows[i], all items of masks[i] from row masked[i]."""
 
     rows: Tensor
     items: Tensor
@@ -70,8 +66,7 @@ class Best(nn.Module):
     def forward(
         self, vectors: Tensor, searched: Searched, k: int, hidden: Hidden
     ) -> tuple[Tensor, Tensor, int, Tensor]:
-        """Scores and ids of the k best items of vectors [B, D], 0 or `TIED` or `UNDEFINED`, and all
-        scores."""
+        """Scores and ids of the k best items of vectors [B, D], 0 or `TIED` or `UNDEFINED`, and all scores."""
         table, laid_out, added = searched
         if self.packs and vectors.shape[0] * table.numel() >= self.small:
             scores: Tensor = torch.ops.mkldnn._linear_pointwise(vectors, laid_out, added, "none", [], "none")
@@ -93,8 +88,7 @@ class Best(nn.Module):
         return values, ids.masked_fill(values == hide, -1), problem, scores
 
     def largest(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest of each row [B, V], descending; which of equal values is left open (as
-        `exact._largest`)."""
+        """The k largest of each row [B, V], descending; which of equal values is left open (as `exact._largest`)."""
         groups = x.shape[1] // self.group
         if x.numel() <= self.direct or groups <= k:
             return x.topk(k)
@@ -116,8 +110,7 @@ def searched_items(table: Float[Tensor, "V D"]) -> Searched:
 
 
 def barring(searched: Searched, barred: Bool[np.ndarray, "V"] | None) -> Searched:
-    """The searched items without `barred` ones, which cost a request nothing; nothing is laid out
-    anew."""
+    """The searched items without `barred` ones, which cost a request nothing; nothing is laid out anew."""
     added = None
     if barred is not None and barred.any():
         added = torch.zeros(len(barred)).masked_fill_(torch.from_numpy(barred), -torch.inf)
@@ -132,8 +125,7 @@ def cut(
     refused: Sequence[np.ndarray | None] | None,
     compute: Callable[[slice, Hidden], ScoredLists],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lists of so many rows, as many at a time as keep rows x items within bounds; `compute` gives
-    those."""
+    """Lists of so many rows, as many at a time as keep rows x items within bounds; `compute` gives those."""
     most = max(SCORES // len(searched.table), 1)
     parts = []
     for low in range(0, rows, most):
@@ -156,8 +148,7 @@ def _ordered(k: int, lists: ScoredLists) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compiled(module: nn.Module) -> Any:
-    """A module as TorchScript; the module itself, which computes the same, where torch can no
-    longer compile it."""
+    """A module as TorchScript; the module itself, which computes the same, where torch can no longer compile it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.from_numpy(np.frombuffer(b"\0", bool))  # masks may be arrays that nobody may write: torch warns once

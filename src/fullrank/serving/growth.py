@@ -1,5 +1,4 @@
-"""ItemGrowth: first vectors of items that come while a version serves, and the model and predictor
-that know them.
+"""ItemGrowth: first vectors of items that come while a version serves, and the model and predictor that know them.
 
 Sources of the vector of an item that the run does not have:
 
@@ -103,8 +102,7 @@ class ItemGrowth:
 
     @cached_property
     def own_columns(self) -> frozenset[str]:
-        """Columns of the item table that the library filled in for its own use (codes, tokens,
-        vectors)."""
+        """Columns of the item table that the library filled in for its own use (codes, tokens, vectors)."""
         of_text = [field.tokens_column for field in self.items.fields] if isinstance(self.items, Text) else []
         columns = [CODES, SIZES, TOKENISER, TOKENISER_SIZE, VECTORS, AUGMENTED, COUNTS, STARTS, *of_text]
         return frozenset(columns) & set(self.catalog.columns)
@@ -124,8 +122,7 @@ class ItemGrowth:
 
     @cached_property
     def similar(self) -> SimilarTitles | None:
-        """The titles by likeness, indexed for the first new item with a title alone; None where
-        there are none."""
+        """The titles by likeness, indexed for the first new item with a title alone; None where there are none."""
         return None if self.titles is None else SimilarTitles(self.titles)
 
     def warm(self) -> None:
@@ -168,8 +165,7 @@ class ItemGrowth:
         return outcomes
 
     def grown(self, origins: tuple[Origin, ...]) -> Predictor:
-        """A predictor that knows the run's items and, behind them, these; the run's own one where
-        there are none."""
+        """A predictor that knows the run's items and, behind them, these; the run's own one where there are none."""
         if not origins:
             return self.predictor
         old, catalog = self.predictor, self._catalog(origins)
@@ -190,6 +186,7 @@ class ItemGrowth:
         )
 
     def _origin(self, newcomer: Newcomer, outcomes: Mapping[Any, Origin | UserError]) -> Origin:
+        """The source of a new item's vector. Raises `UserError` where there is nothing to make one of."""
         if isinstance(self.spec, Blend):
             raise UserError(
                 f"item {newcomer.id!r} is new, and a blend takes in none: put it to the service of a member, or blend "
@@ -232,6 +229,7 @@ class ItemGrowth:
         return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in known.items())
 
     def _similar(self, newcomer: Newcomer) -> Near:
+        """The items whose titles are most like those of a new item. Raises `UserError` where there are none."""
         text = " ".join(part for part in (newcomer.title, newcomer.text) if part)
         with self._lock:
             titles = self.similar if text else None
@@ -262,8 +260,7 @@ class ItemGrowth:
         return neighbours[int(F.cosine_similarity(vectors, mean[None], dim=1).argmax())]
 
     def _index(self, model: Any, old: Any, origins: tuple[Origin, ...]) -> Any:
-        """The vectors that answers search: those of the run's items as they were, and behind them
-        those of new ones."""
+        """The vectors that answers search: those of the run's items as they were, and behind them those of new ones."""
         if not isinstance(old, ItemIndex):
             return None
         if model.task.generates or (isinstance(model.items, ItemTable) and not model.cosine):
@@ -309,13 +306,12 @@ class ItemGrowth:
 
 def _neighbours(titles: SimilarTitles, text: str) -> Near:
     """The items whose titles are most like a text."""
-    ((items, alike),) = titles.find([text], NEIGHBOURS)
-    return tuple(items.tolist()), tuple((alike / max(alike.sum(), 1e-12)).tolist())
+    ((items, similarities),) = titles.find([text], NEIGHBOURS)
+    return tuple(items.tolist()), tuple((similarities / max(similarities.sum(), 1e-12)).tolist())
 
 
 def _like(newcomer: Newcomer, outcomes: Mapping[Any, Origin | UserError], numbers: ItemNumbers) -> Near:
-    """The run's items that an item is like, with their shares; one that was added stands for its
-    own neighbours."""
+    """The run's items that an item is like, with their shares; one that was added stands for its own neighbours."""
     shares: dict[int, float] = {}
     for other in newcomer.like:
         number = numbers.get(other)
@@ -363,8 +359,7 @@ class GrowingTables:
         origins: tuple[Origin, ...],
         make: Callable[[int], Float[Tensor, "n *D"]],
     ) -> Float[Tensor, "W *D"]:
-        """A table, and behind it the rows that `make` gives for new items from a number on (0 is
-        the first)."""
+        """A table, and behind it the rows that `make` gives for new items from a number on (0 is the first)."""
         whole, before = self._filled.get(name, (None, ()))
         if whole is None or origins[: len(before)] != before or len(whole) < self.base + len(origins):
             whole, before = table.new_empty(self.base + 2 * len(origins) + SPARE, *table.shape[1:]), ()

@@ -1,15 +1,13 @@
-"""Guard: the ASGI middleware that every request passes, in one layer since each layer costs on the
-hot path.
+"""Guard: the ASGI middleware that every request passes, in one layer since each layer costs on the hot path.
 
 In this order: request id, host and origin, key and scope, rate, requests in flight, size of the
 body; then the app; then the headers of the response, the metrics and the access log. An exception
 becomes a problem (RFC 9457).
 
-An id in an address is one part of a path, percent-encoded, so that every id that can be stored can
-be named. A server is given a path decoded, in which the slash of `ann%2Fhistory` parts as
-`ann/history` does. So `routed_path` keeps that slash apart, and routes declare an id as `{user:id}`
-(`routes.py`). A plain slash inside an id is taken too, unless what follows it is the name of a
-route below the id.
+An id in an address is one part of a path, percent-encoded, so that every id that can be stored can be named.
+A server is given a path decoded, in which the slash of `ann%2Fhistory` parts as `ann/history` does. So
+`routed_path` keeps that slash apart, and routes declare an id as `{user:id}` (`routes.py`). A plain slash
+inside an id is accepted too, unless what follows it is the name of a route below the id.
 """
 
 from __future__ import annotations
@@ -56,8 +54,7 @@ IN_FLIGHT = 10_000
 CLIENT_GONE = 499
 """Status in metrics and log of a request whose client left before the answer."""
 UNMATCHED = "unmatched"
-"""Route in metrics and log of a request that none of the app's routes took, or that was refused
-before."""
+"""Route in metrics and log of a request that none of the app's routes took, or that was refused before."""
 BELOW = ("history", "similar")
 """Last parts of a path, behind an id, that are no part of it: names of routes."""
 ID = rf"(?:[^/]+|.+/(?!(?:{'|'.join(BELOW)})$)[^/]+)"
@@ -68,8 +65,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Guard:
-    """ASGI middleware around the whole app. It puts `request_id` and `key` (a `Key` or None) into
-    `request.state`.
+    """ASGI middleware around the whole app. It puts `request_id` and `key` (a `Key` or None) into `request.state`.
 
     `pages` gives the Content-Security-Policy of paths that are pages (`routes.Page.policy`). A
     request takes at most `body_most` bytes within `BODY_SECONDS`; more than `IN_FLIGHT` at once are
@@ -217,8 +213,9 @@ SHED = {
 
 
 def routed_path(raw: bytes) -> str:
-    """The path by which a request is routed, of the one that was sent: decoded but for percent
-    signs, slashes and newlines inside its parts.
+    """The path by which a request is routed, made of the one that was sent.
+
+    It is decoded but for percent signs, slashes and newlines inside its parts.
 
     Raises `UserError` for what is no UTF-8.
     """

@@ -1,8 +1,8 @@
 """Documents of items, which `POST /v1/items` made, read against a run's catalogue.
 
-A body has `id`, and any of `title`, `text`, `features` (columns), `like`, `retired` and
-`expires_at`. It is whole: fields that a later request leaves out are kept by whoever stores the
-document. Filters read columns by `inference/column_filters.py`.
+A body has `id`, and any of `title`, `text`, `features` (columns), `like`, `retired` and `expires_at`.
+It is always whole: whoever stores it fills in the fields that a later request left out. Filters read
+columns by `inference/column_filters.py`.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ def read_documents(
 
 
 def _entry(body: Mapping[str, Any], numbers: ItemNumbers, own_columns: frozenset[str], types: dict[str, Any]) -> Entry:
+    """One document, read; columns that are new join `types`. Raises `UserError` for what it may not say."""
     item = numbers.typed(body["id"])
     wrong = item == "" or (isinstance(item, int) and not -(2**63) <= item < 2**63)
     if wrong or isinstance(item, str) == numbers.whole:
@@ -140,17 +141,16 @@ def _entry(body: Mapping[str, Any], numbers: ItemNumbers, own_columns: frozenset
 
 
 def cell(name: str, value: Any, dtype: Any) -> Any:
-    """A value for a column of this type, as it was given. Raises `UserError` for one that does not
-    fit."""
+    """A value for a column of this type, as it was given. Raises `UserError` for one that does not fit."""
     if value is None:
         return None
     kind, listed = kind_of(dtype)
     parts = value if isinstance(value, list) else [value]
     if isinstance(value, list) == listed and all(is_a(kind, part) for part in parts):
         with suppress(TypeError, OverflowError, pl.exceptions.PolarsError):
-            held = pl.Series([value], dtype=dtype, strict=True)
-            held = held.explode() if listed else held
-            if not held.dtype.is_float() or held.drop_nulls().is_finite().all():  # 1e39 is none of 32 bits
+            column = pl.Series([value], dtype=dtype, strict=True)
+            column = column.explode() if listed else column
+            if not column.dtype.is_float() or column.drop_nulls().is_finite().all():  # 1e39 does not fit 32 bits
                 return value
     expected = f"{dtype}, which cannot be set here: leave it out"
     if kind is not None:
@@ -161,8 +161,7 @@ def cell(name: str, value: Any, dtype: Any) -> Any:
 
 
 def type_of(name: str, value: Any) -> Any:
-    """The type of a new column whose first value this is; None where the value does not tell (null,
-    an empty list)."""
+    """The type of a new column whose first value this is; None where the value does not tell (null, an empty list)."""
     if isinstance(value, list):
         kinds = {type_of(name, part) for part in value}
         if len(kinds) > 1:

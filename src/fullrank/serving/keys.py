@@ -1,5 +1,4 @@
-"""API keys: a file of hashed keys with names and scopes, and the rights of a request with (or
-without) one of them.
+"""API keys: a file of hashed keys with names and scopes, and the rights of a request with (or without) one of them.
 
 A key is 32 random bytes, so one round of SHA-256 without salt is enough at rest: there is nothing
 to guess. The key itself is shown once, when it is made, and is neither stored nor logged. A
@@ -60,8 +59,7 @@ class Key:
 
 
 class Keys:
-    """The keys of a file, read again when the file changes. For one thread, such as an event
-    loop's."""
+    """The keys of a file, read again when the file changes. For one thread, such as an event loop's."""
 
     def __init__(self, path: str | Path, clock: Callable[[], float] = time.monotonic):
         """Raises `UserError` where the file is missing, damaged, or other people may write to it."""
@@ -72,8 +70,7 @@ class Keys:
         self._looked = clock()
 
     def find(self, header: str | bytes | None) -> Key | None:
-        """The key of an Authorization header (``Bearer KEY``); None where there is none, or none
-        that is known."""
+        """The key of an Authorization header (``Bearer KEY``); None where there is no key, or an unknown one."""
         self._refresh()
         if not header or len(header) > MOST_HEADER:
             return None
@@ -87,6 +84,7 @@ class Keys:
         return len(self._keys)
 
     def _refresh(self) -> None:
+        """Read the file again where it has changed since the last look."""
         now = self._clock()
         if now - self._looked < LOOK:
             return
@@ -106,15 +104,16 @@ class Keys:
 
 
 class Access:
-    """Who may do what: by key where there is a file of keys; without one, reads and writes of
-    anybody whom `hosts` lets speak to the service."""
+    """Who may do what, by key where there is a file of keys.
+
+    Without one anybody may read and write whom `hosts` lets speak to the service.
+    """
 
     def __init__(self, keys: Keys | None, hosts: HostRule | None = None):
         self.keys, self.hosts = keys, hosts
 
     def check(self, header: str | bytes | None, scope: Scope | None) -> Key | None:
-        """The key of a request that needs `scope` (None: nothing). Raises `UserError` where it may
-        not."""
+        """The key of a request that needs `scope` (None: nothing). Raises `UserError` where it may not."""
         if scope is None:
             return None
         if self.keys is None:
@@ -139,11 +138,9 @@ def _denied(code: str, sentence: str) -> UserError:
 
 
 def scope_of(method: str, path: str) -> Scope | None:
-    """The scope that a request needs; None: open to all. A route that is not named here is closed:
-    it needs `admin`.
+    """The scope that a request needs; None: open to all. A route that is not named here is closed: it needs `admin`.
 
-    The page is a file without data, and asks for a key itself; whether the service lives and is
-    ready tells no secret.
+    The page is a file without data, and asks for a key itself; whether the service lives and is ready tells no secret.
     """
     if method in ("GET", "HEAD"):
         return None if path in ("/", "/healthz", "/readyz", "/openapi.json", "/favicon.ico") else "read"
@@ -155,8 +152,7 @@ def scope_of(method: str, path: str) -> Scope | None:
 
 
 def read_keys(path: str | Path) -> list[Key]:
-    """The keys in a file. Raises `UserError` where it is missing, is none of keys, or others may
-    write to it."""
+    """The keys in a file. Raises `UserError` where it is missing, holds something else, or others may write to it."""
     file = check_path("keys", path)
     try:
         mode = file.stat().st_mode
@@ -170,7 +166,7 @@ def read_keys(path: str | Path) -> list[Key]:
         )
     try:
         keys = TypeAdapter(list[Key]).validate_python(tree.get("keys"))
-    except ValidationError:  # which would show what it was given
+    except ValidationError:  # whose own text would show the keys
         keys = None
     if keys is None or tree.get("format") != FORMAT or not len({key.name for key in keys}) == len(keys) <= MOST_KEYS:
         raise UserError(
@@ -182,11 +178,9 @@ def read_keys(path: str | Path) -> list[Key]:
 
 
 def add_key(path: str | Path, name: str, scopes: Iterable[str] = ("read",)) -> tuple[str, Key]:
-    """Make a key and write it into a file, which is made where there is none: (the key, what is
-    stored of it).
+    """Make a key and write it into a file, which is made where there is none: (the key, what is stored of it).
 
-    The key cannot be had again. Raises `UserError` for a name that is taken or none, and an unknown
-    scope.
+    The key cannot be had again. Raises `UserError` for a name that is taken or malformed, and for an unknown scope.
     """
     if not re.fullmatch(_NAME, name):
         raise UserError(
@@ -204,24 +198,23 @@ def add_key(path: str | Path, name: str, scopes: Iterable[str] = ("read",)) -> t
     key = Key(name, tuple(s for s in SCOPES if s in wanted), now, sha256(text.encode()).hexdigest())
     require_outside_stores(Path(path))
     with folder_lock(path, "keys add"):
-        there = read_keys(path) if os.path.lexists(path) else []
-        if any(other.name == name for other in there):
+        stored = read_keys(path) if os.path.lexists(path) else []
+        if any(other.name == name for other in stored):
             raise UserError(f"a key is called {name!r} already: remove it, or choose another name", code="key-exists")
-        if len(there) >= MOST_KEYS:
+        if len(stored) >= MOST_KEYS:
             raise UserError(f"the file holds {MOST_KEYS:,} keys, and that is the most", code="too-many-keys")
-        _write(path, [*there, key])
+        _write(path, [*stored, key])
     return text, key
 
 
 def remove_key(path: str | Path, name: str) -> Key:
-    """Take a key out of a file; services refuse it within a second or two. Raises `UserError` for
-    an unknown name."""
+    """Take a key out of a file; services refuse it within a second or two. Raises `UserError` for an unknown name."""
     with folder_lock(path, "keys remove"):
-        there = read_keys(path)
-        gone = [key for key in there if key.name == name]
+        stored = read_keys(path)
+        gone = [key for key in stored if key.name == name]
         if not gone:
-            raise unknown("key", name, (key.name for key in there))
-        _write(path, [key for key in there if key.name != name])
+            raise unknown("key", name, (key.name for key in stored))
+        _write(path, [key for key in stored if key.name != name])
     return gone[0]
 
 
@@ -230,8 +223,7 @@ def _write(path: str | Path, keys: list[Key]) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Inode, time and size of a file, of which one changes when it is replaced or written to; None
-    without a file."""
+    """Inode, time and size of a file, of which one changes when it is replaced or written to; None without a file."""
     try:
         status = path.stat()
     except OSError:

@@ -1,5 +1,4 @@
-"""Limits of requests: where the service listens, by which name it is called, how fast, and how
-much.
+"""Limits of requests: where the service listens, by which name it is called, how fast, and how much.
 
 `Guard` (`serving/guard.py`) asks them in their order for every request.
 """
@@ -19,14 +18,13 @@ from fullrank.core.errors import UserError, brief
 MOST_BUCKETS = 10_000
 """Callers whose rate is remembered; beyond that, those that were quiet longest are forgotten."""
 MOST_ADDRESS = 64
-"""Characters of a caller's name by a proxy that is no address."""
+"""Characters of a caller's name that are kept, where a proxy gives one that is no address."""
 
 Receive = Callable[[], Awaitable[Any]]
 
 
 def check_exposure(host: str, keys: object | None) -> None:
-    """Raise `UserError` where the service would answer other machines (it listens on `host`)
-    without keys."""
+    """Raise `UserError` where the service would answer other machines (it listens on `host`) without keys."""
     if keys is None and not is_loopback(host):
         raise UserError(
             f"listening on {host!r} lets other machines in, and without keys anybody may read and write: make a key "
@@ -56,8 +54,7 @@ def is_network(text: str) -> bool:
 
 
 class HostRule:
-    """Names by which the service may be called where it asks for no key, so that no web page can
-    speak to it.
+    """Names by which the service may be called where it asks for no key, so that no web page can speak to it.
 
     A page of another site may point its own name at 127.0.0.1 (DNS rebinding): the Host header
     tells. It may also post without reading the answer: Origin and Sec-Fetch-Site tell.
@@ -100,8 +97,7 @@ def _name_of(host: bytes) -> str:
 class RateLimit:
     """A token bucket for each caller: `rate` requests a second, and up to `burst` of them at once.
 
-    Its memory is bounded. Each process counts for itself, so a caller may have up to `rate` of
-    every one.
+    Its memory is bounded. Each process counts for itself, so a caller may have up to `rate` of every one.
     """
 
     def __init__(self, rate: float, burst: int, most: int = MOST_BUCKETS, clock: Callable[[], float] = time.monotonic):
@@ -143,7 +139,7 @@ class TooFast(UserError):
 
 @lru_cache(maxsize=4096)
 def caller_of(address: str) -> str:
-    """The caller that an address counts for: of IPv6 its /64, which one customer has whole."""
+    """The caller that an address counts for: an IPv6 address for its /64, which one customer has to itself."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -154,11 +150,9 @@ def caller_of(address: str) -> str:
 
 
 class LimitedBody:
-    """`receive` of a request that stops once its body has too many bytes, by whatever framing, or
-    comes too slowly.
+    """`receive` of a request that stops once its body has too many bytes, by whatever framing, or comes too slowly.
 
-    `error` then says so. The framework turns what is raised here into another error, so `Guard`
-    looks.
+    `error` then says which. The framework turns what is raised here into another error, so `Guard` reads `error`.
     """
 
     __slots__ = ("error", "_receive", "_left", "_most", "_until", "_seconds", "_over")

@@ -1,5 +1,4 @@
-"""ServedModel: one version of the service, opened: its live items, how they are searched, and its
-ranker.
+"""ServedModel: one version of the service, opened: its live items, how they are searched, and its ranker.
 
 Everything that changes while it serves (items added, retired, expired) is one snapshot (`State`)
 that is replaced whole; whoever answers reads it once. Requests are read on the event loop and
@@ -51,11 +50,9 @@ from fullrank.serving.searching import Finder
 from fullrank.serving.settings import ServeSettings
 
 Past = Sequence[tuple[int | str, float | None, Row | None]]
-"""A history: (external item, seconds since 1970 and features where they are known) of each event,
-oldest first."""
+"""A history: (external item, seconds since 1970 and features where they are known) of each event, oldest first."""
 MOST_EXPLAINED = 100
-"""Longest list that is explained: reasons of one of a thousand items take a fifth of a second of
-the model thread."""
+"""Longest list that is explained: reasons of one of a thousand items take a fifth of a second of the model thread."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class State:
     predictor: Predictor
     items: LiveItems
     finder: Finder
-    """The search for them, without those that nobody is shown."""
+    """The search for `items`, without those that nobody is shown."""
     ranker: ServedRanker | None = None
     documents: Documents = field(default_factory=dict)
     """The documents of items that this was made of."""
@@ -89,8 +86,7 @@ class ServedModel:
     def open(cls, folder: str | Path, settings: ServeSettings, documents: Documents) -> ServedModel:
         """The run in `folder` with the items that were added since, warm: it has answered once.
 
-        Raises `UserError` for a ranking model, a damaged folder, and an index below its floor of
-        recall.
+        Raises `UserError` for a ranking model, a damaged folder, and an index below its floor of recall.
         """
         run = Run.open(folder)
         budget, decoding = run.spec.lists.reasoning, run.spec.lists.decoding  # refuses a ranking model
@@ -137,8 +133,7 @@ class ServedModel:
         return self.state.finder.recall
 
     def changed(self, documents: Documents, strict: Collection[str] = ()) -> State:
-        """The state with other documents. Takes as long as new vectors take, so it is made beside
-        the model thread.
+        """The state with other documents. Takes as long as new vectors take, so it is made beside the model thread.
 
         Raises `UserError` for a document with a key in `strict` that this version cannot take in.
         """
@@ -230,8 +225,7 @@ class ServedModel:
         )
 
     def group(self, query: Query) -> Hashable:
-        """The key that requests answered together have in common, so that no request's list depends
-        on another's.
+        """The key that requests answered together have in common, so that no request's list depends on another's.
 
         A ranker orders as many candidates as it is given, and a search that is not exact looks
         further for a longer list: then the number of candidates is part of it.
@@ -341,9 +335,12 @@ class ServedModel:
     def _timed(
         self, history: Past, numbers: ItemNumbers
     ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None, Sequence[int]]:
-        """Known items; for a model that reads them their times, in order of time (where no event
-        has one, as of now, a day between events); and for a model that reads more their positions
-        in the history."""
+        """The known items of a history, and what a model reads beside them.
+
+        A model that reads times gets these too, and items in their order; where no event has a
+        time, they are taken as of now, a day between events. A model that reads features gets the
+        positions of the items in the history.
+        """
         if not self.reads_times and not self.features.reads.names:
             return numbers.known([item for item, *_ in history]), None, ()
         known = [numbers.get(item) for item, *_ in history]
@@ -403,8 +400,10 @@ def _hidden(query: Query) -> Int[np.ndarray, "p"]:
 
 
 def _refused(query: Query, live: LiveItems) -> Bool[np.ndarray, "V"] | None:
-    """Mask of the items that the filters and `allow` of a request refuse. Requests with the same
-    filters share one array."""
+    """Mask of the items that the filters and `allow` of a request refuse.
+
+    Requests with the same filters share one array.
+    """
     filters: Any = query.options.filters  # of one request
     mask = live.mask(filters) if filters else None
     if query.allowed is None:

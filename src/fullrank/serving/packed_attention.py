@@ -1,5 +1,4 @@
-"""Attention over packed events, and the products around it: the parts of a packed encoder
-(`serving/fast.py`).
+"""Attention over packed events, and the products around it: the parts of a packed encoder (`serving/fast.py`).
 
 Letters: N events of all B histories, n those of one chunk (a few whole histories, whose events see
 each other only within their own), H heads, e their width. TorchScript reads the source of these
@@ -20,8 +19,7 @@ from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 CHUNK = 64
 """Events whose attention is computed at once: of 36 to 200 the least time per event, on one core."""
 SMALL_PRODUCT = 600_000
-"""Multiplications below which MKL's call is quicker than oneDNN's, which costs 10 microseconds more
-to make."""
+"""Multiplications below which MKL's call is quicker than oneDNN's, which costs 10 microseconds more to make."""
 FUSED = {"none": "none", "relu": "relu", "gelu": "gelu", "silu": "swish"}
 """oneDNN's names of activations."""
 
@@ -47,12 +45,11 @@ class Layout(NamedTuple):
     places: Tensor
     """[N] position in its history, from 0."""
     to_come: Tensor
-    """[N] events of the history behind it."""
+    """[N] number of events that come after it in its history."""
     last: Tensor
     """[B] number of the last event of each row."""
     query_times: Tensor
-    """[N] the time that an event predicts at: the next one's, for the last event its own; empty
-    without times."""
+    """[N] the time that an event predicts at: the next one's, for the last event its own; empty without times."""
     times: Tensor
     """[N], or empty."""
     chunks: list[Chunk]
@@ -64,7 +61,7 @@ def can_pack() -> bool:
 
 
 def lay_out(weight: Tensor) -> Tensor:
-    """A matrix [out, in] as oneDNN wants it; as it is where that is not to be had."""
+    """A matrix [out, in] laid out for oneDNN; unchanged where oneDNN cannot be used."""
     if not can_pack():
         return weight
     return torch.ops.mkldnn._reorder_linear_weight(weight, CHUNK)
@@ -161,7 +158,7 @@ class Mixer(nn.Module):
         v = key_side[:, self.key_width :].unflatten(1, (self.heads, -1)).transpose(0, 1)
         if self.rope:
             q, k = self.turned(q, places), self.turned(k, layout.places)
-        q, k = q.transpose(0, 1), k.permute(1, 2, 0)
+        q, k = q.transpose(0, 1), k.permute(1, 2, 0)  # [H, queries, e] and [H, e, N]; v is [H, N, e]
         mixed: list[Tensor] = []
         for chunk in layout.chunks:
             first, end, seen = chunk.low, chunk.high, chunk.among
@@ -185,8 +182,10 @@ class Mixer(nn.Module):
         return self.output(y)
 
     def bias(self, places: Tensor, moments: Tensor, others: Tensor, times: Tensor) -> Tensor:
-        """[queries, n] summand by distance and time of the scores of queries at `places` and keys
-        at `others`."""
+        """[queries, n] what distance and time add to the scores of queries and keys.
+
+        Queries are at `places` and `moments`, keys at `others` and `times`.
+        """
         added = self.by_distance[(places[:, None] - others).clamp(self.least, self.most) - self.least]
         if self.timed:
             seconds = (moments[:, None] - times).abs().clamp_min(1).float()

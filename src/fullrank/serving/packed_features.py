@@ -1,5 +1,4 @@
-"""Features beside the items of a few histories, without padding: one look-up for all features of
-all places.
+"""Features beside the items of a few histories, without padding: one look-up for all features of all places.
 
 `FeatureReader` with `fuse=sum` adds, at each place, a vector for each category, the mean of those
 of a list, and x u + v for a number x, of the event, of its request, of the request that is to be
@@ -44,7 +43,7 @@ class PackedFeatures:
 
     @staticmethod
     def of(reader: FeatureReader) -> PackedFeatures | None:
-        """A copy of this reader; None for one that does more than to add vectors."""
+        """A copy of this reader; None for a reader that does more than add vectors."""
         if reader.fuse != "sum" or reader.prefix:
             return None
         tables, bases, size = list[Tensor](), dict[str, tuple[int, int]](), 0
@@ -59,8 +58,7 @@ class PackedFeatures:
     def added(
         self, items: Jagged, times: Int[np.ndarray, "N"] | None, known: HistoryFeatures | None
     ) -> Float[Tensor, "N D"]:
-        """The summand of each place's vector; `times` lie behind each other, `known` as in
-        `Histories`."""
+        """The summand of each place's vector; `times` lie behind each other, `known` as in `Histories`."""
         places = _Places.of(items, times, known or HistoryFeatures())
         rows, weights, lists = [], [], []
         for name, part in _parts(self.reader):
@@ -84,7 +82,7 @@ class PackedFeatures:
             return []
         times, last, known = places.times, places.last, places.known
         assert times is not None, "a model that reads what times tell gets them"
-        if name == "asked":  # by the time of the next event, and behind the last one that of the request
+        if name == "asked":  # as of the next event's time, and after the last event as of the request's
             answered_at = np.full(len(places.items), NO_TIME) if known.asked_at is None else np.asarray(known.asked_at)
             at, since = np.where(last, answered_at[places.row], np.append(times[1:], 0)), times
         else:
@@ -96,12 +94,12 @@ class PackedFeatures:
         return [ids.numpy() for ids in self.reader.made_ids(part, *tensors)]
 
     def _ids(self, part: FieldVectors, name: str, encoded: Encoded, time_ids: list[np.ndarray]) -> Entries:
-        """Rows and weights of each place: a row for each category and feature of times, two for
-        each number.
+        """Rows and weights of each place: a row for each category and feature of times, two for each number.
 
-        A number x has three vectors in the table, each type behind the other for all numbers: its
-        slope (weight x), its value at 0 (weight 1), and, in place of the slope, the one of a
-        missing number (weight 1, and 0 of the second).
+        A number x has three vectors in the table: its slope (weight x), its value at 0 (weight 1),
+        and one that replaces the slope where the number is missing (weight 1, and the value at 0
+        then weighs 0). The table holds the slopes of all numbers, then the values at 0 of all, then
+        those for missing ones.
         """
         ids_at, numbers_at = self.bases[name]
         category_rows = np.column_stack([encoded.categorical[:, part.id_columns.numpy()], *time_ids]) + (
@@ -119,22 +117,20 @@ class PackedFeatures:
         )
 
     def _lists(self, part: FieldVectors, name: str, encoded: Encoded) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """For each list feature its values' rows behind each other, where each place begins among
-        them, and weights.
+        """For each list feature its values' rows behind each other, where each place begins among them, and weights.
 
-        Values of 0 are missing and left out; a list without others has one row, that of a missing
-        value.
+        Values of 0 are missing and left out; a list without others has one row, that of a missing value.
         """
         base = self.bases[name][0]
         for at, start in part.bags:
             bag = encoded.bags[at]
             values, position = bag.flat(), bag.row_of()
-            there = values > 0
-            counts = np.bincount(position[there], minlength=len(bag))
+            present = values > 0
+            counts = np.bincount(position[present], minlength=len(bag))
             filled = np.maximum(counts, 1)
             starts = filled.cumsum() - filled
             rows = np.full(int(filled.sum()), base + start)
-            rows[np.repeat(counts > 0, filled)] = base + start + values[there]
+            rows[np.repeat(counts > 0, filled)] = base + start + values[present]
             shares = np.repeat(1 / filled, filled).astype(np.float32)
             yield torch.from_numpy(rows), torch.from_numpy(starts), torch.from_numpy(shares)
 
@@ -181,8 +177,10 @@ class _Places:
         return Encoded(np.zeros((len(rows), ids), np.int32), missing, (empty,) * bags)
 
     def requests(self, rows: Int[np.ndarray, "N"]) -> tuple[FeatureTable | None, Int[np.ndarray, "N"]]:
-        """The table of requests, and the row of the one behind each place: the next event's, in
-        `rows`, and behind the last event the one that is to be answered."""
+        """The table of requests, and the row of the one that follows each place.
+
+        After an event that is the next event's, in `rows`; after the last one, the request that is to be answered.
+        """
         past, answered = self.known.request, self.known.asked
         if answered is None:
             return past, rows

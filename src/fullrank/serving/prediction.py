@@ -1,5 +1,4 @@
-"""ServedPredictor: one version of a ranking model's service, opened: reads rows, and gives their
-probabilities."""
+"""ServedPredictor: one version of a ranking model's service, opened: reads rows, and gives their probabilities."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class ServedPredictor:
         return [probabilities[end - len(frame) : end] for end, frame in zip(ends, frames, strict=True)]
 
     def probabilities(self, frame: pl.DataFrame) -> Float[np.ndarray, "R"]:
-        """The click probabilities of a table. Raises `UserError` where a column holds what the
-        model refuses."""
+        """The click probabilities of a table. Raises `UserError` where a column holds what the model refuses."""
         model, encoder = self.predictor.model, self.predictor.encoder
         with in_context("", public=True):
             batches = [transform(encoder, part, "the rows") for part in frame.iter_slices(ROWS)]

@@ -1,5 +1,4 @@
-"""Problem details (RFC 9457): every error of the service as one JSON body, without anything of the
-machine's inside.
+"""Problem details (RFC 9457): every error of the service as one JSON body, which shows nothing of the machine inside.
 
 A `UserError` that is `public` tells its sentence under the status of its code. Any other is a 500
 whose sentence the log alone has; anything unforeseen is one too, and its traceback goes to the log.
@@ -49,7 +48,7 @@ STATUS = {
 }
 """Code of a `UserError` -> status, where it is not 422."""
 NAMED_IN_PATH = frozenset({"unknown-item", "unknown-user"})
-"""Codes that are a 404 where the address names it, and 422 where a body (POST) does."""
+"""Codes that are 404 where the address names the unknown thing, and 422 where a body (POST) does."""
 DETAILS = {"store-unavailable": "the store of histories cannot be read or written at the moment; try again"}
 """Codes whose own sentence is not public -> the sentence in its place."""
 COLUMN = "column"
@@ -76,8 +75,7 @@ class ProblemDetails:
     code: str
     detail: str
     errors: tuple[dict[str, str], ...] = ()
-    """Mistakes of a body or of parameters: where (`pointer`, or `parameter` and `in`), and the
-    sentence (`detail`)."""
+    """Mistakes of a body or of parameters: where (`pointer`, or `parameter` and `in`), and the sentence (`detail`)."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self, request_id: str | None) -> dict[str, Any]:
@@ -99,8 +97,7 @@ class ProblemDetails:
 
 
 def problem_of(error: BaseException, *, method: str = "POST", request_id: str | None = None) -> ProblemDetails:
-    """The answer to a request (of this HTTP method) that ended in an exception; what no client may
-    learn is logged."""
+    """The answer to a request (of this HTTP method) that ended in an exception; what no client may learn is logged."""
     if isinstance(error, UserError):
         return _of_user_error(error, method, request_id)
     if isinstance(error, ValidationError):
@@ -115,8 +112,7 @@ def problem_of(error: BaseException, *, method: str = "POST", request_id: str | 
 
 
 def install(app: Any) -> None:
-    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in
-    this form too.
+    """Have a FastAPI app answer its own errors (no route, no method, a body that does not fit) in this form too.
 
     A `UserError` of a route goes on to `Guard`, which tells it, and counts it.
     """
@@ -146,8 +142,7 @@ def allowed_methods(scope: Mapping[str, Any]) -> set[str]:
 
 
 def hide_paths(paths: Iterable[str]) -> None:
-    """Keep these absolute paths, and those below them, out of all answers, also where they hold
-    spaces."""
+    """Keep these absolute paths, and those below them, out of all answers, also where they hold spaces."""
     known = {*_HIDDEN, *(path for path in paths if len(path) > 1)}
     _HIDDEN.clear()  # longer ones first, of which shorter ones are the beginning
     _HIDDEN.update((path, re.compile(rf"{re.escape(path)}[^\s'\"]*")) for path in sorted(known, key=len, reverse=True))
@@ -161,6 +156,7 @@ def without_paths(text: str) -> str:
 
 
 def _of_user_error(error: UserError, method: str, request_id: str | None) -> ProblemDetails:
+    """The answer to a `UserError`: its own sentence where it may be told, else a 500 or the sentence of `DETAILS`."""
     code = error.code
     headers: dict[str, str] = {}
     if not error.public and code not in DETAILS:
@@ -191,6 +187,7 @@ def _of_status(status: int, detail: Any, headers: Mapping[str, str]) -> ProblemD
 
 
 def _of_validation(mistakes: Iterable[Mapping[str, Any]], model: str = "") -> ProblemDetails:
+    """The answer to a body or to parameters that do not fit, with the mistakes by their places."""
     by_location: dict[tuple[str, str], list[str]] = {}
     unread = False
     for mistake in mistakes:
@@ -226,8 +223,7 @@ def _location(loc: Iterable[Any], kind: str | None) -> tuple[str, str]:
 
 
 def _is_member(part: str) -> bool:
-    """Whether a step of the way to a mistake is no step in the body, but pydantic's name of a
-    member of a union."""
+    """Whether a step of the way to a mistake is no step in the body, but pydantic's name of a member of a union."""
     return MEMBER.fullmatch(part) is not None or part == "bool" or part in _models()
 
 
@@ -263,8 +259,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _sentence(mistake: Mapping[str, Any], model: str) -> str:
-    """The sentence of pydantic's mistake, or of a `UserError` of ours inside; never the value that
-    was given."""
+    """The sentence of pydantic's mistake, or of a `UserError` of ours inside; never the value that was given."""
     inner = (mistake.get("ctx") or {}).get("error")
     if isinstance(inner, UserError):
         return without_paths(middle_cut(str(inner), MOST_DETAIL)) if inner.public else NOT_VALID

@@ -1,10 +1,9 @@
-"""HTTP protocol of the service: uvicorn's on httptools, with bounds on all that a connection may
-bring or hold up.
+"""HTTP protocol of the service: uvicorn's on httptools, with bounds on all that a connection may bring or hold up.
 
 `Guard` bounds the body that an app reads. The parser would keep any number of bytes of a head or of
 trailers, and any number of requests that wait behind one; what comes outside of a request, or
 behind an answer that read no body, is asked for by no app. So bytes and seconds are counted here,
-of whoever can connect. A connection that goes beyond them is ended without an answer.
+for whoever can connect. A connection that goes beyond them is ended without an answer.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEAD = 1 << 16
-"""Bytes, about, of a request line with headers, of blank lines before it, of the extensions of a
-chunk, of trailers."""
+"""Bytes, about, of a request line with headers, of blank lines before it, of the extensions of a chunk, of trailers."""
 MOST_BODY = 1 << 30
 """Bytes of a body, where nothing else is said."""
 MOST_WAITING = 64
@@ -39,17 +37,15 @@ class Stage(Enum):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. Requests may have `most_body` bytes, and what the answer came before counts
-    too."""
+    """One connection. A request may have `most_body` bytes, those that come after its answer included."""
 
     def __init__(self, *arguments: Any, most_body: int = MOST_BODY, **more: Any):
         super().__init__(*arguments, **more)
-        # Guard tells who sends more, while it reads: here it is enough that somebody counts
+        # Guard answers whoever sends more, while an app reads; here bytes are counted whether anyone reads or not
         self._most_body = most_body + MOST_HEAD
         self._stage = Stage.REQUEST
         self._steps = 0
-        """Times that the parser got on: a request began, its head was whole, some of its body came,
-        it was whole."""
+        """Times that the parser advanced: a request began, its head was whole, some of its body came, it was whole."""
         self._since = 0
         """Bytes since the last step."""
         self._body = 0
@@ -76,7 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._since += len(data)
             if self._since > MOST_HEAD:
                 self._end()
-        # blank lines before a request are no step of it, and have to end in one
+        # blank lines before a request are no step, and a request has to follow them
         if self._timer is None and (self._stage is not Stage.REQUEST or self._steps == before):
             self._expect()
 

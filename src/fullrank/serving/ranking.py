@@ -58,8 +58,10 @@ class ServedRanker:
 
     @classmethod
     def open(cls, settings: ServeSettings, catalog: Catalog) -> ServedRanker:
-        """The ranker of the settings. Raises `UserError` where it is none, or reads nothing of an
-        item."""
+        """The ranker of the settings.
+
+        Raises `UserError` for a run that is no ranking model, or that reads nothing of an item.
+        """
         assert settings.ranker is not None
         run = Run.open(settings.ranker)
         stage = RankingStage.of(run)
@@ -89,8 +91,10 @@ class ServedRanker:
         )
 
     def events_read(self, most: int) -> int:
-        """Last events of a history that its sequences are made of: all `most` where one leaves out
-        missing values, so that older events move up."""
+        """Last events of a history that its sequences are made of.
+
+        That is all `most` where a sequence leaves out missing values, since older events then move up.
+        """
         several, groups = self.stage.encoder.multivalued, self.stage.model.parallel
         aligned = {several[number].name for group in groups for number in group}
         filled = [field for field in several if isinstance(field, SequenceOf) and field.name in self.of_history]
@@ -99,8 +103,7 @@ class ServedRanker:
         return max((field.max_length for field in filled), default=0)
 
     def require_whole_histories(self) -> None:
-        """Raise `UserError` where the items lack a column that a history is read by, beside one
-        that they have."""
+        """Raise `UserError` where the items lack a column that a history is read by, beside one that they have."""
         several = self.stage.encoder.multivalued
         for group in self.stage.model.parallel:
             names = [several[number].name for number in group]
@@ -135,11 +138,9 @@ class ServedRanker:
         blend: float,
         histories: Histories,
     ) -> tuple[Int[np.ndarray, "B C"], Float[np.ndarray, "B C"]]:
-        """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by
-        `blend`.
+        """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by `blend`.
 
-        `histories` are those of the requests, as far as they are read, with features of their
-        events.
+        `histories` are those of the requests, as far as they are read, with features of their events.
         """
         pairs = PairFeatures(self.stage.encoder, self._users(queries, histories), self.items)
         blended = blend_scores(probabilities(self.stage.model, pairs, ids), scores, blend)
@@ -169,8 +170,7 @@ class ServedRanker:
     def _histories(
         self, queries: Sequence[Query], histories: Histories, sent: Mapping[int, Jagged]
     ) -> dict[int, Jagged]:
-        """The sequences that are filled from histories; a request that gives one itself keeps that,
-        as in `given`."""
+        """The sequences that are filled from histories; a request that gives one itself keeps it, as `sent` has it."""
         if not self.of_history:
             return {}
         past = {name: feature.ids(histories) for name, feature in self.past.items()}

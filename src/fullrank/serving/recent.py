@@ -25,8 +25,7 @@ class Recent(Generic[T]):
         return key in self._kept
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of a key, made where there is none; of two threads that make it the first one's
-        is kept."""
+        """The value of a key, made where there is none; of two threads that make it the first one's is kept."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)

@@ -1,9 +1,7 @@
-"""One request for a list, read into arrays (`Query`), and what the model thread gives for it
-(`Answer`).
+"""One request for a list, read into arrays (`Query`), and what the model thread gives for it (`Answer`).
 
 External ids become numbers of the catalogue (`ItemNumbers`). Features are checked on the event loop
-(`ServedFeatures.read`) and encoded on the model thread, all of a batch at once
-(`ServedFeatures.batch`).
+(`ServedFeatures.read`) and encoded on the model thread, all of a batch at once (`ServedFeatures.batch`).
 """
 
 from __future__ import annotations
@@ -148,8 +146,8 @@ class ItemNumbers:
         return self._added.get(key, -1) if number is None else number
 
     def typed(self, item: int | str) -> int | str:
-        """An id in the catalogue's type; a text that is no number stays one, and is unknown to a
-        catalogue of numbers."""
+        """An id in the catalogue's type; a text that is no number stays a text, which a catalogue
+        of numbers does not know."""
         if self.whole:
             return whole_number(item) if isinstance(item, str) else item
         return item if isinstance(item, str) else str(item)
@@ -163,7 +161,7 @@ class ItemNumbers:
 
 
 def whole_number(text: str) -> int | str:
-    """The number that a text is; the text itself where it is none of 64 bits, in ASCII."""
+    """The whole number that a text spells in ASCII; the text itself where it spells none, or none of 64 bits."""
     digits = text.strip()
     if len(digits) > 20 or not _WHOLE.fullmatch(digits):
         return text
@@ -178,14 +176,12 @@ def check_most(name: str, count: int, most: int) -> None:
 
 
 class ServedFeatures:
-    """Features that a version `reads`: of the last `most` events, in lists of at most `longest`
-    values."""
+    """Features that a version `reads`: of the last `most` events, in lists of at most `longest` values."""
 
     def __init__(self, reads: Reads, most: int, longest: int):
         self.reads, self.most = reads, most
         self.last = slice(-most if reads.names else None, None)
-        """The part of a history that is read: all of it by a model without features, which cuts it
-        itself."""
+        """The part of a history that is read: all of it by a model without features, which cuts it itself."""
         self._known: dict[str, dict[str | None, int]] = {}
         self.readers = {source: RowReader(reads.fields(*roles), longest, LARGEST) for source, roles in ROLES.items()}
 
@@ -198,11 +194,11 @@ class ServedFeatures:
         stored: bool = True,
         others: Names | None = None,
     ) -> RequestFeatures:
-        """The features of events, of their user as stored, and over these of the request.
+        """The features of events and of a request: those of the user as stored, where the request gives no others.
 
-        `stored` events may be of other versions: what this one does not take is passed over. Of a
-        request it is a mistake (`RowMistakes`), but for the names of `others`, without which
-        nothing is.
+        `stored` events may have been made for other versions: what this one does not take is passed
+        over. In a request it is a mistake (`RowMistakes`), unless `others` has the name. Without
+        `others` nothing is a mistake.
         """
         known = others or {}
         of_events, of_user, of_request = self.readers.values()
@@ -217,8 +213,8 @@ class ServedFeatures:
         return RequestFeatures(past, {name: value for name, (value,) in values.items()}, tuple(sorted(missing)))
 
     def batch(self, queries: Sequence[Query]) -> HistoryFeatures | None:
-        """The features of requests that are answered together, beside their last `most` items; None
-        where the version reads none."""
+        """The features beside the last `most` items of requests that are answered together; None
+        where none are read."""
         if not self.reads.names:
             return None
         lengths = [len(query.items[self.last]) for query in queries]
@@ -248,8 +244,7 @@ class ServedFeatures:
         return HistoryFeatures(event, request, user, answered, at)
 
     def _table(self, role: Role, columns: Mapping[str, list[Any]], rows: int) -> FeatureTable | None:
-        """Values from JSON, as the run's encoder has them: text by text, since a table costs more
-        than an answer."""
+        """Values from JSON, as the run's encoder has them: text by text, since a table costs more than an answer."""
         if self.reads.encoder is None or role not in self.reads.names:
             return None
         encoder, none = encoder_of(self.reads.encoder, role), [None] * rows

@@ -1,5 +1,4 @@
-"""RowReader: values of the columns that a run declares, as JSON gives them, checked and made a
-table.
+"""RowReader: values of the columns that a run declares, as JSON gives them, checked and made a table.
 
 Rows of a ranking model's requests have every column (`frame`); events and requests of a recommender
 have those features that somebody knows (`columns`).
@@ -33,8 +32,7 @@ TYPES = ["string", "integer", "boolean", "null"]
 
 
 class RowMistakes(Exception):
-    """Values that the columns of a run do not take; `errors` as pydantic's `ValidationError` has
-    them."""
+    """Values that the columns of a run do not take; `errors` as pydantic's `ValidationError` has them."""
 
     def __init__(self, mistakes: Sequence[Mapping[str, Any]]):
         super().__init__(f"{len(mistakes)} mistakes in rows")
@@ -78,16 +76,15 @@ class RowReader:
         *,
         whole: bool = False,
     ) -> dict[str, list[Any]]:
-        """The values of each column that some row has, None where a row has none; `whole`: every
-        row has every column.
+        """The values of each column that some row has, None where a row has none; `whole`: every row has every column.
 
         A name that is no column (nor one of `others`) and a value that its column does not take are
         mistakes of the row `at` its location (`RowMistakes`); without `at` they are passed over.
         """
-        columns, there = dict[str, list[Any]](), set[str]().union(*set(map(tuple, rows)))
-        if at is not None and (whole or not there <= self.fields.keys() | set(others)):
+        columns, present = dict[str, list[Any]](), set[str]().union(*set(map(tuple, rows)))
+        if at is not None and (whole or not present <= self.fields.keys() | set(others)):
             _refuse(self._misnamed(rows, {*self.fields, *others}, whole), at)
-        for name in [name for name in self.fields if name in there]:
+        for name in [name for name in self.fields if name in present]:
             columns[name] = values = [row.get(name) for row in rows]
             wrong = self._mistyped(self.fields[name], values)
             if at is not None:
@@ -97,6 +94,7 @@ class RowReader:
         return columns
 
     def _misnamed(self, rows: Sequence[Row], known: Collection[str], whole: bool) -> Iterator[Mistake]:
+        """A mistake for each name that is no column, and (`whole`) for each column that a row lacks."""
         expected = self.fields.keys()
         for number, row in enumerate(rows):
             if row.keys() == expected:
@@ -108,6 +106,7 @@ class RowReader:
                 yield number, "the model reads this column: give its value, or null where it is missing", name
 
     def _mistyped(self, field: AnyField, values: Sequence[Any]) -> Iterator[Mistake]:
+        """A mistake for each value that the column does not take; looked for where a quick look does not accept all."""
         numeric = isinstance(field, Numeric)
         _, allowed, expected = self._accepted[field.name]
         lists = [value for value in values if type(value) is list]
@@ -158,8 +157,10 @@ def _accepted(field: AnyField, longest: int) -> tuple[JsonObject, set[type], str
 
 
 def _fit(values: Sequence[Any], allowed: set[type], numeric: bool, most: float = MOST_WHOLE) -> bool:
-    """Whether all values are well, numbers from -`most` to below it, by a quick look; after False
-    each has to be looked at."""
+    """Whether a quick look accepts all values, numbers from -`most` to below it.
+
+    After False each value has to be looked at.
+    """
     kinds = set(map(type, values))
     if not kinds <= allowed or (float in kinds and not numeric):
         return False

@@ -1,5 +1,4 @@
-"""How a version finds its items: exactly, by an index of item vectors, or by a search among
-semantic ids.
+"""How a version finds its items: exactly, by an index of item vectors, or by a search among semantic ids.
 
 Exact lists of plain models on the CPU go the quick way (`serving/fast.py`), and an index takes its
 states; all others (reasoners, items made of codes, models on a GPU) go through `inference.rank`. A
@@ -41,16 +40,14 @@ if TYPE_CHECKING:
 
 Masks = Sequence[Bool[np.ndarray, "V"] | None]
 Lists = tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"], Int[np.ndarray, "B"] | None]
-"""Scores and item numbers, best first, with -inf and -1 in empty places; and the steps that a
-reasoner took."""
+"""Scores and item numbers, best first, with -inf and -1 in empty places; and the steps that a reasoner took."""
 MEASURED = 1024
 """Histories on which the recall of an index is measured."""
 
 
 @dataclass(frozen=True)
 class Finder:
-    """Lists of histories from one model; what goes with a model's items is replaced when they
-    change (`with_items`)."""
+    """Lists of histories from one model; what goes with a model's items is replaced when they change (`with_items`)."""
 
     predictor: Predictor
     fast: FastEncoder | None = None
@@ -62,8 +59,7 @@ class Finder:
     members: tuple[Finder, ...] = ()
     """The search of each member of a blend."""
     graph: ExportedModel | None = None
-    """An export of the model, which answers what its graph can: requests without filters, for the
-    run's own items."""
+    """An export of the model, which answers what its graph can: requests without filters, for the run's own items."""
 
     @classmethod
     def open(cls, run: Run, predictor: Predictor, settings: ServeSettings) -> Finder:
@@ -101,8 +97,7 @@ class Finder:
         return replace(self, predictor=predictor, fast=fast, decode=decode)
 
     def barring(self, barred: Bool[np.ndarray, "V"]) -> Finder:
-        """The search with other items that nobody is shown; the quick way has them at no cost of a
-        request."""
+        """The search with other items that nobody is shown; on the quick way they cost a request nothing."""
         fast = None if self.fast is None else self.fast.with_items(barred=barred)
         members = tuple(member.barring(barred) for member in self.members)
         return replace(self, fast=fast, barred=barred if barred.any() else None, members=members)
@@ -136,8 +131,10 @@ class Finder:
         budget: Budget,
         features: HistoryFeatures | None = None,
     ) -> Lists:
-        """The k best items of each history. `hidden` are the items that each is not shown, `masks`
-        those that its filters refuse."""
+        """The k best items of each history.
+
+        `hidden` are the items that each is not shown, `masks` those that its filters refuse.
+        """
         if self.graph is not None and self.barred is None and not any(mask is not None for mask in masks):
             if (lists := self._by_graph(self.graph, items, times, k, hidden)) is not None:
                 return lists
@@ -172,8 +169,10 @@ class Finder:
         return ranked.scores, ranked.ids, ranked.steps
 
     def _by_graph(self, graph: ExportedModel, items: Rows, times: Rows | None, k: int, hidden: Rows) -> Lists | None:
-        """The lists of the graph; None where it cannot answer: features, longer lists, added items,
-        seen items that may be shown."""
+        """The lists of the graph; None where it cannot answer.
+
+        It knows no features, no longer lists, no added items, and no seen items that may be shown.
+        """
         if self.predictor.reads.names or k > graph.k or self.predictor.catalog.size != graph.num_items:
             return None
         recent = [row[-graph.max_length :] for row in items]
@@ -190,8 +189,7 @@ class Finder:
         return scores[:, :k], ids[:, :k], None
 
     def _vectors(self, histories: Histories, *, quick: bool = True) -> torch.Tensor:
-        """[B, D] query vectors of histories; `quick` where these are few and lie behind each other
-        from 0."""
+        """[B, D] query vectors of histories; `quick` where these are few and lie behind each other from 0."""
         model = self.predictor.model
         if self.fast is not None and quick:
             timed = None if histories.seconds is None or not model.reads_times else list(histories.seconds)
@@ -216,10 +214,9 @@ def _member_predictor(blend: Predictor, member: Member) -> Predictor:
 
 
 def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
-    """The export that the settings name. Versions that come later are other weights, and answer by
-    themselves.
+    """The export that the settings name. Versions that come later have other weights, and answer by themselves.
 
-    Raises `UserError` where it is none of the run that the service is started with.
+    Raises `UserError` where it is not an export of the run that the service is started with.
     """
     if settings.exported is None or run.path.resolve() != Path(settings.run).resolve():
         return None
@@ -231,8 +228,7 @@ def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
 
 
 def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
-    """The index of a run's item vectors: from its folder where it is there and fits, else built
-    (and kept there)."""
+    """The index of a run's item vectors: from its folder where it is there and fits, else built (and kept there)."""
     vectors = finder.predictor.item_vectors()
     folder = None if settings.index_folder is None else Path(settings.index_folder) / run.path.resolve().name
     index = None
@@ -253,8 +249,7 @@ def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
 
 
 def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
-    """Vectors of users: of test histories of the run's store, or of histories of one item where it
-    is not there."""
+    """Vectors of users: of test histories of the run's store, or of histories of one item where it is not there."""
     histories = sample_histories(run, MEASURED)
     if histories is None:
         draw = np.random.default_rng(0)
@@ -265,8 +260,7 @@ def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
 
 
 def _has_vectors(predictor: Predictor) -> bool:
-    """Whether a model scores by inner products with vectors that can be indexed, and does not
-    reason."""
+    """Whether a model scores by inner products with vectors that can be indexed, and does not reason."""
     model = predictor.model
     by_vectors = isinstance(model, RecommenderModel) and not model.task.generates and predictor.decoding.kind == "exact"
     return by_vectors and str(predictor.device) == "cpu" and model.reasoner is None

@@ -1,5 +1,6 @@
-"""The service as a process: the app (FastAPI with the service's routes, its middleware, and its
-life from start to shutdown) and uvicorn around it, alone or as several processes on one port.
+"""The service as a process, or as several on one port: the app, and uvicorn around it.
+
+The app is FastAPI with the service's routes, its middleware, and its life from start to shutdown.
 
 Of several processes uvicorn's supervisor says when all of them answer and whether they could.
 """
@@ -44,8 +45,7 @@ from fullrank.serving.settings import SERVED, ServeSettings
 from fullrank.serving.telemetry import Telemetry, Tracing, metrics_folder
 
 SWITCH = 2e-4
-"""Seconds after which a thread of Python lets another run: the event loop does not wait for the
-model thread longer."""
+"""Seconds after which a Python thread lets another run: so long the event loop waits for the model thread at most."""
 SERVICES: dict[Problem, type[BaseService[Any]]] = {"retrieval": Service, "ranking": PredictService}
 """Problem of the run that is served -> the service."""
 ENVIRONMENT = "FULLRANK_SERVE"
@@ -120,8 +120,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
 
 def from_environment() -> FastAPI:
-    """The app of one process of several, started by uvicorn; the process ends with the one that
-    started it."""
+    """The app of one process of several, started by uvicorn; the process ends with the one that started it."""
     end_with_parent(END_SECONDS)
     return build_app(ServeSettings.from_text(os.environ[ENVIRONMENT]))
 
@@ -195,8 +194,7 @@ def check_service(settings: ServeSettings) -> JsonObject:
 
 
 class _Server(uvicorn.Server):
-    """Says when it answers, and raises why it does not: uvicorn logs a traceback and leaves with a
-    status alone."""
+    """Says when it answers, and raises why it does not: uvicorn logs a traceback and leaves with a status alone."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]):
         super().__init__(config)
@@ -204,8 +202,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Without raising SIGTERM again behind the shutdown: who was told to stop, and did, has
-        ended well."""
+        """Do not raise SIGTERM again after the shutdown: a process that was told to stop, and did, has ended well."""
         with super().capture_signals():
             yield
             self._captured_signals = [captured for captured in self._captured_signals if captured != signal.SIGTERM]
@@ -279,8 +276,8 @@ def quiet_failure(app: Any) -> Iterator[None]:
 
 @contextmanager
 def failure_report() -> Iterator[Callable[[], UserError]]:
-    """Have processes that are started inside the block leave why they did not open; gives what
-    reads it."""
+    """Have processes that are started inside the block leave the reason why they did not open;
+    gives a function that reads it."""
     with tempfile.TemporaryDirectory(prefix="fullrank-serve-") as folder:
         file = Path(folder, "failure.json")
 
@@ -298,8 +295,7 @@ def failure_report() -> Iterator[Callable[[], UserError]]:
 
 
 def report_failure(error: UserError) -> None:
-    """Leave to the parent why this process of several does not open; nothing where it has no
-    parent."""
+    """Leave to the parent why this process of several does not open; nothing where it has no parent."""
     if file := os.environ.get(FAILURE):
         logging.getLogger("uvicorn.error").addFilter(lambda _: False)  # this process ends now
         write_json(Path(file), {"sentence": str(error), "code": error.code})

@@ -1,5 +1,4 @@
-"""The services that routes call, one object in each process: of a recommender, and of a ranking
-model.
+"""The services that routes call, one object in each process: of a recommender, and of a ranking model.
 
 `BaseService` has what both share. `Service` gives lists, and has users, items and the answer log;
 `PredictService` gives click probabilities of rows.
@@ -126,12 +125,11 @@ class Service(BaseService[ServedModel]):
         new = await self._stored(self.store.add_events(events))
         stored, duplicates = sum(new), len(new) - sum(new)
         self.telemetry.events(stored, duplicates)
-        strange = dict.fromkeys(event.item for event in events if not model.knows(event.item))
-        return {"stored": stored, "duplicates": duplicates, "unknown_items": list(strange)}
+        unknown = dict.fromkeys(event.item for event in events if not model.knows(event.item))
+        return {"stored": stored, "duplicates": duplicates, "unknown_items": list(unknown)}
 
     async def put_user(self, user: str, request: UserRequest) -> JsonObject:
-        """Store features of a user for the model and its ranker, in place of those that were put
-        before."""
+        """Store features of a user for the model and its ranker, in place of those that were put before."""
         ranker, names = self.model.state.ranker, self._names("user")
         of_ranker = () if ranker is None else ranker.fields
         if ranker is not None:
@@ -172,11 +170,9 @@ class Service(BaseService[ServedModel]):
         return model.described(model.number(item))
 
     async def put_items(self, request: ItemsRequest) -> JsonObject:
-        """Add and change items: they hold here when this returns, and in every process within a
-        second.
+        """Add and change items: they hold here when this returns, and in every process within a second.
 
-        Raises `UserError` for a change that the version which answers cannot take in; then none is
-        made.
+        Raises `UserError` for a change that the version which answers cannot take in; then none is made.
         """
         check_most("items", len(request.items), self.settings.batch_most)
         model = self.model
@@ -208,8 +204,10 @@ class Service(BaseService[ServedModel]):
     def _check(
         self, source: str, rows: Sequence[Row], at: Callable[[int], Location], more: Collection[str] = ()
     ) -> None:
-        """Raise `RowMistakes` for features to be stored that no version reads, or this one not so;
-        where no version reads any, all are kept."""
+        """Raise `RowMistakes` for features to be stored that no open version reads, or whose values this one refuses.
+
+        Where no version reads any, all are kept.
+        """
         if names := self._names(source):
             self.model.features.readers[source].columns(rows, at, {*names, *more})
 
@@ -279,22 +277,22 @@ class Service(BaseService[ServedModel]):
                 await self._bring_up_to_date()
 
     def _merged(self, model: ServedModel, request: ItemsRequest) -> dict[str, JsonObject]:
-        """The documents of the items of a request: the former one of each, and what the request
-        says over it."""
+        """The documents of the items of a request: the former one of each, and what the request says over it."""
         bodies: dict[str, JsonObject] = {}
         for change in request.items:
             item = model.items.numbers.typed(change.id)
             key = str(item)
             before: Mapping[str, Any] = bodies.get(key) or self.items.get(key) or {}
-            said = change.model_dump(exclude_unset=True, exclude={"id"})
-            if said.get("features") and before.get("features"):
-                said["features"] = {**before["features"], **said["features"]}
-            bodies[key] = {**before, **said, "id": item}
+            stated = change.model_dump(exclude_unset=True, exclude={"id"})
+            if stated.get("features") and before.get("features"):
+                stated["features"] = {**before["features"], **stated["features"]}
+            bodies[key] = {**before, **stated, "id": item}
         return bodies
 
     def _body(
         self, model: ServedModel, request: RecommendRequest, query: Query, answer: Answer, request_id: str
     ) -> JsonObject:
+        """The body of an answer, which is logged on the way."""
         items = list_entries(model, answer, titles=request.titles or request.explain)
         body: JsonObject = {
             "request_id": request_id,
@@ -330,8 +328,7 @@ class Service(BaseService[ServedModel]):
 
 
 async def _prepare_mask(model: ServedModel, filters: Mapping[str, Any]) -> None:
-    """Make the mask of filters on a thread, where many items would keep the event loop; raises as
-    `read` would."""
+    """Make the mask of filters on a thread, where many items would keep the event loop; raises as `read` would."""
     items = model.items.at(time.time())
     if items.size > MASKED_HERE and not items.has_mask(filters):
         await asyncio.to_thread(items.mask, filters)
@@ -350,8 +347,11 @@ def list_entries(model: ServedModel, answer: Answer, *, titles: bool) -> list[Js
 
 
 def add_reasons(model: ServedModel, query: Query, answer: Answer, body: JsonObject) -> None:
-    """Put reasons into a body: the events of the history that each item is like, how much each
-    feature moved its score, and the attention that each event got."""
+    """Put reasons into a body.
+
+    For each item these are the events of the history that it is like, and how much each feature
+    moved its score; for each event, the attention that it got.
+    """
 
     def of(number: int) -> JsonObject:
         return {name: value for name, value in model.named(number).items() if name != "popularity"}
@@ -376,13 +376,12 @@ READ_HERE = 200
 
 
 class PredictService(BaseService[ServedPredictor]):
-    """One process. Its store holds which versions answer, and nothing of anybody."""
+    """One process. Its store holds which versions answer, and nothing about users."""
 
     problem = "ranking"
 
     async def predict(self, request: PredictRequest, request_id: str | None = None) -> JsonObject:
-        """The body of an answer: the probability of each row, in their order. Raises `RowMistakes`
-        and `UserError`."""
+        """The body of an answer: the probability of each row, in their order. Raises `RowMistakes` and `UserError`."""
         check_most("rows", len(request.rows), self.settings.rows_most)
         model = self._answering(None if request.user is None else str(request.user), request.version)
         if len(request.rows) <= READ_HERE:

@@ -135,8 +135,7 @@ class ServeSettings(Spec):
                 raise no_effect(name, f"since the run {self.run!r} gives {SERVED[problem]}")
 
     def absolute(self) -> ServeSettings:
-        """The settings with absolute paths, which can be kept out of the sentences that callers
-        get."""
+        """The settings with absolute paths, which can be kept out of the sentences that callers get."""
         return self.model_copy(
             update={name: os.path.abspath(path) for name in PATHS if (path := getattr(self, name)) is not None}
         )

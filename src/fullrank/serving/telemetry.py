@@ -1,5 +1,4 @@
-"""Telemetry: the service's metrics for Prometheus, of one process or of several, the access log,
-and tracing.
+"""Telemetry: the service's metrics for Prometheus, of one process or of several, the access log, and tracing.
 
 Several processes share a folder of mapped files (prometheus_client's multiprocess mode):
 `metrics_folder` makes it before they start and takes it away behind them. Whichever process is
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""Variable by which prometheus_client, when it is imported, knows that several processes count
-together."""
+"""Variable by which prometheus_client, when it is imported, knows that several processes count together."""
 SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Upper bounds of the buckets of durations: fine where a service should be."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -59,8 +57,7 @@ def metrics_folder() -> Iterator[None]:
 
 
 class Telemetry:
-    """The metrics of one process; every call takes a few microseconds and may be made from any
-    thread."""
+    """The metrics of one process; every call takes a few microseconds and may be made from any thread."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -96,8 +93,7 @@ class Telemetry:
         self._shares: Mapping[str, float] = {}
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count a request that has ended. `route` is the template (`/v1/items/{id}`): its values
-        are too many."""
+        """Count a request that has ended. `route` is the template (`/v1/items/{id}`): its values are too many."""
         metrics = self._by_request.get((route, method, status))
         if metrics is None:
             method = method if method in METHODS else "other"
@@ -108,8 +104,7 @@ class Telemetry:
         metrics[1].observe(seconds)
 
     def batch(self, size: int, waited: float, took: float) -> None:
-        """Count a batch: its requests, seconds that its oldest waited, seconds that it took
-        (`Batcher(observe=)`)."""
+        """Count a batch: its requests, seconds that its oldest waited, seconds that it took (`Batcher(observe=)`)."""
         self._batch.observe(size)
         self._wait.observe(waited)
         self._model.observe(took)
@@ -139,8 +134,7 @@ class Telemetry:
         self._shares = dict(shares)
 
     def rendered(self) -> tuple[bytes, str]:
-        """The text of `/metrics` and its content type. With several processes it reads files: call
-        it on a thread."""
+        """The text of `/metrics` and its content type. With several processes it reads files: call it on a thread."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         return generate_latest(self._collected()), CONTENT_TYPE_LATEST
@@ -153,6 +147,7 @@ class Telemetry:
             mark_process_dead(os.getpid(), self._folder)
 
     def _collected(self) -> CollectorRegistry:
+        """The metrics of this process, or of all that share the folder, without gauges of those that were killed."""
         if self._folder is None:
             return self.registry
         from prometheus_client import CollectorRegistry
@@ -229,8 +224,7 @@ class Tracing:
     def request(
         self, scope: MutableMapping[str, Any], headers: Mapping[bytes, bytes], request_id: str
     ) -> Iterator[Any]:
-        """The span of a request, below the caller's (`traceparent`); named by its route once that
-        is known."""
+        """The span of a request, below the caller's (`traceparent`); named by its route once that is known."""
         carrier = {
             name: headers[name.encode()].decode("latin-1")
             for name in ("traceparent", "tracestate")
@@ -260,6 +254,7 @@ class Tracing:
 
 
 def _exporting() -> Any:
+    """A new tracer provider that exports by OTLP, as the environment configures it."""
     from opentelemetry import trace
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -43,13 +43,14 @@ MOST_WORDS = 8
 """Words of a query that are read."""
 _LAST = "\U0010ffff"
 _FOUND, _WHOLE, _FIRST = 16, 1, 2
-"""Points of a title for each query word that begins a word of it, for each that is one whole, and
-for beginning with the query's first word: a word more counts more than all else."""
+"""Points of a title: for each query word that begins one of its words, for each that is one, for the first in front.
+
+One more word that is found counts more than all the rest.
+"""
 
 
 def words_of(texts: pl.Series) -> pl.Series:
-    """Lists of the words of each text: lower case, no accents, letters and digits alone; empty
-    where there is none."""
+    """Lists of the words of each text: lower case, no accents, letters and digits alone; empty where there is none."""
     plain = texts.cast(pl.String).fill_null("").str.slice(0, LONGEST).str.to_lowercase().str.normalize("NFKD")
     plain = plain.str.replace_all(r"\p{M}", "").str.replace_many(list(_LETTERS), list(_LETTERS.values()))
     return plain.str.extract_all(_WORD)
@@ -73,8 +74,7 @@ class SimilarTitles:
         self._columns = sparse.vstack(parts, format="csc")
 
     def find(self, texts: Sequence[str], count: int) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
-        """For each text the up to `count` items whose titles are most like it, best first, and how
-        much (0 to 1).
+        """For each text the up to `count` items whose titles are most like it, best first, and how much (0 to 1).
 
         Of equally similar items the smaller id comes first. Empty where none is like it.
         """
@@ -82,14 +82,14 @@ class SimilarTitles:
         return [self._nearest(queries[row], count) for row in range(len(texts))]
 
     def _nearest(self, query: sparse.csr_matrix, count: int) -> tuple[np.ndarray, np.ndarray]:
-        alike = np.zeros(self.size, np.float32)
+        similarity = np.zeros(self.size, np.float32)
         bounds, items, weights = self._columns.indptr, self._columns.indices, self._columns.data
         for feature, weight in zip(query.indices, query.data, strict=True):
             low, high = bounds[feature], bounds[feature + 1]
-            alike[items[low:high]] += weight * weights[low:high]
-        near = np.flatnonzero(alike >= LEAST_SIMILARITY)
-        best = near[np.lexsort((near, -alike[near]))[:count]]
-        return best, np.minimum(alike[best], 1.0)
+            similarity[items[low:high]] += weight * weights[low:high]
+        near = np.flatnonzero(similarity >= LEAST_SIMILARITY)
+        best = near[np.lexsort((near, -similarity[near]))[:count]]
+        return best, np.minimum(similarity[best], 1.0)
 
     def _weighted(self, counts: sparse.csr_matrix) -> sparse.csr_matrix:
         """(1 + log count) x idf, the words and the letters of a title each of length sqrt(1/2)."""
@@ -104,8 +104,7 @@ class SimilarTitles:
 
 
 def _counts(words: pl.Series) -> sparse.csr_matrix:
-    """[n, 2F] counts of runs of three letters (features 0 .. F-1) and of words (F .. 2F-1) in each
-    text."""
+    """[n, 2F] counts of runs of three letters (features 0 .. F-1) and of words (F .. 2F-1) in each text."""
     letter_rows, letters = _runs(words)
     word_rows = np.repeat(np.arange(len(words), dtype=np.int32), words.list.len().to_numpy())
     hashed = (words.explode().drop_nulls().hash(0).to_numpy() >> np.uint64(64 - BITS)).astype(np.int32) + (1 << BITS)
@@ -116,8 +115,7 @@ def _counts(words: pl.Series) -> sparse.csr_matrix:
 
 
 def _runs(words: pl.Series) -> tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"]]:
-    """(row, feature) of each run of three bytes inside a word, its edges included: " li", "lip",
-    "ip "."""
+    """(row, feature) of each run of three bytes inside a word, its edges included: " li", "lip", "ip "."""
     spaced = " " + words.list.join(" ") + " "
     text = np.frombuffer(str(spaced.str.join("")[0] or "").encode(), np.uint8)
     if len(text) < 3:
@@ -136,8 +134,7 @@ class TitleSearch:
     """The words of V titles."""
 
     def __init__(self, titles: pl.Series, order: Int[np.ndarray, "V"]):
-        """`titles` by item, null where there is none; `order` are the items, those first that win a
-        tie."""
+        """`titles` by item, null where there is none; `order` are the items, those first that win a tie."""
         self.order = order
         words = words_of(titles[order])  # everything below counts places of that order
         counts = words.list.len().to_numpy().astype(np.int64)

@@ -1,5 +1,4 @@
-"""Vector index: approximate top-k over the item vectors of large catalogues, with the recall that
-was measured.
+"""Vector index: approximate top-k over the item vectors of large catalogues, with the recall that was measured.
 
 Items lie in cells around centroids (inverted file, Sivic and Zisserman, ICCV 2003) as 8-bit codes
 of their difference from the centroid, in faiss. A query reads the codes of the `probes` best cells,
@@ -44,8 +43,7 @@ FORM = manifests.FolderFormat("vector index", "make one with VectorIndex.build(.
 K, LONG = 10, 100
 """Lengths of the lists whose recall is measured."""
 WORTH_IT = 50_000
-"""Items from which on a service should have an index: below, exact search takes less than a
-millisecond a request."""
+"""Items from which on a service should have an index: below, exact search takes less than a millisecond a request."""
 TRAINED = 40
 """Items per cell from which centroids are learned; faiss asks for 39."""
 ROUNDS = 8
@@ -81,8 +79,10 @@ class IndexFacts:
     """0: it has none."""
     probes: int
     recall: float
-    """Share of the true best 10 among the first 10 of a list, mean over `users`; an item with the
-    score of the tenth counts as one of them."""
+    """Share of the true best 10 among the first 10 of a list, mean over `users`.
+
+    An item with the score of the tenth counts as one of them.
+    """
     recall_error: float
     """Its standard error."""
     recall_100: float
@@ -104,8 +104,7 @@ class IndexFacts:
 
 
 class VectorIndex(VectorSearch):
-    """An index and the search with it: a `Search` of `inference/search.py` for models that score by
-    inner products.
+    """An index and the search with it: a `Search` of `inference/search.py` for models that score by inner products.
 
     Safe from many threads. A list may lack an item of the exact one (`facts.recall`); what filters
     refuse is never shown, scores are exact, and a list is full while items remain. The table of a
@@ -126,8 +125,7 @@ class VectorIndex(VectorSearch):
         threads: int | None = None,
         seed: int = 0,
     ) -> VectorIndex:
-        """An index of these item vectors (`Predictor.item_vectors`), its recall measured on these
-        vectors of users.
+        """An index of these item vectors (`Predictor.item_vectors`), its recall measured on these vectors of users.
 
         Without `users` (`Predictor.user_vectors` of sampled histories), recall is measured on sums
         of two items' vectors, which says less. A million items of width 64 take about 40 seconds of
@@ -193,8 +191,8 @@ class VectorIndex(VectorSearch):
     def open(folder: str | Path, vectors: Float[np.ndarray, "V D"]) -> VectorIndex:
         """The index of these item vectors that `save` wrote.
 
-        Raises `UserError` where there is none, for a damaged one, and for one of other vectors
-        (`index-of-other-vectors`).
+        Raises `UserError` where there is none, for a damaged one, and for one of
+        other vectors (`index-of-other-vectors`).
         """
         faiss = the_library()
         folder = Path(folder)
@@ -272,11 +270,9 @@ def _trained_index(table: np.ndarray, settings: IndexSettings, draw: np.random.G
 
 
 def _measure(index: Any, cells: int, table: np.ndarray, queries: np.ndarray, settings: IndexSettings) -> JsonObject:
-    """Probes, and recall with them: cells are added by steps of a third until the recall asked for
-    is passed.
+    """Probes, and recall with them: cells are added by steps of a third until the recall asked for is passed.
 
-    Passed is it by a mean that exceeds it by its own standard error, so that other users find as
-    much.
+    It is passed once the mean exceeds it by one standard error, so that other users find as much.
     """
     scorer = DenseScorer(torch.from_numpy(queries), torch.from_numpy(table))
     k, long = min(K, len(table)), min(LONG, len(table))
@@ -290,8 +286,8 @@ def _measure(index: Any, cells: int, table: np.ndarray, queries: np.ndarray, set
     while True:
         probes = min(probes, max(cells, 1))
         search = VectorSearch(index, len(table), cells, probes, settings.rerank)
-        each = hits(search(scorer, k)[0]).mean(1)
-        mean, error = float(each.mean()), float(each.std(correction=0)) / len(each) ** 0.5
+        per_user = hits(search(scorer, k)[0]).mean(1)
+        mean, error = float(per_user.mean()), float(per_user.std(correction=0)) / len(per_user) ** 0.5
         if settings.probes or probes >= cells or mean - error >= settings.recall:
             break
         probes += -(-probes // 3)

@@ -1,11 +1,9 @@
-"""Approximate search with an index of item vectors: candidates by 8-bit codes, then exact scores,
-under any filters.
+"""Approximate search with an index of item vectors: candidates by 8-bit codes, then exact scores, under any filters.
 
 Items hidden from single users are fetched on top and dropped. Masks go into the search itself: of
 cells around centroids so many are read that enough items that may be shown are among them, since
-those of a category may lie far from the user. Where a mask leaves few items, all of them are
-scored. A user whose list is still not full gets the exact one, so lists are full while items
-remain.
+those of a category may lie far from the user. Where a mask leaves few items, all of them are scored.
+A user whose list is still not full gets the exact one, so lists are full while items remain.
 """
 
 from __future__ import annotations
@@ -41,12 +39,13 @@ MOST_PLANS = 64
 MOST_SCORED = 1 << 21
 """Most allowed items of a batch that are scored side by side; more are searched exactly, in blocks."""
 LONGER = 0.5
-"""A list of k reads (k / 10) ** LONGER times as many cells as one of 10, which keeps recall up to k
-= 500."""
+"""A list of k reads (k / 10) ** LONGER times as many cells as one of 10, which keeps recall up to k = 500."""
 SHARE = 0.3
-"""Under a mask that leaves a share s of the items, s ** SHARE times as many of these are read as
-without it: at 0 every mask costs 1 / s times the search, at 1 recall falls to 0.8 where what is
-left lies far from the user."""
+"""Under a mask that leaves a share s of the items, s ** SHARE times as many items are read as without a mask.
+
+At 0 every mask would cost 1 / s times the search; at 1 recall falls to 0.8 where the items that are
+left lie far from the user.
+"""
 
 
 @dataclass(frozen=True)
@@ -100,29 +99,27 @@ class VectorSearch:
     def nearest(
         self, queries: Float[np.ndarray, "b D"], count: int, k: int = 10, plan: Plan | None = None
     ) -> Int[np.ndarray, "b m"]:
-        """The `count` best items by code that a plan lets through, in the cells for lists of k; -1
-        where none is."""
+        """The `count` best items by code that a plan lets through, in the cells for lists of k; -1 where none is."""
         faiss = the_library()
         probes = min(math.ceil(self.probes * max(1.0, k / 10) ** LONGER), self.cells)
         count, queries = min(count, self.items), np.ascontiguousarray(queries, np.float32)
         if not self.cells or plan is None:
-            how = faiss.SearchParametersIVF(nprobe=probes) if self.cells else faiss.SearchParameters()
+            parameters = faiss.SearchParametersIVF(nprobe=probes) if self.cells else faiss.SearchParameters()
             if plan is not None:
-                how.sel = plan.selector
-            return np.asarray(self.index.search(queries, count, params=how)[1])
+                parameters.sel = plan.selector
+            return np.asarray(self.index.search(queries, count, params=parameters)[1])
         cells, values = self._cells_for(torch.from_numpy(queries), probes, plan)
-        how = faiss.SearchParametersIVF(nprobe=cells.shape[1], sel=plan.selector)
+        parameters = faiss.SearchParametersIVF(nprobe=cells.shape[1], sel=plan.selector)
         scores, ids = np.empty((len(queries), count), np.float32), np.empty((len(queries), count), np.int64)
         # faiss's own wrapper takes no parameters here
         of_queries, *pointers = map(faiss.swig_ptr, (queries, cells, values, scores, ids))
-        self.index.search_preassigned_c(len(queries), of_queries, count, *pointers, False, how)
+        self.index.search_preassigned_c(len(queries), of_queries, count, *pointers, False, parameters)
         return ids
 
     def _cells_for(
         self, queries: Float[Tensor, "b D"], probes: int, plan: Plan
     ) -> tuple[Int[np.ndarray, "b n"], Float[np.ndarray, "b n"]]:
-        """Cells by falling score until they hold enough items that may be shown (-1: skipped), and
-        their scores.
+        """Cells by falling score until they hold enough items that may be shown (-1: skipped), and their scores.
 
         A mask that leaves a share s of the items needs about 1 / s times the cells, so the best
         `most` are looked at, and all where these hold too few. A cell is read while those before it
@@ -135,12 +132,12 @@ class VectorSearch:
         products, most = queries @ self._centroids.T, math.ceil(min(probes * 2 / share, self.cells))
         while True:
             values, cells = products.topk(most, dim=1)
-            held = plan.counts[cells]
-            before = held.cumsum(1) - held
-            if most == self.cells or bool((before[:, -1] + held[:, -1] >= wanted).all()):
+            shown_counts = plan.counts[cells]
+            before = shown_counts.cumsum(1) - shown_counts
+            if most == self.cells or bool((before[:, -1] + shown_counts[:, -1] >= wanted).all()):
                 break
             most = self.cells
-        read = (before < wanted) & (held > 0)
+        read = (before < wanted) & (shown_counts > 0)
         width = int(read.any(0).nonzero()[-1]) + 1
         cells = cells.masked_fill(~read, -1)[:, :width]
         return cells.contiguous().numpy(), values[:, :width].contiguous().numpy()
@@ -149,8 +146,8 @@ class VectorSearch:
         self, scorer: DenseScorer, rows: Int[Tensor, "r"], k: int, filters: BatchFilter | None, plan: Plan | None
     ) -> TopK:
         """The lists of rows of the batch that share a plan, from the items of the index."""
-        of, whole = len(scorer.vectors), len(rows) == len(scorer.vectors)
-        row_filters = filters if filters is None or whole else filters.only(rows, of)
+        size, whole = len(scorer.vectors), len(rows) == len(scorer.vectors)
+        row_filters = filters if filters is None or whole else filters.only(rows, size)
         part = scorer if whole else DenseScorer(scorer.vectors[rows], scorer.table)
         if filters is not None and filters.allowed is not None:
             return self._among_allowed(part, k, row_filters)
@@ -187,27 +184,26 @@ class VectorSearch:
 
     def _groups(self, filters: BatchFilter | None, batch: int) -> Iterator[tuple[Int[Tensor, "r"], Plan | None]]:
         """Rows of the batch that share their masks, with the plan of these."""
-        every = torch.arange(batch)
+        all_rows = torch.arange(batch)
         if filters is None or filters.allowed is not None:
-            yield every, None
+            yield all_rows, None
             return
         device = filters.hidden.rows.device
         heavy = filters.hidden.rows.bincount(minlength=batch).cpu() > OVERFETCH
         member = torch.zeros(batch, len(filters.masks) + 1, dtype=torch.long)
         for number, (rows, _) in enumerate(filters.masks):
             member[rows.cpu(), number] = 1
-        member[:, -1] = torch.where(heavy, every + 1, 0)  # a user with many hidden items is a group alone
+        member[:, -1] = torch.where(heavy, all_rows + 1, 0)  # a user with many hidden items is a group alone
         common = () if filters.barred is None else (filters.barred,)
         for key, rows in _alike(member):
             masks = common + tuple(
-                mask for there, (_, mask) in zip(key[:-1].tolist(), filters.masks, strict=True) if there
+                mask for has_mask, (_, mask) in zip(key[:-1].tolist(), filters.masks, strict=True) if has_mask
             )
             hidden = filters.hidden.items[filters.hidden.rows == int(rows[0])] if int(key[-1]) else None
             yield rows.to(device), self._plan(masks, hidden)
 
     def _plan(self, masks: tuple[Bool[Tensor, "V"], ...], hidden: Int[Tensor, "p"] | None) -> Plan | None:
-        """The plan of masks together, made once while they are in use, and of one user's hidden
-        items, made anew."""
+        """The plan of masks together, made once while they are in use, and of one user's hidden items, made anew."""
         if hidden is not None:
             refused = torch.zeros(self.items, dtype=torch.bool)
             for mask in masks:
@@ -232,8 +228,7 @@ class VectorSearch:
         return Plan(masks, left, None, bits, faiss.IDSelectorBitmap(bits), self._count_cells(shown, left))
 
     def _count_cells(self, shown: Bool[np.ndarray, "v"], left: int) -> Int[Tensor, "c"] | None:
-        """The number of shown items in each cell, by counting those shown or those that are not,
-        the fewer ones."""
+        """The number of shown items in each cell, by counting those shown or those that are not, the fewer ones."""
         if not self.cells:
             return None
         fewer = np.flatnonzero(shown if 2 * left < self.items else ~shown)
@@ -263,9 +258,9 @@ def _alike(member: Int[Tensor, "B g"]) -> Iterator[tuple[Int[Tensor, "g"], Int[T
     if len(member) == 1 or bool((member == member[0]).all()):
         yield member[0], torch.arange(len(member))
         return
-    keys, of = member.unique(dim=0, return_inverse=True)
+    keys, group = member.unique(dim=0, return_inverse=True)
     for number, key in enumerate(keys):
-        yield key, (of == number).nonzero()[:, 0]
+        yield key, (group == number).nonzero()[:, 0]
 
 
 def _scored(scorer: DenseScorer, items: Int[Tensor, "b m"]) -> Candidates:

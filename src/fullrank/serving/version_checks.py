@@ -1,5 +1,4 @@
-"""Checks of versions: the runs below a watched folder, and the check of each before it answers
-anybody.
+"""Checks of versions: the runs below a watched folder, and the check of each before it answers anybody.
 
 A version is a folder directly below the watched one, its name the folder's. Only names that a
 listing gave are known, so nothing of a request becomes a path. Links out of the watched folder are
@@ -17,8 +16,7 @@ Canaries of a ranking model are rows of a table of impressions (`--canary`); whe
 the log loss of the new version is compared with that of the one that answers, paired by row.
 Without a table a row of missing values is asked for.
 
-Events on which the new version was trained flatter it. A worse model may pass on them; a good one
-is not refused.
+Events on which the new version was trained flatter it. A worse model may pass on them; a good one is not refused.
 """
 
 from __future__ import annotations
@@ -82,15 +80,13 @@ class VersionFolder:
     manifest: str = ""
     """SHA-256 of its manifest: which run this is, whatever its folder is called."""
     identity: str = ""
-    """The manifest and the sizes and times of the files: what was refused is looked at again when
-    one changes."""
+    """The manifest and the sizes and times of the files: what was refused is looked at again when one changes."""
     time: float = 0.0
     """When its manifest came here: not when it was written, which a copy may tell too."""
 
 
 def list_versions(folder: Path) -> dict[str, VersionFolder]:
-    """Name -> version, of every folder below a watched one that may be a version. Empty where it is
-    not there."""
+    """Name -> version, of every folder below a watched one that may be a version. Empty where it is not there."""
     try:
         with os.scandir(folder) as entries:
             places = [entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()]
@@ -101,8 +97,7 @@ def list_versions(folder: Path) -> dict[str, VersionFolder]:
 
 
 def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
-    """The state of one folder as a version. With `inside`, links that lead out of that folder are
-    refused."""
+    """The state of one folder as a version. With `inside`, links that lead out of that folder are refused."""
     name = path.name
     try:
         if inside is not None and path.is_symlink():
@@ -114,7 +109,7 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
             return VersionFolder(name, path, "waiting", "there is no such folder")
         if not file.is_file():
             return VersionFolder(name, path, "waiting", "it is no run folder yet (it has no manifest.json)")
-        there, data = file.stat().st_ctime, read_bytes(file)
+        arrived, data = file.stat().st_ctime, read_bytes(file)
         manifest = hashlib.sha256(data).hexdigest()
         entries = sorted((entry.name, entry.stat()) for entry in os.scandir(path))  # names differ, so they decide
         stamp = repr([(name, s.st_size, s.st_mtime_ns) for name, s in entries if stat.S_ISREG(s.st_mode)])
@@ -125,7 +120,7 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
         return VersionFolder(name, path, "waiting", f"it cannot be read yet ({error})")
     damaged = missing != _TRAINING and time.time() - changed > SETTLED  # the check will find the damage
     whole = damaged or not missing
-    return VersionFolder(name, path, "whole" if whole else "waiting", missing, manifest, identity, there)
+    return VersionFolder(name, path, "whole" if whole else "waiting", missing, manifest, identity, arrived)
 
 
 _TRAINING = "its training has not ended"
@@ -196,8 +191,7 @@ class Canary:
     events: tuple[Mapping[str, Any], ...] = ()
     """Features of the events; empty where none are known."""
     request: Mapping[str, Any] = field(default_factory=dict)
-    """Features of the user and of the event that is the target: a version reads those of its
-    request."""
+    """Features of the user and of the event that is the target: a version reads those of its request."""
     time: float | None = None
     """Time of the request that the target answered; None: now."""
 
@@ -246,7 +240,7 @@ class Verdict:
 
 
 def read_body(kind: type[T], body: Any) -> T | None:
-    """A record of this kind, of a document of the store; None where it is none."""
+    """A document of the store, read as a record of this kind; None where it does not hold one."""
     try:
         return TypeAdapter(kind).validate_python(body)
     except ValidationError:
@@ -254,8 +248,7 @@ def read_body(kind: type[T], body: Any) -> T | None:
 
 
 RunOnModel = Callable[[Callable[[], Any]], Any]
-"""Runs a step where models may be used (`ServedModel.answer` is of the model thread) and returns
-its value."""
+"""Runs a step where models may be used (`ServedModel.answer` is of the model thread) and returns its value."""
 
 
 async def sample_canaries(store: HistoryStore, settings: CanarySettings) -> list[Canary]:
@@ -271,8 +264,10 @@ async def sample_canaries(store: HistoryStore, settings: CanarySettings) -> list
 
 
 def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
-    """Canaries of a table with the columns user_id, item_id and timestamp; others are features of
-    the events and of their users. Raises `UserError` for another table."""
+    """Canaries of a table with the columns user_id, item_id and timestamp.
+
+    Other columns are features of the events and of their users. Raises `UserError` for another table.
+    """
     source = InputTable(path, "the canaries")
     columns = ["user_id", "item_id", "timestamp"]
     for name in columns:
@@ -300,8 +295,7 @@ def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
 
 
 def check_run_files(path: Path, problem: Problem = "retrieval") -> list[Check]:
-    """Whether the files of a run are as they were written, and the run one of the family that is
-    served."""
+    """Whether the files of a run are as they were written, and the run one of the family that is served."""
     try:
         report = verify(path)
         report.require_ok()
@@ -350,8 +344,7 @@ def ask_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel) -
 
 
 def _ask(model: Model, canaries: Sequence[Canary], k: int) -> list[CanaryAnswer]:
-    """The answers of a version to a few canaries. Every other request excludes an item, to check
-    filters too."""
+    """The answers of a version to a few canaries. Every other request excludes an item, to check filters too."""
     live, free, queries = model.items, np.flatnonzero(~np.asarray(model.items.barred)), []
     for number, canary in enumerate(canaries):
         numbers = np.array([live.numbers.get(item) for item in canary.items], np.int64)
@@ -369,6 +362,7 @@ def _ask(model: Model, canaries: Sequence[Canary], k: int) -> list[CanaryAnswer]
 
 
 def _inspect(model: Model, query: Query, answer: Answer) -> CanaryAnswer:
+    """The answer to a canary by external ids, with what is wrong with its list."""
     catalog, out = model.items.catalog, np.array(model.items.barred)
     out[query.items] = out[query.excluded] = True
     ids = np.array(answer.ids, np.int64)
@@ -458,8 +452,10 @@ def _compare(
     sign: Literal[1, -1],
     lost: bool = False,
 ) -> Check:
-    """Figures of two versions, paired; more is better, or with the sign -1 less. One that is `lost`
-    is never well."""
+    """Figures of two versions, paired; more is better, or with the sign -1 less.
+
+    A version that is `lost` never passes.
+    """
     was, now = float(old.mean()), float(new.mean())
     upper = bounds(resample(sign * (new - old)[:, None], samples=SAMPLES, seed=0)[:, 0], 0.95)[1]
     loss = sign * (was - now) / was if was > 0 else -sign * now
@@ -484,8 +480,7 @@ def _canary(
     events: Sequence[Mapping[str, Any]],
     user: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Canary]:
-    """The last event as the target of those before it; none where it stands among them, which no
-    list would show."""
+    """The last event as the target of those before it; none where it stands among them, which no list would show."""
     if len(items) < 2 or items[-1] in items[:-1]:
         return []
     (*before, at), target = map(float, times), events[-1] if events else {}
@@ -493,8 +488,7 @@ def _canary(
 
 
 def _popular_canaries(model: Model) -> list[Canary]:
-    """Histories of popular items, for a store in which nobody has done anything yet: whether it
-    answers at all."""
+    """Histories of popular items, for a store in which nobody has done anything yet: whether it answers at all."""
     catalog = model.items.catalog
     rng, now = np.random.default_rng(0), time.time()
     weights = catalog.popularity + 1.0
@@ -527,8 +521,7 @@ async def no_rows(store: HistoryStore, settings: CanarySettings) -> pl.DataFrame
 def ask_rows(
     model: ServedPredictor, rows: pl.DataFrame | Sequence[object], k: int, run: RunOnModel
 ) -> Float[np.ndarray, "R"]:
-    """The probabilities of canaries, a few at a time; of a row of missing values where there are
-    none."""
+    """The probabilities of canaries, a few at a time; of a row of missing values where there are none."""
     table = rows if isinstance(rows, pl.DataFrame) and len(rows) else model.blank
     require_fields(InputTable(table, "the canaries"), model.predictor.encoder.schema)
     return np.concatenate([run(partial(model.probabilities, part)) for part in table.iter_slices(ROWS_AT_ONCE)])
@@ -555,8 +548,7 @@ def check_predictor(
 
 
 def _check_row_columns(model: ServedPredictor, active: ServedPredictor) -> Check:
-    """The columns are the same: requests give every column of the version that answers, and no
-    other."""
+    """The columns are the same: requests give every column of the version that answers, and no other."""
     before, now = active.rows.properties, model.rows.properties
     changed = {
         "no longer read": before.keys() - now.keys(),

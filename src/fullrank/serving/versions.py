@@ -1,5 +1,4 @@
-"""Versions: the models that a service may answer with, which users each of them answers, swap,
-rollback, and new runs.
+"""Versions: the models that a service may answer with, which users each of them answers, swap, rollback, and new runs.
 
 The models that answer are one immutable object (`_Routing`), replaced in one assignment: a request
 takes its model from it once and keeps it, so no swap loses a request. The version before stays
@@ -161,9 +160,9 @@ class Versions(Generic[M]):
         adopt: Callable[[M], None],
         changed: Callable[[], None],
     ):
-        """`opener` opens a run, in the versions' thread. `keep`: versions kept open, those that
-        answer included. `run` runs a step where models may be asked. `adopt` is called with each
-        opened model on the event loop, before it answers anybody, `changed` after each swap.
+        """`opener` opens a run, in the versions' thread. `keep`: versions kept open, those that answer included.
+        `run` runs a step where models may be asked. `adopt` is called with each opened model on the event loop,
+        before it answers anybody, `changed` after each swap.
         """
         self._opener, self._keep, self._run, self._adopt, self._changed = opener, keep, run, adopt, changed
         self.store: HistoryStore
@@ -185,8 +184,7 @@ class Versions(Generic[M]):
         self._loop: asyncio.AbstractEventLoop
 
     async def begin(self, documents: Sequence[Document]) -> None:
-        """Open the versions that answered last, as the store's `documents` say, or the base;
-        nothing is written.
+        """Open the versions that answered last, as the store's `documents` say, or the base; nothing is written.
 
         Raises `UserError` where nothing can be opened.
         """
@@ -218,14 +216,12 @@ class Versions(Generic[M]):
         return routing.models[routing.state.first]
 
     def for_user(self, user: str | None) -> M:
-        """The version that answers a user: the same one while the shares stay as they are. Without
-        an id, any."""
+        """The version that answers a user: the same one while the shares stay as they are. Without an id, any."""
         routing = self._current
         return routing.models[routing.split.of(user)]
 
     def named(self, name: str) -> M:
-        """An open version by its name (a request that asks for one). Raises `UserError` where none
-        has it."""
+        """An open version by its name (a request that asks for one). Raises `UserError` where none has it."""
         routing = self._current
         if name in routing.models:
             return routing.models[name]
@@ -259,6 +255,7 @@ class Versions(Generic[M]):
         }
 
     def _described(self, folder: VersionFolder, state: ActiveVersions) -> JsonObject:
+        """One version as plain data: its state, its verdict, and its share of users."""
         verdict = self.watcher.verdict(folder)
         record = None if verdict is None else verdict.dump()  # without folders of this machine
         for check in () if record is None else record["checks"]:
@@ -304,8 +301,7 @@ class Versions(Generic[M]):
         await self._change_and_wait(previous, {})
 
     async def set_split(self, shares: Mapping[str, float]) -> None:
-        """Divide users between versions, by shares that are scaled to 1; those that are not open
-        are checked first.
+        """Divide users between versions, by shares that are scaled to 1; those that are not open are checked first.
 
         Each share is above 0. Raises `UserError` for unknown or refused versions.
         """
@@ -318,8 +314,7 @@ class Versions(Generic[M]):
         await self._change_and_wait(tuple(split), verdicts)
 
     async def check_now(self) -> JsonObject:
-        """Look at the watched folder at once; then `describe`. Raises `UserError` where none is
-        watched."""
+        """Look at the watched folder at once; then `describe`. Raises `UserError` where none is watched."""
         if self.watcher.folder is None:
             raise UserError(
                 "a folder to watch is missing: start the service with --watch DIR", code="nothing-watched", public=True
@@ -366,11 +361,9 @@ class Versions(Generic[M]):
         return None if self._routing is not None and state == self._routing.state else state
 
     async def change(self, split: tuple[Share, ...], more: Documents) -> None:
-        """Publish which versions answer from now on, then swap. One can go back to those that
-        answer now.
+        """Publish which versions answer from now on, then swap. One can go back to those that answer now.
 
-        A version that is not open is opened by the thread, which may be the one that waits for
-        this.
+        A version that is not open is opened by the thread, which may be the one that waits for this.
         """
         state = ActiveVersions(split, self.state.split)
         if split != state.previous and await self._publish(state, more):
@@ -386,8 +379,10 @@ class Versions(Generic[M]):
             )
 
     async def _publish(self, state: ActiveVersions, more: Documents) -> bool:
-        """Write for all processes the state, and `more` documents that led to it. False where a
-        later state of another process was followed before this returned: that one holds."""
+        """Write for all processes the state, and `more` documents that led to it.
+
+        False where a later state of another process was followed before this returned: that one holds.
+        """
         bodies = {**more, ACTIVE: asdict(state)}
         sequence = await self.store.put_documents(KIND, bodies)
         if holds := sequence >= self._sequence:
@@ -422,8 +417,7 @@ class Versions(Generic[M]):
             self._changed()
 
     def _evict(self) -> None:
-        """Let go of versions beyond `keep`, the one that answered longest ago first. Requests in
-        flight hold theirs."""
+        """Let go of versions beyond `keep`, the one that answered longest ago first. Requests in flight hold theirs."""
         split = {share.key for share in self.state.split}
         for key in list(self._opened):
             if len(self._opened) <= max(self._keep, len(split)):
@@ -466,12 +460,11 @@ class Versions(Generic[M]):
         return await self._loop.run_in_executor(self._thread, unless_stopping)
 
     def on_loop(self, step: Coroutine[Any, Any, Any], seconds: float | None = 60) -> Any:
-        """Wait, in the thread, for something of the event loop, at most so long."""
+        """Run a step on the event loop and wait for its value in this thread, at most so many `seconds`."""
         return asyncio.run_coroutine_threadsafe(step, self._loop).result(seconds)
 
     def _begin(self) -> None:
-        """Open the versions of the document, else those before them, else the base, else the newest
-        run."""
+        """Open the versions of the document, else those before them, else the base, else the newest run."""
         state, errors = read_body(ActiveVersions, self.documents.get(ACTIVE)), list[str]()
         listing = self.watcher.look()
         newest = sorted(listing.values(), key=lambda folder: (folder.name != self.watcher.base.name, -folder.time))
@@ -504,8 +497,8 @@ class Versions(Generic[M]):
             return False
 
     def _catch_up(self) -> None:
-        """Open the versions that the store says should answer, then swap on the event loop; tried
-        again later where that fails."""
+        """Open the versions that should answer by the store, then swap on the event loop; where
+        that fails, try again later."""
         state = self._wanted
         if state is None:
             return
@@ -557,8 +550,7 @@ class Versions(Generic[M]):
         return model
 
     async def _adopted(self, key: tuple[str, str], model: M) -> None:
-        """Bring a version up to date and list it as open: on the event loop, so that no item
-        changes between."""
+        """Bring a version up to date and list it as open: on the event loop, so that no item changes between."""
         self._adopt(model)
         self._opened[key] = model
 
@@ -621,8 +613,7 @@ class Watcher:
         return listing
 
     def whole(self, name: str) -> VersionFolder:
-        """The version of that name. Raises `UserError` for names that no listing gave, and where it
-        is not whole."""
+        """The version of that name. Raises `UserError` for names that no listing gave, and where it is not whole."""
         version = self.look().get(name)
         if version is None:
             raise unknown("version", name, self.listing, public=True)
@@ -645,8 +636,7 @@ class Watcher:
                 self._judge(folder)
 
     def verdict(self, folder: VersionFolder) -> Verdict | None:
-        """The verdict on a run as it is on the disk now, by this process or another; None without
-        one."""
+        """The verdict on a run as it is on the disk now, by this process or another; None without one."""
         if not folder.identity:
             return None
         if folder.identity not in self._seen:
@@ -690,6 +680,7 @@ class Watcher:
             return []
 
     def _judge(self, folder: VersionFolder) -> None:
+        """Check a new run and publish the verdict; one that passes answers at once, if it may and no split is set."""
         verdict = self.check(folder)
         body = {VERDICT + folder.name: verdict.dump(), CLAIM + folder.name: None}
         share = Share(folder.name, folder.manifest)
@@ -702,25 +693,25 @@ class Watcher:
         self.versions.drop(share.key)
 
     def _check_open(self, share: Share) -> list[Check]:
+        """The checks that need the version open: that it opens, and those of the canaries."""
         try:
             model = self.versions.open_version(share)
         except UserError as error:
             return [Check("opens", False, detail=str(error))]
         active, opens = self.versions.active, Check("opens", True)
         try:
-            beside = None if active is model else active
-            return [opens, *self.trial.check(model, beside, self.canaries(), self.settings, self._run)]
+            answering = None if active is model else active
+            return [opens, *self.trial.check(model, answering, self.canaries(), self.settings, self._run)]
         except Exception as error:  # a model may raise anything; then it does not answer
             log.exception(f"the version {share.name!r} fails on canaries")
             return [opens, Check("answers", False, detail=f"it raised {type(error).__name__}: {str(error)[:200]}")]
 
     def _claim(self, folder: VersionFolder) -> bool:
-        """Whether this process is the one that checks a run. Two may, where both put their claim at
-        one moment."""
+        """Whether this process is the one that checks a run. Two may, where both put their claim at one moment."""
         key, now, store = CLAIM + folder.name, time.time(), self.versions.store
-        held = self.versions.documents.get(key, {})
-        other = held.get("identity") == folder.identity and held.get("by") != self._me
-        if other and held.get("until", 0) > now:
+        claim = self.versions.documents.get(key, {})
+        other = claim.get("identity") == folder.identity and claim.get("by") != self._me
+        if other and claim.get("until", 0) > now:
             return False
         body = {"identity": folder.identity, "by": self._me, "until": now + CLAIMED}
         sequence = self.versions.on_loop(store.put_documents(KIND, {key: body}))

@@ -50,7 +50,7 @@ LAST = 2
 """Number of contenders in the second round."""
 COUNTED_IN_BLEND, RACED_IN_BLEND = 3, 3
 LEAST_GAIN = 0.5
-"""Standard errors by which a blend is better than the best of its members, or that is taken."""
+"""Standard errors by which a blend must be better than the best of its members to be taken instead of it."""
 BLEND = "blend"
 LEAST_RACED = 10.0
 """Seconds below which nothing is raced: pricing a contender takes as long."""
@@ -64,10 +64,10 @@ class Facts:
     """Properties of the data that a choice among recipes depends on."""
 
     titles: bool
-    """Text of items."""
+    """Whether items have text."""
     times: bool
     features: bool
-    """Declared features of events, requests or users."""
+    """Whether events, requests or users have declared features."""
     repeats: float
     """Share of validation targets in their own user's history."""
     cold: float
@@ -83,8 +83,10 @@ class Facts:
 
     def sentences(self) -> list[str]:
         """The properties that change the choice, a sentence each."""
-        has = [name for name in ("titles", "times", "features") if getattr(self, name)]
-        sentences = [f"the data has {', '.join(has)}" if has else "the data has neither titles, times nor features"]
+        present = [name for name in ("titles", "times", "features") if getattr(self, name)]
+        sentences = [
+            f"the data has {', '.join(present)}" if present else "the data has neither titles, times nor features"
+        ]
         if self.repeats > MANY_REPEATS:
             sentences.append(
                 f"{self.repeats:.0%} of what users choose next is in their history already, so lists may hold it "
@@ -156,8 +158,7 @@ class Choice:
     name: str
     run: Run
     value: float
-    """The selection metric on validation; of a blend that of users from whom nothing was
-    learned."""
+    """The selection metric on validation; of a blend that of users from whom nothing was learned."""
     ms: float
     """Milliseconds for a user's list, many at a time."""
     bytes: int
@@ -218,8 +219,10 @@ def auto(
         best = choices[0].run
         model: Any = best.model().to(resolve_device(device))
         test = evaluate(model, store, "test", best.spec.lists, progress=tell(STAGES[4]))
-    said, facts = sentence_of(choices, race.metric), tuple(race.facts.sentences())
-    return AutoResult(Run.open(out), race.metric, said, facts, choices, tuple(rows), test, time.perf_counter() - begun)
+    sentence, facts = sentence_of(choices, race.metric), tuple(race.facts.sentences())
+    return AutoResult(
+        Run.open(out), race.metric, sentence, facts, choices, tuple(rows), test, time.perf_counter() - begun
+    )
 
 
 @dataclass
@@ -242,8 +245,7 @@ class Race:
 
     @property
     def common(self) -> Settings:
-        """Settings of all runs: one metric, and lists that may hold the history where many targets
-        stand in it."""
+        """Settings of all runs: one metric, and lists that may hold the history where many targets stand in it."""
         seen: Settings = {"evaluation.seen": "keep"} if self.facts.repeats > MANY_REPEATS else {}
         return {"evaluation.selection": self.metric} | seen
 
@@ -253,8 +255,7 @@ class Race:
         return max(self.limit - (time.perf_counter() - self.begun), 1.0)
 
     def share(self, count: int) -> float:
-        """Seconds of each of `count` runs that share the time, as many beside each other as the
-        engine runs."""
+        """Seconds of each of `count` runs that share the time, as many beside each other as the engine runs."""
         return self.left / math.ceil(count / (self.engine.jobs or 1))
 
     def run(self, tell: Tell) -> list[Row]:
@@ -294,8 +295,7 @@ class Race:
     def _epochs(self, known: Mapping[str, tuple[str, Settings]]) -> dict[str, int]:
         """Epochs of each contender in the first round: as many as an equal share of its time buys.
 
-        Contenders that do not get an epoch are left out, and so are those that this store or
-        machine cannot train.
+        Contenders that do not get an epoch are left out, and so are those that this store or machine cannot train.
         """
         costs: dict[str, JobCost] = {}
         if self.left < LEAST_RACED:
@@ -341,8 +341,7 @@ def seconds_per_epoch(row: Row) -> float:
 
 
 def _choose(race: Race, rows: Sequence[Row], out: Path, *, overwrite: bool, tell: Tell) -> tuple[Choice, ...]:
-    """Blend the best runs, write the best of all into the folder `out`, and return the choices,
-    best first."""
+    """Blend the best runs, write the best of all into the folder `out`, and return the choices, best first."""
     step, cells = tell(STAGES[3]), race.plan.decide("members", lambda: _members(rows))
     values = {row["cell"]: race.value(row) for row in rows}
     runs = {cell: Run.open(race.work / "cells" / f"{cell}-seed{race.seed}") for cell in cells}
@@ -390,8 +389,8 @@ def _measure_choice(race: Race, name: str, run: Run, value: float) -> Choice:
     """A run as a choice: its costs are measured by one evaluation on validation."""
     model: Any = run.model().to(resolve_device(race.device))
     begun = time.perf_counter()
-    how = run.spec.lists.model_copy(update={"metrics": (race.metric, "gini@10"), "slices": False, "bootstrap": 0})
-    evaluation = evaluate(model, race.store, "validation", how)
+    spec = run.spec.lists.model_copy(update={"metrics": (race.metric, "gini@10"), "slices": False, "bootstrap": 0})
+    evaluation = evaluate(model, race.store, "validation", spec)
     ms = 1000 * (time.perf_counter() - begun) / evaluation.protocol["users"]
     files = (file for file in run.path.rglob("*") if file.is_file() and "checkpoints" not in file.parts)
     size = sum(file.stat().st_size for file in files)
@@ -404,23 +403,23 @@ def sentence_of(choices: Sequence[Choice], metric: str) -> str:
     if best.name == BLEND:
         members = best.run.manifest["blend"]["members"]
         names = [member["name"].rpartition("-seed")[0] or member["name"] for member in members]
-        said = f"took a blend of {', '.join(names[:-1])} and {names[-1]}"
+        sentence = f"took a blend of {', '.join(names[:-1])} and {names[-1]}"
     else:
-        said = f"took {best.name}"
-    said += f" ({metric} {best.value:.4f} on validation"
+        sentence = f"took {best.name}"
+    sentence += f" ({metric} {best.value:.4f} on validation"
     if not others:
-        return f"{said}); nothing else ended"
-    said += f", {best.value / max(others[0].value, 1e-12) - 1:.1%} more than {others[0].name})"
+        return f"{sentence}); nothing else ended"
+    sentence += f", {best.value / max(others[0].value, 1e-12) - 1:.1%} more than {others[0].name})"
     near = [choice for choice in others if choice.value >= WITHIN * best.value]
     if not near:
-        return f"{said}; nothing else is within {1 - WITHIN:.0%}: {_compared(others[0], best)}"
+        return f"{sentence}; nothing else is within {1 - WITHIN:.0%}: {_compared(others[0], best)}"
     picks = {
         "the fastest": min(near, key=lambda choice: choice.ms),
         "the smallest": min(near, key=lambda choice: choice.bytes),
         "the fairest": min(near, key=lambda choice: choice.gini),
     }
     picked = "; ".join(f"{what} {_compared(choice, best)}" for what, choice in picks.items())
-    return f"{said}; within {1 - WITHIN:.0%}: {picked}"
+    return f"{sentence}; within {1 - WITHIN:.0%}: {picked}"
 
 
 def _compared(choice: Choice, best: Choice) -> str:

@@ -83,8 +83,7 @@ def measure_costs(
 ) -> dict[str, JobCost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
 
-    Raises `UserError` where a model cannot be built or trained on this store, so that it is found
-    before any job runs.
+    Raises `UserError` where a model cannot be built or trained on this store, so that it is found before any job runs.
     """
     costs: dict[str, JobCost | None] = {}
     for job in jobs:
@@ -97,7 +96,7 @@ def measure_costs(
         except UserError as error:
             if error.code not in DIVERGED:
                 raise
-            costs[job.cost_key] = None  # as the job itself will end, with a row
+            costs[job.cost_key] = None  # the job itself will fail alike, and leave a row
         except Exception:  # the job will fail by itself, with a row and a traceback, and the others go on
             costs[job.cost_key] = None
     return costs

@@ -170,8 +170,7 @@ class Display:
 
 
 def selection_scores(row: Row, job: Job) -> str:
-    """The selection metric of each evaluation: `test ndcg@10 0.0541  test_seen_keep ndcg@10
-    0.0402`."""
+    """The selection metric of each evaluation: `test ndcg@10 0.0541  test_seen_keep ndcg@10 0.0402`."""
     metric = job.experiment.evaluation.selection
     return "  ".join(f"{name} {metric} {value}" for name in job.evaluations if (value := _value(row, job, name)))
 

@@ -1,5 +1,4 @@
-"""A job: one experiment with one seed, the unit that a sweep or a search runs, resumes and
-records."""
+"""A job: one experiment with one seed, the unit that a sweep or a search runs, resumes and records."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ from fullrank.run.experiment import Experiment, find_experiment
 Split = Literal["validation", "test"]
 AnyProtocol = Evaluation | RankingEvaluation
 MOST_JOBS = 5000
-"""Runs of a sweep or a search: their experiments are all made before the first starts, in about 15
-seconds."""
+"""Runs of a sweep or a search: their experiments are all made before the first starts, in about 15 seconds."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 """Names of cells are names of folders."""
 
@@ -118,8 +116,7 @@ class Job:
     selection_only: bool = False
     """Evaluate the metric that training selects by, and nothing else."""
     also: Mapping[str, AnyProtocol] = field(default_factory=dict)
-    """Further evaluations of the same run: what is changed, as a name (`seen_keep`) -> the
-    settings."""
+    """Further evaluations of the same run: what is changed, as a name (`seen_keep`) -> the settings."""
 
     @property
     def folder(self) -> str:
@@ -140,14 +137,12 @@ class Job:
 
     @cached_property
     def spec_hash(self) -> str:
-        """The hash by which rows know the experiment; equal on every machine and in later versions
-        (`spec_tree`)."""
+        """The hash by which rows know the experiment; equal on every machine and in later versions (`spec_tree`)."""
         return tree_hash(spec_tree(self.experiment))
 
     @cached_property
     def earlier_hashes(self) -> frozenset[str]:
-        """The hashes that it had before the fields in `ADDED` existed, back to the first that it
-        sets otherwise."""
+        """The hashes that it had before the fields in `ADDED` existed, back to the first that it sets otherwise."""
         hashes, without = set(), dict[tuple[str, str], Any]()
         for step in ADDED:
             without |= step
@@ -208,8 +203,7 @@ def make_jobs(
 
 
 def evaluation_name(settings: Mapping[str, Any]) -> str:
-    """The settings of a further evaluation as part of a name in rows: `seen_keep`, `drop_0.2`,
-    `reasoning.steps_1`."""
+    """The settings of a further evaluation as part of a name in rows: `seen_keep`, `drop_0.2`, `reasoning.steps_1`."""
     return "_".join(part for path, value in settings.items() for part in _named(path, value))
 
 
@@ -227,8 +221,8 @@ def as_settings(settings: Mapping[str, Any]) -> list[str]:
 
 def parse_exponents(settings: Mapping[str, Any]) -> Settings:
     """Turn texts like `1e-3`, which YAML does not read as numbers, into numbers."""
-    meant = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-    return {k: float(v) if isinstance(v, str) and meant.fullmatch(v) else v for k, v in settings.items()}
+    number = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+    return {k: float(v) if isinstance(v, str) and number.fullmatch(v) else v for k, v in settings.items()}
 
 
 def from_settings(settings: Iterable[str]) -> Settings:

@@ -50,7 +50,7 @@ def environment() -> JsonObject:
 def code_version() -> JsonObject:
     """Version of fullrank; where it runs from a git checkout, the commit and whether its source was edited since.
 
-    As it was at the first call: what a process has loaded does not change with the files.
+    As it was at the first call: code that a process has loaded does not change with the files.
     """
     here = Path(__file__).resolve().parents[1]
     if _git(here, "ls-files", "--error-unmatch", "__init__.py") is None:
@@ -103,8 +103,7 @@ class _JobRow(BaseModel):
 
 
 def not_ours(what: str) -> UserError:
-    """The error for a file in the folder of a sweep or a search that holds something else, as
-    `what` says."""
+    """The error for a file in the folder of a sweep or a search that holds something else, as `what` says."""
     return UserError(f"{what}; the file is damaged or not ours", code="file-damaged")
 
 
@@ -142,8 +141,7 @@ class RowsFile:
 
 
 def is_row_of(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
-    """Whether a row is of this job on these data, also by a hash that the job had in an earlier
-    version."""
+    """Whether a row is of this job on these data, also by a hash that the job had in an earlier version."""
     mine = (job.cell, job.seed, fingerprint)
     if (row["cell"], row["seed"], row["data_fingerprint"]) != mine:
         return False

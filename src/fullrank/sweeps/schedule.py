@@ -1,5 +1,4 @@
-"""Schedule of jobs within a time limit: skip the finished, resume what was cut off, survive
-failures."""
+"""Schedule of jobs within a time limit: skip the finished, resume what was cut off, survive failures."""
 
 from __future__ import annotations
 
@@ -57,11 +56,11 @@ def run_jobs(
     """Hand the jobs to the engine in order. `on_row` is called after every new row, and once when all is over.
 
     `start`: which of the unfinished jobs are run; of the others the outcome has the rows that are
-    there. Jobs that are not `priced` cost nothing as far as is known: their caller has looked at
-    the time. Jobs of one group that together do not fit the rest of `max_hours` are not started and
-    listed in `not_run`. Raises `UserError` for what is wrong before the first job runs: a model
-    that cannot be built, a run folder of another spec, a folder in use. A job that fails later
-    leaves a row with its error and the others go on.
+    there. Jobs that are not `priced` count as free: their caller has looked at the time already.
+    Jobs of one group that together do not fit the rest of `max_hours` are not started and listed in
+    `not_run`. Raises `UserError` for what is wrong before the first job runs: a model that cannot
+    be built, a run folder of another spec, a folder in use. A job that fails later leaves a row
+    with its error and the others go on.
     """
     if max_hours is not None and not max_hours > 0:
         raise UserError(
@@ -104,8 +103,7 @@ def run_jobs(
 
 
 def hours_left(max_hours: float | None, begun: float) -> float | None:
-    """The rest of `max_hours` since `begun` (of `perf_counter`): at least so much that everything
-    is priced."""
+    """The rest of `max_hours` since `begun` (of `perf_counter`): at least so much that everything is priced."""
     return None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
 
 
@@ -164,8 +162,7 @@ class _Schedule:
                 spent += sum(needed)
 
     def _groups(self) -> Iterator[tuple[list[Job], list[float]]]:
-        """The jobs of each group and what they need, in seconds, as it is known when the group's
-        turn comes."""
+        """The jobs of each group and what they need, in seconds, as it is known when the group's turn comes."""
         for group in (list(jobs) for _, jobs in groupby(self.left, key=lambda job: job.group)):
             yield group, [self.seconds(job) for job in group]
 
@@ -174,8 +171,7 @@ class _Schedule:
         self.display.refused(group, needed, why)
 
     def seconds(self, job: Job) -> float:
-        """Seconds that a job will still take at most; another seed that is done tells better than a
-        few steps."""
+        """Seconds that a job will still take at most; another seed that is done tells better than a few steps."""
         outcome, folder = self.outcome, job.run_folder(self.folder)
         cost = outcome.costs[job.cost_key]
         if cost is None:

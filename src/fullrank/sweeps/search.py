@@ -1,5 +1,6 @@
-"""The search space of `tune`: ranges of settings, and the points tried in them, Halton's by
-default, TPE (Optuna) on request.
+"""The search space of `tune`: ranges of settings, and the points that are tried in them.
+
+These are Halton's by default, or TPE's (Optuna) on request.
 
 `halton` is a function of (seed, n) alone, so every cell of a search tries settings that are known
 before the first run. `tpe` chooses each trial from the scores of those before it (Bergstra et al.,
@@ -79,8 +80,7 @@ class Range(Spec):
         return self.tidy(low + (high - low) * position)
 
     def tidy(self, value: Any) -> Any:
-        """A value as it is tried: the choice at this index, or a number to 3 significant digits in
-        the range."""
+        """A value as it is tried: the choice at this index, or a number to 3 significant digits in the range."""
         if self.choice is not None:
             return self.choice[value]
         if self.integer is not None:
@@ -106,8 +106,7 @@ INSTEAD = {"training.max_epochs": "'epochs_share' decides the epochs of a trial"
 """Settings that are not searched -> what to do instead."""
 
 Plan = dict[str, list[Settings]]
-"""Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what
-they set)."""
+"""Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what they set)."""
 
 
 class SearchCell(Cell):
@@ -239,8 +238,7 @@ def trial_name(cell: str, trial: int) -> str:
 
 SAMPLERS = ("halton", "tpe")
 STARTUP = 5
-"""Trials of a search by TPE that are Halton's points, the defaults of trial 0 included: too few
-scores say nothing."""
+"""Trials of a search by TPE that are Halton's points, the defaults of trial 0 included: too few scores say nothing."""
 ATTEMPTS = 100
 """How often TPE is asked for settings that were not tried yet, before a spare point is taken."""
 
@@ -259,8 +257,7 @@ def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
 
 
 KNOWN_POINT = (0.6599202709073042, 0.27875379254107896, 0.17019453998976836)
-"""Point 5 of seed 3 in three dimensions: 101, 12 and 10 in bases 2, 3 and 5, so that later digits
-count too."""
+"""Point 5 of seed 3 in three dimensions: 101, 12 and 10 in bases 2, 3 and 5, so that later digits count too."""
 
 
 @cache
@@ -287,8 +284,7 @@ def _halton_engine(dimensions: int, seed: int) -> Any:
 
     class Seeded(qmc.Halton):
         def _initialize_permutations(self) -> None:
-            """A permutation per digit, drawn from (seed, base): a further setting leaves the
-            others' values alone."""
+            """A permutation per digit, drawn from (seed, base): a further setting leaves the others' values alone."""
             digits = (-(-52 // np.log2(base)) for base in self.base)  # as many as a float can tell apart
             draws = (np.random.default_rng([seed, base]) for base in self.base)
             self._permutations = [
@@ -321,7 +317,8 @@ def tpe(
         sampler = optuna.samplers.TPESampler(seed=sampler_seed, n_startup_trials=1)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for settings, score in zip(tried, scores, strict=True):
-            if score is not None and settings.keys() == space.keys():  # the defaults of trial 0 may be no such point
+            # trial 0, the defaults, may be no point of the space
+            if score is not None and settings.keys() == space.keys():
                 point = {path: space[path].place_of(value) for path, value in settings.items()}
                 study.add_trial(optuna.trial.create_trial(params=point, distributions=kinds, value=score))
         points = (study.ask(kinds).params for _ in range(ATTEMPTS))
@@ -339,8 +336,7 @@ def tpe(
 
 
 def _distribution(values: Range) -> Any:
-    """A range in Optuna's terms; of choices their places, because a value may be a list or a
-    mapping."""
+    """A range in Optuna's terms; of choices their places, because a value may be a list or a mapping."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if values.choice is not None:

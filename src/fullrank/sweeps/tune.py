@@ -105,8 +105,7 @@ class PlannedTrials:
         self.kept = {cell.name: self._of(cell) for cell in space.cells}
 
     def begin(self, points: Plan) -> Plan:
-        """Trials of the first round of a call: the first points, or those in the file that every
-        cell has."""
+        """Trials of the first round of a call: the first points, or those in the file that every cell has."""
         rounds = min(max(min(map(len, self.kept.values())), STARTUP), self.space.trials)
         return {name: [*trials, *points[name][len(trials) :]][:rounds] for name, trials in self.kept.items()}
 
@@ -119,6 +118,7 @@ class PlannedTrials:
         write_json(self.path, self.tree)
 
     def _of(self, cell: SearchCell) -> list[Settings]:
+        """The trials of a cell that the file holds."""
         ranges = self.space.space_of(cell)
         try:
             trials = self.tree.get(cell.name, {}).get(self._key(cell), [])
@@ -134,6 +134,7 @@ class PlannedTrials:
             raise not_ours(f"{self.path} does not hold the trials of a search") from None
 
     def _key(self, cell: SearchCell) -> str:
+        """The hash of what the trials of a cell depend on."""
         ranges = self.space.space_of(cell).items()
         return tree_hash(
             {
@@ -155,8 +156,7 @@ def _by_tpe(
 ) -> Outcome:
     """Ask for a trial of every cell, run them, report their scores, and so on; `plan` grows, until the time is over.
 
-    A round runs its own trials alone: those that failed before were tried again by the first round
-    of the call.
+    A round runs its own trials alone: those that failed before were tried again by the first round of the call.
     """
     space, estimate, hours = planned.space, list(outcome.estimate), outcome.hours
     while not outcome.not_run and len(plan[space.cells[0].name]) < space.trials:
@@ -168,7 +168,7 @@ def _by_tpe(
                 tried.append(earlier_trials[trial])
                 continue
             scores = [_larger_better(earlier) for earlier in _trials(cell, plan, outcome)]
-            # of all points, as many as there are trials, one is left: fewer were tried
+            # there are as many points as trials, and fewer were tried: one is left
             tried.append(tpe(space.space_of(cell), tried, scores, space.seed, points[cell.name]))
         planned.write(plan)  # before a run folder is made of it
         outcome = run(new)
@@ -219,8 +219,7 @@ def best_grid(space: Search, tree: Tree) -> Grid:
 
 
 def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[Tree]:
-    """Every trial of a cell: settings, score (None where it failed or did not run) and figures of
-    its rows."""
+    """Every trial of a cell: settings, score (None where it failed or did not run) and figures of its rows."""
     trials = []
     for trial, settings in enumerate(plan[cell.name]):
         name = trial_name(cell.name, trial)
@@ -229,7 +228,9 @@ def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[Tree]:
         jobs = [job for job in outcome.jobs if job.cell == name]
         experiment, ended = jobs[0].experiment, len(rows) == len(jobs)
         metric = experiment.evaluation.selection
-        scores = [row["metrics"].get("validation", {}).get(metric) for row in rows]  # None: of no number
+        scores = [
+            row["metrics"].get("validation", {}).get(metric) for row in rows
+        ]  # None for a metric that was no number
         trials.append(
             {
                 "trial": trial,

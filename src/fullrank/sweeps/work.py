@@ -38,8 +38,7 @@ from fullrank.training.run_folder import require_same
 from fullrank.training.settled import selection_settled
 
 LOCK_SECONDS = 60.0
-"""How long a job waits for its run folder: whoever had it before may have been given up, and not
-have ended yet."""
+"""How long a job waits for its run folder: whoever had it before may have been given up, and not have ended yet."""
 
 
 def run_job(
@@ -144,8 +143,7 @@ def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a run folder holds a run whose training has ended: evaluating is all that may be left
-    of its job."""
+    """Whether a run folder holds a run whose training has ended: evaluating is all that may be left of its job."""
     return (folder / "manifest.json").is_file() and read_json(folder / "manifest.json").get("finished") is True
 
 
@@ -164,8 +162,7 @@ def _stamp() -> Row:
 
 @dataclass(frozen=True)
 class Work:
-    """One job and all that it needs; sent to another process, a few kB of plain data with the path
-    of the store."""
+    """One job and all that it needs; sent to another process, a few kB of plain data with the path of the store."""
 
     job: Job
     store: AnyStore | StoreAt
@@ -174,9 +171,7 @@ class Work:
     cost: JobCost | None = None
     """Expected cost of the job; None where it was not measured."""
     progress: bool = False
-    """Print the progress of the training to stderr; another process does not: those of several
-    could not be told apart.
-    """
+    """Print the progress of the training to stderr; not in another process: those of several would be mixed up."""
     home: Path = field(default_factory=Path.cwd)
     """The folder that relative paths in the job's settings start from."""
 
@@ -194,8 +189,7 @@ class Work:
     def run(self, device: str = "auto", placed: Path | None = None) -> Row:
         """The job's row: an error is in the row, its traceback in the folder. `device` is where the model runs.
 
-        Raises `UserError` where the store cannot be opened, or another process does not let go of
-        the run folder.
+        Raises `UserError` where the store cannot be opened, or another process does not let go of the run folder.
         """
         with suppress(OSError):
             os.chdir(self.home)

@@ -1,5 +1,4 @@
-"""Component checks: what is true of every component of a room, for tests here and of people who
-write their own.
+"""Component checks: what is true of every component of a room, for tests here and for people who write components.
 
 A test of a component of yours is one line, ``check_component(EluLinear)``: it builds the component
 in every setting that is near its defaults and runs the checks of its room. No test runner is
@@ -48,8 +47,7 @@ DIAGNOSTICS, METRICS = "diagnostics", "metrics"
 
 
 def check_component(spec: type[Any] | Spec | Metric, *, room: str | None = None, device: Device = "cpu") -> None:
-    """Run every check of a component's room. AssertionError with the name of the check and what was
-    seen.
+    """Run every check of a component's room. AssertionError with the name of the check and what was seen.
 
     A class is checked from its defaults; where these do not suffice to build it, give an instance.
     A class that is no Spec is a diagnostic (`fullrank.analysis.diagnostics`), a function a metric

@@ -1,5 +1,4 @@
-"""Checks of every attention: the future and the padding are invisible, its weights are what it
-does, no idle setting.
+"""Checks of every attention: the future and the padding are invisible, its weights are what it does, no idle setting.
 
 Those of one module can be called alone (``check_causal(attention)``); `CHECKS` runs each on every
 module that a Spec's settings reach.
@@ -77,8 +76,10 @@ def check_padding(module: Attention | Encoder) -> None:
     other = torch.where(batch.valid[..., None], x, 7.0)
     elsewhere = replace(batch, times=torch.where(batch.valid, times_of(batch), 77))
     assert close(outputs_of(module, other, elsewhere)[batch.valid], whole[batch.valid]), "padding is seen"
-    longer, wide = inputs_of(module, 4)
-    assert close(outputs_of(module, longer, wide)[wide.valid], whole[batch.valid]), "extra padding is seen"
+    longer, longer_batch = inputs_of(module, 4)
+    assert close(outputs_of(module, longer, longer_batch)[longer_batch.valid], whole[batch.valid]), (
+        "extra padding is seen"
+    )
     for row, length in enumerate(LENGTHS):
         single = padded([batch.items[row, :length].tolist()]).to(x.device)
         alone = outputs_of(module, x[row : row + 1, :length], single)[0]
@@ -118,10 +119,10 @@ def check_matrices(attention: Attention) -> None:
         noise = noise.to(weights.device)
         other[:, head] += noise - noise.mean(-1, keepdim=True)  # rows keep their sums, so value biases stay
         assert not close(attention.apply_weights(other, x), before), "the weights are not used"
-        was = value[head].clone()
+        original = value[head].clone()
         value[head] = 0
         assert close(attention.apply_weights(other, x), attention.apply_weights(weights, x)), f"not head {head}'s value"
-        value[head] = was
+        value[head] = original
     output.zero_()
     silent = attention.apply_weights(weights, x)
     assert close(silent, silent[:1, :1].expand_as(silent)), "something goes round the output projection"
@@ -160,22 +161,24 @@ def check_learns(attention: Attention) -> None:
 def check_columns(attention: Attention) -> None:
     """Noted columns are absolute weights summed over valid queries, in value and gradient.
 
-    An attention with `column_weights` of its own keeps sums of those; they are at least the
-    absolute weights.
+    An attention with `column_weights` of its own keeps sums of those; they are at least the absolute weights.
     """
     x, batch = inputs_of(attention, 2)
     plain_y, captured = attention(x, batch), list[ColumnSums]()
     assert close(attention(x, replace(batch, captures=Captures(columns=captured)))[batch.valid], plain_y[batch.valid])
     (noted,) = captured
     absolute = attention.weights(x, batch).abs()
-    of = attention.column_weights(x, batch)
+    column_weights = attention.column_weights(x, batch)
     assert noted.module is attention and torch.equal(noted.valid, batch.valid)
     assert not noted.sums.masked_select(~batch.valid[:, None]).any(), "a padded key has received attention"
-    assert (of - absolute > -1e-6).all(), "what is noted is no bound"
-    of = of * batch.valid[:, None, :, None]
-    sums = of.sum(2)
+    assert (column_weights - absolute > -1e-6).all(), "what is noted is no bound"
+    column_weights = column_weights * batch.valid[:, None, :, None]
+    sums = column_weights.sum(2)
     assert close(noted.sums, sums)
-    assert close(of.sum(3), noted.rows if noted.rows is not None else batch.valid[:, None].expand_as(of.sum(3)).float())
+    assert close(
+        column_weights.sum(3),
+        noted.rows if noted.rows is not None else batch.valid[:, None].expand_as(column_weights.sum(3)).float(),
+    )
     assert noted.sums.requires_grad == sums.requires_grad, "columns without the weights' gradient"
     if sums.requires_grad:
         parameters = list(attention.parameters())
@@ -256,8 +259,8 @@ def counts_as_said(module: Any, inputs: tuple[Any, ...], *length: int) -> None:
         return
     parts, rows = module.flops(*length), len(inputs[0])
     assert None not in parts.values(), f"{parts}: say why in `uncounted`"
-    said, operations = rows * sum(parts.values()), counted(lambda: module(*inputs))
-    assert said == operations, f"{rows} rows of length {length[0]} are said to cost {said} and cost {operations}"
+    stated, operations = rows * sum(parts.values()), counted(lambda: module(*inputs))
+    assert stated == operations, f"{rows} rows of length {length[0]} are said to cost {stated} and cost {operations}"
 
 
 @cache

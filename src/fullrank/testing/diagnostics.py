@@ -1,5 +1,4 @@
-"""Checks of every diagnostic and of every figure: sound rows, the same each time, an unchanged
-model, and drawings.
+"""Checks of every diagnostic and of every figure: sound rows, the same each time, an unchanged model, and drawings.
 
 They run on models with drawn weights on generated data: transformers of two depths, one of them
 with a reasoner and one that reads the hour, one that generates semantic ids, and a baseline; or,
@@ -75,7 +74,7 @@ def check_class(section: type[Section], device: torch.device) -> None:
 
 
 def check_rows(section: type[Section], device: torch.device) -> None:
-    """Every model has sound rows under the diagnostic's name, or a reason; files keep them."""
+    """Every model has sound rows under the diagnostic's name, or a reason why not; a file gives them back unchanged."""
     for example in _examples(section):
         rows = _rows(section, example, device)
         for row in rows:

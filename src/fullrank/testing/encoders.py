@@ -1,5 +1,4 @@
-"""Checks of every encoder: causality, invisible padding, cached steps equal to full recomputation,
-no idle setting.
+"""Checks of every encoder: causality, invisible padding, cached steps equal to full recomputation, no idle setting.
 
 Those of one module can be called alone (``check_causal(encoder)``); `CHECKS` runs each on every
 module that a Spec's settings reach, with every attention where the encoder holds one.
@@ -46,7 +45,8 @@ def near(spec: Spec) -> list[Spec]:
     specs = reachable(spec, 1)
     if "attention" in type(spec).model_fields:
         mixers = [example(find(kind, "attention")) for kind in kinds("attention")]
-        changes = 1 if "decoder_layers" in type(spec).model_fields else 2  # it holds three of each
+        # an encoder with a decoder holds three attentions of each kind
+        changes = 1 if "decoder_layers" in type(spec).model_fields else 2
         attentions = [a for mixer in mixers for a in reachable(mixer, changes, numbers=False)]
         ends = spec.override("positions_from=end") if "positions_from" in type(spec).model_fields else spec
         specs += [base.model_copy(update={"attention": a}) for base in (spec, ends) for a in attentions]

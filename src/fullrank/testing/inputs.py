@@ -191,15 +191,14 @@ def close_in_bf16(run: Callable[[], Tensor], leaves: Sequence[Tensor]) -> None:
             leaf.copy_(value)
     bounds = (("what it gives", 2**-7), ("its gradient", 2**-1))
     for (what, least), x, y, z in zip(bounds, exact, rough, rounded, strict=True):
-        apart, most = float((y - x).norm()), 8 * float((z - x).norm()) + least * float(x.norm())
-        assert apart <= most, f"{what} is off by {apart:.2g} in bf16, and roundings come to {most:.2g}"
+        distance, most = float((y - x).norm()), 8 * float((z - x).norm()) + least * float(x.norm())
+        assert distance <= most, f"{what} is off by {distance:.2g} in bf16, and roundings come to {most:.2g}"
 
 
 def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids: Any = None, step: int = 0) -> Batch:
     """These histories, right-padded with item `fill`, and with `extra` more places.
 
-    The times follow from the items, so a prefix keeps its own: gaps from none to half a year, and
-    zeros in the padding.
+    The times follow from the items, so a prefix keeps its own: gaps from none to half a year, and zeros in the padding.
     """
     width = max(len(row) for row in rows) + extra
     items = torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
@@ -229,8 +228,7 @@ def histories(lengths: Iterable[int], items: int = ITEMS, seed: int = 0) -> list
 
 
 def catalog(size: int = ITEMS) -> Catalog:
-    """Popularity falls like a power law and ends in items without events; brands, prices and tags
-    are missing at times.
+    """Popularity falls like a power law and ends in items without events; brands, prices and tags are missing at times.
 
     Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a
     brand and two vectors. Events by stage follow the items, over the times of `padded`.

@@ -24,21 +24,21 @@ DIM = 6
 
 
 def check_vectors(items: Any) -> None:
-    every = items.all()
-    assert items.size == ITEMS and every.shape == (ITEMS, DIM) and every.isfinite().all()
+    all_vectors = items.all()
+    assert items.size == ITEMS and all_vectors.shape == (ITEMS, DIM) and all_vectors.isfinite().all()
     for ids in (
         torch.tensor(3),
         torch.arange(ITEMS),
         torch.tensor([[1, 2, 2], [5, ITEMS - 1, 0]]),
         torch.zeros(0, 4).long(),
     ):
-        ids = ids.to(every.device)
-        assert close(items.embed(ids), every[ids])
+        ids = ids.to(all_vectors.device)
+        assert close(items.embed(ids), all_vectors[ids])
     assert torch.equal(items.popularity.cpu(), torch.as_tensor(catalog().popularity).float())
 
 
 def check_state(items: Any, again: Any) -> None:
-    """The state dict holds all that decides the vectors, and the popularity."""
+    """The state dict holds the popularity and all that decides the vectors: `again`, which loads it, has equal ones."""
     again.load_state_dict(items.state_dict())
     assert torch.equal(again.eval().all(), items.eval().all())
     assert "popularity" in items.state_dict()

@@ -150,13 +150,11 @@ def check_empty(spec: Spec, loss: Any, device: Device = "cpu") -> None:
 
 
 def check_autocast(spec: Spec, loss: Any, device: Device = "cpu") -> None:
-    """On small whole numbers, of which bf16 holds every product: nothing but gradients is rounded
-    to bf16.
+    """On small whole numbers, of which bf16 holds every product: nothing but gradients is rounded to bf16.
 
-    A loss is that of fp32 then, to the roundings of fp32. Gradients are products of weights that
-    bf16 rounds: what is read and what is given is off by 2^-9 each at most, so a gradient by 2^-7
-    of its length, cancellation included. The mean of all items, which label smoothing reads, is no
-    whole number.
+    A loss is that of fp32 then, to the roundings of fp32. Gradients are products of weights that bf16
+    rounds: what is read and what is given is off by 2^-9 each at most, so a gradient by 2^-7 of its
+    length, cancellation included. The mean of all items, which label smoothing reads, is no whole number.
     """
     queries, batch = few_queries(device)
     vectors, items = (x.detach().round().requires_grad_() for x in (queries.vectors, queries.table.all()))
@@ -173,8 +171,8 @@ def check_autocast(spec: Spec, loss: Any, device: Device = "cpu") -> None:
             assert losses.dtype == torch.float32
             runs.append((losses, *torch.autograd.grad((losses * upstream).sum(), (vectors, items))))
         (exact, *wanted), (rough, *gradients) = runs
-        apart, length = (float(x.detach().abs().max()) for x in (rough - exact, exact))
-        assert apart <= 2e-5 * length + 2**-7 * smooth / temperature, f"a loss is off by {apart:.2g}"
+        error, length = (float(x.detach().abs().max()) for x in (rough - exact, exact))
+        assert error <= 2e-5 * length + 2**-7 * smooth / temperature, f"a loss is off by {error:.2g}"
         for x, y in zip(gradients, wanted, strict=True):
             assert float((x - y).norm()) <= 2**-7 * float(y.norm()), "a gradient is off by more than bf16 rounds it"
 

@@ -1,8 +1,6 @@
-"""Checks of every metric of lists: a finite number for each user, of that user's first k places
-alone.
+"""Checks of every metric of lists: a finite number for each user, of that user's first k places alone.
 
-One that is registered as a metric of accuracy is given places alone, as the sampled protocol has
-them.
+A metric registered as one of accuracy is given the places of targets alone, as in the sampled protocol.
 """
 
 from __future__ import annotations

@@ -109,9 +109,9 @@ def check_captures(spec: RankerSpec, ranker: Any, device: Device = "cpu") -> Non
 def check_cost(spec: RankerSpec, ranker: Any, device: Device = "cpu") -> None:
     """An impression costs as much on shapes as on numbers."""
     x = tokens(spec, device=device)
-    said = ranker.flops(len(FIELDS), DIM)
-    assert None not in said.values(), f"{said}: it does not run on shapes; override `flops`"
-    assert counted(lambda: ranker(x)) == 9 * sum(said.values()), said
+    stated = ranker.flops(len(FIELDS), DIM)
+    assert None not in stated.values(), f"{stated}: it does not run on shapes; override `flops`"
+    assert counted(lambda: ranker(x)) == 9 * sum(stated.values()), stated
 
 
 def check_everything_learns(spec: RankerSpec, ranker: Any, device: Device = "cpu") -> None:

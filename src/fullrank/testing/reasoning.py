@@ -1,5 +1,4 @@
-"""Checks of every reasoner: cached steps equal recomputation, streams are apart, the history is
-blind, budgets hold.
+"""Checks of every reasoner: cached steps equal recomputation, streams are apart, the history is blind, budgets hold.
 
 Those of one module can be called alone (``check_blind(reasoner)``); `CHECKS` runs each on every
 module that a Spec's settings reach, around encoders of several makes.
@@ -174,8 +173,8 @@ def check_padding(reasoner: Any) -> None:
     x, batch = inputs_of(reasoner, 0)
     whole = reasoner(x, batch)
     other = torch.where(batch.valid[..., None], x, 7.0)
-    longer, wide = inputs_of(reasoner, 4)
-    for seen in (reasoner(other, batch), reasoner(longer, wide)):
+    longer, longer_batch = inputs_of(reasoner, 4)
+    for seen in (reasoner(other, batch), reasoner(longer, longer_batch)):
         assert close(steps_of(seen).steps, steps_of(whole).steps), "padding is seen"
     for row, length in enumerate(LENGTHS):
         alone = reasoner(x[row : row + 1, :length], padded([batch.items[row, :length].tolist()]).to(x.device))
@@ -246,8 +245,8 @@ def trace(spec: Any, device: torch.device) -> tuple[Any, ...]:
     states = reasoner(*inputs)
     torch.manual_seed(0)
     training = reasoner.train()(*inputs)
-    seen = [*parameters, *(states.outputs[key] for key in ("trained", "answer")), training.outputs["trained"]]
-    return tuple(tuple(tensor.flatten().tolist()) for tensor in seen)
+    observed = [*parameters, *(states.outputs[key] for key in ("trained", "answer")), training.outputs["trained"]]
+    return tuple(tuple(tensor.flatten().tolist()) for tensor in observed)
 
 
 def check_effects(spec: Spec, device: torch.device) -> None:

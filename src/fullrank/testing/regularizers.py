@@ -1,7 +1,6 @@
 """Checks of every penalty: finite and differentiable in any precision, and its weight is a factor.
 
-What a penalty adds to the loss is what it returns and the losses of the queries that it asks for
-(`added`).
+What a penalty adds to the loss is what it returns and the losses of the queries that it asks for (`added`).
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def small_recommender(kind: str = "", *penalties: Any, device: Device = "cpu") -
 
 
 HINGED = {"noise_robustness", "ewc"}
-"""Kinds that are 0, and flat, where what they ask for is reached (of `ewc`, where it begins)."""
+"""Kinds that are 0, and flat, once what they ask for is reached (`ewc`: at the weights where training begins)."""
 
 
 def added(penalty: Any, step: Step) -> Tensor:
@@ -128,7 +127,7 @@ def check_falls(whole: RecommenderModel, penalty: Any) -> None:
         for _ in range(100):
             penalty(whole.step(batch))
     whole.eval()
-    torch.manual_seed(0)  # one that draws in a step is to draw the same again
+    torch.manual_seed(0)  # a penalty that draws in a step has to draw the same again
     before = added(penalty, whole.step(batch))
     before.backward()
     with torch.no_grad():
@@ -146,7 +145,7 @@ def check_weight(spec: Spec, device: torch.device) -> None:
         return
     whole = small_recommender(
         spec.kind_of(), spec, device=device
-    ).eval()  # one that runs the encoder is not to draw dropout twice
+    ).eval()  # a penalty that runs the encoder must not draw dropout twice
     step = whole.step(padded(histories([5, 7, 2])).to(device))
     heavier = spec.override(f"weight={3 * spec.dump()['weight']}")
     assert isinstance(spec, PenaltySpec) and isinstance(heavier, PenaltySpec)

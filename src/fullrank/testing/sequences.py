@@ -1,8 +1,6 @@
-"""Checks of every way to read behaviour sequences: packed events equal padded ones, rows one by
-one, and bfloat16.
+"""Checks of every way to read behaviour sequences: packed events equal padded ones, rows one by one, and bfloat16.
 
-What makes no vectors itself (`pooled`) has none of these to fail; its table is tested where tables
-are.
+A kind that makes no vectors itself (`pooled`) has no cases here; its table is tested where tables are.
 """
 
 from __future__ import annotations
@@ -67,11 +65,11 @@ def check_rows_alone(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -
 
 
 def check_target(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:
-    """Another target of the same history has another vector: pooling would be cheaper else."""
+    """Another target gives the same history another vector: otherwise plain pooling would do, and cost less."""
     target, wide, inside = events(device)
     several = torch.tensor(LENGTHS) > 1
-    these, others = (packed(pooling, x, wide, inside).cpu()[several] for x in (target, target.flip(0)))
-    assert not (these - others).abs().amax(1).lt(1e-6).any(), "the target does not matter"
+    original, others = (packed(pooling, x, wide, inside).cpu()[several] for x in (target, target.flip(0)))
+    assert not (original - others).abs().amax(1).lt(1e-6).any(), "the target does not matter"
 
 
 def check_everything_learns(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:

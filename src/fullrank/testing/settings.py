@@ -78,7 +78,7 @@ def check_bounds(spec: Spec) -> None:
 
 
 def check_bounds_of(kind: type[Spec]) -> None:
-    """The same of a class of which no example can be made."""
+    """As `check_bounds`, for a class of which no example can be made."""
     schema = kind.model_json_schema()
     for key, setting in schema.get("properties", {}).items():
         for what in _unbounded(setting, schema.get("$defs", {})):

@@ -1,5 +1,4 @@
-"""Checks of every history store: events once and in order, documents that no reader misses, users
-who are forgotten.
+"""Checks of every history store: events once and in order, documents that no reader misses, users who are forgotten.
 
 A test of a store of yours is one line, ``asyncio.run(check_store(lambda name, keep:
 MyStore(place(name), keep)))``. `name` tells places apart: two stores of one name share what they
@@ -176,7 +175,7 @@ async def check_together(store: HistoryStore) -> None:
 
 
 async def check_refused(store: HistoryStore) -> None:
-    """Data that cannot be stored is refused with the whole call, and questions find none."""
+    """Data that cannot be stored is refused with the whole call, and a question about it finds nothing."""
     good = Event("good", "u", 1, 1.0)
     bad = [
         Event("x", "u", 1, float("nan")),

@@ -49,15 +49,15 @@ def items_for(generates: bool) -> Any:
 
 
 class Whole(nn.Module):
-    """A task with items and an encoder that sees all that it allows: items, order and times."""
+    """A task with items, and an encoder that sees all that the task lets it see: items, order and times."""
 
     def __init__(self, task: Any, device: Device = "cpu"):
         super().__init__()
         self.task = task
         self.items = items_for(task.generates)
-        attention = HSTU(causal=bool(task.causal))  # a task of either kind is tried with what sees most
+        attention = HSTU(causal=bool(task.causal))  # causal or not, a task is tried with the attention that sees most
         encoder: EncoderSpec = Transformer(attention=attention, positions_from="end")
-        if task.code_by_code:  # its rows go on, and without times
+        if task.code_by_code:  # its rows go on with codes, which have no times
             encoder = Transformer(attention=Softmax(rope=True), positions="none") if task.causal else Seq2Seq()
         self.encoder = shaken(encoder.build(DIM, (LONGEST + 2) * task.tokens_per_event))
         self.device = device
@@ -85,11 +85,9 @@ def rows(task: Any, *, seed: int = 0, lengths: tuple[int, ...] = (2, 3, 25, 7, 1
 
 
 def check_leak(task: Any, device: Device = "cpu") -> None:
-    """An item that a query may not see does not change its vector: those behind its position, or
-    those covered.
+    """An item that a query may not see does not change its vector: those behind its position, or those covered.
 
-    Neither does its time; but a query may know when the event happened that it asks about, unless
-    that is the last.
+    Neither does its time; but a query may know when the event happened that it asks about, unless that is the last.
     """
     whole = Whole(task, device)
     batch = rows(task).to(device)

@@ -116,8 +116,7 @@ class Diagnostic(Section):
     silent: ClassVar[bool] = False
     """Whether the page says nothing of a run without rows: most models lack the part."""
     runs_model: ClassVar[bool] = False
-    """Whether `rows` runs the model again (with targets, so never on the training split) and
-    `observe` is not used."""
+    """Whether `rows` runs the model again (with targets: never on the training split), and `observe` is not used."""
     progress: Progress
     """Called by `rows` with (done, in all), where that takes long."""
 

@@ -73,6 +73,7 @@ class Ablation(Diagnostic):
         return rows
 
     def _figures(self, sample: Sample) -> dict[str, Any]:
+        """Collapse share, likeness to popularity and metrics of the model as it is now."""
         model, split, spec = self.context.model, self.context.split, self.context.evaluation
         scores = ScoreMatrix(sample)
         for batch in activations(model, sample):
@@ -130,7 +131,7 @@ def parts_of(model: Model) -> list[Part]:
         if together:
             parts.append(Part(label, None, together))
     mixers = tuple(module for module in attentions if isinstance(module, Attention))
-    if mixers and all(mixer.rows_sum_to_one for mixer in mixers):  # else the identity is no weights of theirs
+    if mixers and all(mixer.rows_sum_to_one for mixer in mixers):  # otherwise their weights cannot be the identity
         parts.append(Part("mixing", None, mixers))
     return parts
 
@@ -145,7 +146,7 @@ DECODER_PARTS = {
 
 @contextmanager
 def silenced(modules: tuple[nn.Module, ...]) -> Iterator[None]:
-    """Make the outputs of these modules zero while the context lasts."""
+    """Make the outputs of these modules zero inside the block."""
 
     def zero(module: nn.Module, arguments: tuple[Any, ...], out: Tensor) -> Tensor:
         return torch.zeros_like(out)

@@ -23,8 +23,7 @@ from fullrank.models.sequential.model.reading import weights_of
 USERS = 256
 """Users whose blocks are measured: the first of the sample, whose order is random."""
 SUBSPACE, ROUNDS = 4, 24
-"""Vectors that are iterated together, and how often:
-the error falls by (sigma_5 / sigma_1)^2 each round."""
+"""Vectors that are iterated together, and how often: the error falls by (sigma_5 / sigma_1)^2 each round."""
 
 
 def principal(

@@ -1,5 +1,4 @@
-"""Members of a blend: what each adds to the lists, and whom it helps, by the manifest
-(`training/blending.py`)."""
+"""Members of a blend: what each adds to the lists, and whom it helps, by the manifest (`training/blending.py`)."""
 
 from __future__ import annotations
 

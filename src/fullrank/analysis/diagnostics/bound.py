@@ -6,15 +6,14 @@ Claim: ||Y||_2 <= ||X^(0)||_2 prod (1 + C) ||E||_2, where a sublayer behind its 
     C = (xi_gamma / xi_r) L_act sqrt(d) sigma(W_1) sigma(W_2)           (MLP, Eq. A.49)
 
 and X holds all positions of all users of the sample, so that every constant is the sample's and the
-bound is rigorous for it. It is loose: it says what cannot happen, and which factor would have to
-shrink.
+bound is rigorous for it. It is loose: it says what cannot happen, and which factor would have to shrink.
 
-Differs. (1) Eq. A.56 is printed without the square of sigma(W_V,h), and then it is no bound. (2)
-xi_r is the least root mean square of a row, not its 2-norm, which lacks a factor sqrt(d). (3)
-||X^(0)||_2 is measured: ||E||_2 does not bound it where an item occurs twice. (4) n_h is the
-largest column sum times the largest row sum of |S|, which is the column sum where rows sum to 1.
-(5) LayerNorm and biases add an offset: a sublayer takes a norm x to at most a x + c. (6) SwiGLU,
-which Eq. A.48 does not cover, has max |silu(gate)|, measured, in the place of L_act.
+Differs. (1) Eq. A.56 is printed without the square of sigma(W_V,h), and in that form it is no
+bound. (2) xi_r is the least root mean square of a row, not its 2-norm, which lacks a factor
+sqrt(d). (3) ||X^(0)||_2 is measured: ||E||_2 does not bound it where an item occurs twice. (4) n_h
+is the largest column sum times the largest row sum of |S|, which is the column sum where rows sum
+to 1. (5) LayerNorm and biases add an offset: a sublayer takes a norm x to at most a x + c. (6)
+SwiGLU, which Eq. A.48 does not cover, has max |silu(gate)|, measured, in the place of L_act.
 """
 
 from __future__ import annotations
@@ -81,8 +80,7 @@ class Bound(Diagnostic):
         self.drift: defaultdict[nn.Module, float] = defaultdict(float)
         """Squared Frobenius norm of each attention's output for a zero input (its biases)."""
         self.shrunk = 0.0
-        """1 / the shortest answer, where answers are scaled to length one;
-        inf where they are not the states."""
+        """1 / the shortest answer, where answers are scaled to length one; inf where they are not the states."""
         self.blocks: tuple[Block, ...] = ()
         self.closing: nn.Module | None = None
         """The norm behind the last block, where there is one."""
@@ -130,6 +128,7 @@ class Bound(Diagnostic):
             self.drift[module] += float(at_zero[batch.valid].double().square().sum())
 
     def _scorer(self, batch: Activations) -> None:
+        """Note how short an answer is before it is scaled to length one; inf where answers are not the last states."""
         assert batch.states is not None and batch.inputs is not None
         top, shrunk = last(batch.states.tokens, batch.inputs), inf
         if isinstance(batch.scorer, DenseScorer):
@@ -200,6 +199,7 @@ class Bound(Diagnostic):
         return Affine(self.scale[module] * (1.0 if gain is None else float(gain.abs().max())), offset)
 
     def _feed(self, module: nn.Module) -> Affine:
+        """The bound of a feed-forward."""
         assert isinstance(module, MLP | SwiGLU)
         up, down = module.up, module.down
         root = min(up.weight.shape) ** 0.5  # |M|_F <= sqrt(rank) |M|_2

@@ -28,11 +28,9 @@ codes of a level, and n(c) the training events of the items with code c. Rows, o
     entropy_rank                   scores users x codes of level 1 (`label` scores), if made of a state
     popularity_spearman            of the scores' first singular vector and n(c) (`label` scores)
 
-`head_predicted` above `head_targets`: a model that plays safe; `effective` below that of the
-targets: collapse.
+`head_predicted` above `head_targets`: a model that plays safe; `effective` below that of the targets: collapse.
 
-Differs: a softmax is measured where SPRINT has scores, so constants that are added to all scores do
-not count.
+Differs: a softmax is measured where SPRINT has scores, so constants that are added to all scores do not count.
 """
 
 from __future__ import annotations
@@ -116,8 +114,7 @@ class CodeLevels(CodeDiagnostic):
     def begin(self) -> None:
         super().begin()
         self.parts: list[list[Float[Tensor, "5 B"]]] = []
-        """For each level and batch: log p, rank, rank among the open codes, their mass,
-        their number."""
+        """For each level and batch: log p, rank, rank among the open codes, their mass, their number."""
         self.targets: list[Tensor] = []
         """Item ids of the targets of each batch."""
         if self.items is not None:
@@ -249,8 +246,7 @@ class CodePopularity(CodeDiagnostic):
     def begin(self) -> None:
         super().begin()
         self.sums: list[Tensor] = []
-        """For each level [3, C]: probability, users whose most likely code it is,
-        users whose true code it is."""
+        """For each level [3, C]: probability, users whose most likely code it is, users whose true code it is."""
         self.states: list[Tensor] = []
         """States [B, D] from which the first code is predicted, of each batch."""
 

@@ -136,7 +136,7 @@ class Reliability(Section):
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices, by rising x, of the points that no other point dominates."""
+    """Indices, by rising x, of the points that no other point beats in both coordinates."""
     front = (i for i, (x, y) in enumerate(points) if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points))
     return sorted(front, key=points.__getitem__)
 

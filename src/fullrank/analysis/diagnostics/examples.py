@@ -1,8 +1,7 @@
 """Lists of five users, the runs side by side, with titles: what a metric looks like.
 
-The users are drawn at random, by a fixed seed, from those of the evaluation, so that they are the
-same on every page of these data and nobody chose them for what they show. The lists are those that
-were evaluated.
+The users are drawn at random, by a fixed seed, from those of the evaluation, so that they are the same on
+every page of these data and nobody chose them for what they show. The lists are those that were evaluated.
 """
 
 from __future__ import annotations
@@ -73,6 +72,7 @@ def shown_runs(results: Runs) -> list[RunResult]:
 
 
 def _example(user: int, results: Runs, eval_set: EvalSet, store: Store) -> Example:
+    """The example of one user: history, what was chosen next, and the list of each run."""
     evaluated, shown = eval_set.take(eval_set.users == user), shown_runs(results)
     (history,) = evaluated.histories.items.last(RECENT)
     targets = [int(item) for item in np.unique(evaluated.targets.flat())]

@@ -147,14 +147,16 @@ class ExampleUser(Diagnostic):
         events, about, catalog = _history(longest), _about(longest), longest.catalog
         if any(not 0 <= item < catalog.size for item in (*(item for item, _ in events), about[1])):
             return claim.missing(f"{longest.name}: its diagnosis names items that are not in its catalogue.")
-        alike = [run for run in there if _about(run) == about and events[: len(_history(run))] == _history(run)]
+        same_example = [run for run in there if _about(run) == about and events[: len(_history(run))] == _history(run)]
         absent = tuple(
-            f"Run {run.key} ({run.name}) is not shown: its case is of other data." for run in there if run not in alike
+            f"Run {run.key} ({run.name}) is not shown: its case is of other data."
+            for run in there
+            if run not in same_example
         )
         # of each run and layer: event -> share
         shares = {
             (run.key, layer): run.diagnosis.values(cls.name, "share", "index", layer=layer)
-            for run in alike
+            for run in same_example
             for layer in dict.fromkeys(run.diagnosis.values(cls.name, "share", "layer"))
         }
         rows, drawn = [], []
@@ -163,7 +165,7 @@ class ExampleUser(Diagnostic):
             layers = (share.get(event) for share in shares.values())
             rows.append((event, readable(str(catalog.ids[item])), title, "yes" if tick else "no", *layers))
             short = f"{event}. {title if len(title) <= WIDE else f'{title[: WIDE - 3]}...'} {tick}"
-            for run in alike:
+            for run in same_example:
                 of_run = [share[event] for (key, _), share in shares.items() if key == run.key and event in share]
                 drawn += [(run.label, short, float(np.mean(of_run)))] if of_run else []
         chart = bars("event", "attention", percent=True, across=True, level={"": 0}, rows=drawn)
@@ -173,7 +175,7 @@ class ExampleUser(Diagnostic):
 
 
 def _about(run: RunResult) -> tuple[int, int, str]:
-    """User, target and fingerprint of the data of a run's example."""
+    """The user and the target of a run's example, and the fingerprint of its data."""
     user, target = (int(run.diagnosis.value("case", name) or 0) for name in ("user", "target"))
     return user, target, str(run.diagnosis.about().get("fingerprint"))
 

@@ -1,4 +1,4 @@
-"""Worth of each feature that a model reads: the accuracy that lists lose where its values are those of others.
+"""Worth of each feature that a model reads: the accuracy that lists lose where its values are shuffled.
 
 The vectors of one feature at a time are shuffled, and all else stays; nothing is trained anew. So
 two features that say the same may each lose little. A feature of the user is shuffled among the
@@ -74,10 +74,9 @@ class FeatureWorth(Diagnostic):
 
 
 class _Shuffle:
-    """Shuffle the vectors of a feature by one generator for all batches; none of several stays at its position.
+    """Shuffle the vectors of a feature by one generator for all batches; of several vectors none stays where it was.
 
-    Within a group the vectors in a random order move on by one: vector order[i] <- vector order[i -
-    1].
+    Within a group the vectors in a random order move on by one: vector order[i] <- vector order[i - 1].
     """
 
     def __init__(self) -> None:

@@ -5,8 +5,7 @@ token's query meets the keys of the history and of its stream's own tokens; its 
 computed here explicitly, mean over heads, and added up by how far back an event lies. `even` is the
 mass under equal weights over the history.
 
-This is slow: queries are recorded as the model projects them, keys are read from its cache, on a
-small sample.
+This is slow: queries are recorded as the model projects them, keys are read from its cache, on a small sample.
 """
 
 from __future__ import annotations
@@ -95,8 +94,10 @@ class LatentAttention(ReasoningFigure):
             shares = [mass[layer, stream, step, label] for label in labels]
             rows.append((f"layer {layer + 1}, stream {stream + 1}, step {step}", *shares))
             of_layer = drawn.setdefault(layer, [])
-            of_layer += [(f"stream {stream + 1}", f"step {step}", *each) for each in zip(labels, shares, strict=True)]
-        alike = [("even attention", "step 1", label, share) for label, share in even.items()]
+            of_layer += [
+                (f"stream {stream + 1}", f"step {step}", *measured) for measured in zip(labels, shares, strict=True)
+            ]
+        even_rows = [("even attention", "step 1", label, share) for label, share in even.items()]
         charts = [
             lines(
                 f"place from the end of the history (layer {layer + 1})",
@@ -105,7 +106,7 @@ class LatentAttention(ReasoningFigure):
                 dash="step",
                 beside="even attention",
                 percent=True,
-                rows=of_layer + alike,
+                rows=of_layer + even_rows,
             )
             for layer, of_layer in drawn.items()
         ]

@@ -32,13 +32,13 @@ def spectral_norm(matrix: Tensor) -> float:
 
 
 def attention_norm(matrices: tuple[Tensor, Tensor]) -> float:
-    """sqrt(sum_h sigma(W_V,h)^2) sigma(W_O): growth of a norm in an attention, apart from its weights."""
+    """sqrt(sum_h sigma(W_V,h)^2) sigma(W_O): how far an attention can stretch a vector, apart from its weights."""
     value, output = matrices
     return sum(spectral_norm(head) ** 2 for head in value) ** 0.5 * spectral_norm(output)
 
 
 def feed_forward_norm(matrices: tuple[Tensor, Tensor]) -> float:
-    """sigma(W_1) sigma(W_2): growth of a norm in a feed-forward, apart from its activation."""
+    """sigma(W_1) sigma(W_2): how far a feed-forward can stretch a vector, apart from its activation."""
     return spectral_norm(matrices[0]) * spectral_norm(matrices[1])
 
 
@@ -73,6 +73,7 @@ class Norms(Diagnostic):
         return table + [self.row("sigma", spectral_norm(p), label=name) for name, p in matrices]
 
     def _block(self, layer: int, block: nn.Module, kind: str = "") -> Iterator[Row]:
+        """Rows of one block: its attention, its feed-forward, and the log of the product of each."""
         yield from self._attention(layer, attention_of(block), kind)
         feed = getattr(block, "feed_forward", None)
         if feed is not None and callable(getattr(feed, "matrices", None)):
@@ -83,6 +84,7 @@ class Norms(Diagnostic):
             yield self.row("log_product", _log(product), layer=layer, label=f"{kind}feed_forward")
 
     def _attention(self, layer: int, attention: Any, kind: str) -> Iterator[Row]:
+        """Rows of one attention: each head's value projection, the output projection, and the log of their product."""
         if attention is None:
             return
         value, output = attention.matrices()

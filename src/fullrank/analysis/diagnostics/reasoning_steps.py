@@ -145,8 +145,7 @@ class GateGain(Diagnostic):
 
 
 GAP = ("fixed", "best", "gap", "gap_low", "gap_high")
-"""Names of the rows of `OracleStep`: accuracy as it answers and at the best step, the gap, the ends
-of its interval."""
+"""Names of the rows of `OracleStep`: accuracy as it answers and at the best step, the gap, the ends of its interval."""
 
 
 def evaluated_with(diagnostic: Diagnostic) -> tuple[SampleStore, Evaluation]:

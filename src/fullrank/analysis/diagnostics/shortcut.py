@@ -10,8 +10,7 @@ when it reads only the last one or two events; and of the data
     target_is_successor    share of targets that in training directly follow the last item (1), or one of the last two
     feature_similarity     mean cosine of TF-IDF vectors of consecutive items in training, and of random pairs of them
 
-Differs: the paper's measures of the three were not at hand; these are ours, and the graph differs
-as its file says.
+Differs: the paper's measures of the three were not at hand; these are ours, and the graph differs as its file says.
 """
 
 from __future__ import annotations
@@ -151,9 +150,9 @@ def data_rows(store: Store, sample: Sample) -> Iterator[Row]:
     history, targets = sample.histories.items, sample.next_items
     reached = np.zeros(len(sample), dtype=bool)
     for back in LAST:
-        there = history.lengths >= back
-        sources = history.values[history.ends[there] - back]
-        reached[there] |= np.asarray(counts[sources, targets[there]]).ravel() > 0
+        long_enough = history.lengths >= back
+        sources = history.values[history.ends[long_enough] - back]
+        reached[long_enough] |= np.asarray(counts[sources, targets[long_enough]]).ravel() > 0
         yield row(Shortcut.name, "target_is_successor", reached.mean(), index=back)
     vectors = feature_vectors(store.catalog)
     if vectors is None:

@@ -51,11 +51,9 @@ RANKER_SIZES = tuple(
         "first.hidden", "second.hidden", "gate_hidden",
     )
 )  # fmt: skip
-"""Settings of a ranking model that add dense parameters. Not `embedding.dim`: the tables would grow
-with it unseen."""
+"""Settings of a ranking model that add dense parameters. Not `embedding.dim`: the tables would grow with it unseen."""
 PARTS = ("ranker.rank", "ranker.experts", "ranker.deep.hidden")
-"""Settings that switch off a part of the model where they are null or empty,
-which is no matter of size."""
+"""Settings that switch off a part of the model where they are null or empty, which is no matter of size."""
 FREE = "free"
 
 
@@ -218,7 +216,7 @@ def same_but_for(results: Runs, free: Sequence[str] = ()) -> list[list[RunResult
 
 
 def line_label(group: Runs) -> str:
-    """`A, B: sasrec`, of more than six runs `A, B, C, ... J: sasrec`.
+    """The label of a line of runs: `A, B: sasrec`; for more than six runs `A, B, C, ... J: sasrec`.
 
     It begins with a run's letter: matplotlib hides labels that begin with an underscore.
     """

@@ -76,8 +76,7 @@ def popularity_likeness(spectrum: Spectrum, popularity: ItemCounts) -> Likeness:
 def triangle(x: Float[Tensor, "*n D"], above: Float[Tensor, "k D"] | None = None) -> Float[Tensor, "m D"]:
     """R of the QR factors of [above; x], float64 on the CPU.
 
-    R has the singular values of [above; x], without the loss of digits that its Gram matrix R^T R
-    has.
+    R has the singular values of [above; x], without the loss of digits that its Gram matrix R^T R has.
     """
     flat = x.flatten(0, -2)
     factor = above if above is not None else torch.zeros(0, flat.shape[1], dtype=torch.float64)

@@ -247,13 +247,13 @@ def _proposition(benefit: Float[np.ndarray, "U"], distance: Float[np.ndarray, "U
 
     Empty where the streams are the same for every user.
     """
-    square, apart = float(distance @ distance), distance > 0
+    square, differing = float(distance @ distance), distance > 0
     if square == 0:
         return {}
     varies = len(benefit) > 1 and benefit.std() > 0 and distance.std() > 0
     return {
         "constant": float(benefit @ distance) / square,
-        "largest_constant": (benefit[apart] / distance[apart]).min(),
+        "largest_constant": (benefit[differing] / distance[differing]).min(),
         "correlation": np.corrcoef(benefit, distance)[0, 1] if varies else None,
         "rank_correlation": spearman(benefit, distance),
     }

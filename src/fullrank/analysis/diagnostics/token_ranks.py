@@ -37,14 +37,10 @@ from fullrank.ops.singular_values import entropy_rank, stable_rank
 
 FIGURES = ("stable_rank", "entropy_rank")
 BIN = 0.1
-"""Width of a bar of the histogram: the same for all layers and runs,
-so that they can be laid over each other."""
+"""Width of a bar of the histogram: the same for all layers and runs, so that they can be laid over each other."""
 EDGE = 1e-4
-"""Tolerance, in bars: a rank that single precision puts this little left of an edge counts as on
-it.
-
-(n orthogonal tokens have rank n.)
-"""
+"""Tolerance, in bars: a rank that single precision puts this little left of an edge counts as on it (n orthogonal
+tokens have rank n, which is an edge)."""
 WORDS = {"stable_rank": "stable rank", "entropy_rank": "entropy rank"}
 PERCENTS = (5, 25, 50, 75, 95)
 NO_TOKENS = "it has one weight per value and no vectors, so an impression is no matrix"
@@ -110,14 +106,14 @@ class TokenRanks(Diagnostic):
             return self.left_out(NO_TOKENS)
         rows: list[Row] = []
         before: np.ndarray | None = None
-        for layer, (label, both) in enumerate(layers.items()):
+        for layer, (label, rank_pair) in enumerate(layers.items()):
             where: dict[str, Any] = {"layer": layer, "label": label}
             rows += self.rows_of(dict(zip(("tokens", "width"), self.shapes[label], strict=True)), **where)
             for number, figure in enumerate(FIGURES):
-                rows += self._distribution(figure, both[number], where)
+                rows += self._distribution(figure, rank_pair[number], where)
                 if before is not None:
-                    rows += self._change(figure, before[number], both[number], where)
-            before = both
+                    rows += self._change(figure, before[number], rank_pair[number], where)
+            before = rank_pair
         return rows if len(layers) > 1 else [*rows, *self.left_out(NO_LAYERS)]
 
     def _distribution(self, figure: str, values: Float[np.ndarray, "N"], where: dict[str, Any]) -> list[Row]:
@@ -140,14 +136,14 @@ class TokenRanks(Diagnostic):
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:
         """Figures 2 and 6 of RankElastor: the mean rank after each layer, with its quartiles."""
-        alike = len({tuple(layer_values(run, "stable_rank")) for run in there}) == 1
+        same_layers = len({tuple(layer_values(run, "stable_rank")) for run in there}) == 1
         charts = []
         for figure, word in WORDS.items():
             drawn: list[tuple[Any, ...]] = []
             for run in there:
                 low, high = (layer_values(run, f"{figure}_quantile", percent) for percent in (25, 75))
                 drawn += [
-                    (run.label, _word(label) if alike else layer, mean, low[label], high[label])
+                    (run.label, _word(label) if same_layers else layer, mean, low[label], high[label])
                     for layer, (label, mean) in enumerate(layer_values(run, figure).items())
                 ]
             charts.append(lines("layer (0: field vectors)", word, interval="y", rows=drawn))

@@ -110,12 +110,12 @@ Shown = Drawn | Missing | None
 
 
 def plural(count: int, word: str) -> str:
-    """`1 run`, `1,234 runs`."""
+    """A count with its word: `1 run`, `1,234 runs`."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def duration(seconds: float) -> str:
-    """`18 s`, `4 min`, `2.5 h`."""
+    """A duration in words: `18 s`, `4 min`, `2.5 h`."""
     if seconds < 1:
         return "under 1 s"
     if seconds < 100:
@@ -124,5 +124,5 @@ def duration(seconds: float) -> str:
 
 
 def join_words(words: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Words as a list in a sentence: `a, b and c`."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

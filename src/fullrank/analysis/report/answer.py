@@ -215,6 +215,6 @@ def _cost(results: Runs) -> str:
     if not timed:
         return "The logs of these runs hold no times."
     total = duration(sum(timed.values()))
-    each = join_words([f"{key} {duration(seconds)}" for key, seconds in timed.items()])
-    parts = f" ({each})" if 1 < len(timed) <= 8 else ""
+    times = join_words([f"{key} {duration(seconds)}" for key, seconds in timed.items()])
+    parts = f" ({times})" if 1 < len(timed) <= 8 else ""
     return f"{total[0].upper()}{total[1:]} of training and validation{parts}."

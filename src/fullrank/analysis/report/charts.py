@@ -48,13 +48,11 @@ class Chart:
     by: str = "run"
     """Column with a series for each of its values; empty where each column y is a series."""
     dash: str = ""
-    """Column by which the lines of one colour differ in their dashes,
-    as those of several columns y do."""
+    """Column by which the lines of one colour differ in their dashes, as those of several columns y do."""
     axis: str = ""
     """Label of the axis of the values, where it is not the first y."""
     rows: Sequence[Sequence[Any]] | None = None
-    """Rows to draw, where they are not the table of the figure: by, dash, x (from, to), the columns
-    y (from, to)."""
+    """Rows to draw, where they are not the table of the figure: by, dash, x (from, to), the columns y (from, to)."""
     interval: str = ""
     """`x`, `y` or both: the two columns behind it are the ends of its interval."""
     log: str = ""
@@ -72,8 +70,7 @@ class Chart:
     note: str = ""
     """Column that is written beside each point."""
     beside: str = ""
-    """The series that the others are compared with, in grey;
-    among runs everything else is grey as well."""
+    """The series that the others are compared with, in grey; among runs everything else is grey as well."""
     dots: str = ""
     """The series, or the value of `dash`, whose points are not joined."""
     plain: bool = False
@@ -124,13 +121,11 @@ class Claim:
     """Explanation for a reader who does not know the papers."""
     charts: tuple[Chart, ...] = ()
     key: str = ""
-    """Key of a diagnosis' rows (`layer`, `index`) with a row of the table for each value; empty: a
-    row for each run."""
+    """Key of a diagnosis' rows (`layer`, `index`) with a row of the table for each value; empty: a row for each run."""
     at: str = ""
     """Header of the key's column, where it is not the key."""
     columns: Mapping[str, str | tuple[str, str]] = field(default_factory=dict)
-    """Header of a column of the table -> name of a diagnosis' rows,
-    with their label where they have one."""
+    """Header of a column of the table -> name of a diagnosis' rows, with their label where they have one."""
     name: str = ""
     """Id on the page; by default the section's name."""
     open: bool = False
@@ -266,6 +261,7 @@ def draw_chart(name: str, chart: Chart, series: Sequence[Series]) -> Panel:
 
 
 def _paint_lines(axes: Any, chart: Chart, series: Sequence[Series], positions: Mapping[Any, int]) -> None:
+    """Draw each series as a line, with its interval as a band and its notes beside the points."""
     for line in series:
         x = [positions.get(word, word) for word in line.x]
         colour, joined = line.style["color"], line.style["linestyle"] != "none"
@@ -290,6 +286,7 @@ def _paint_ends(axes: Any, line: Series, x: Sequence[float], colour: str) -> Non
 
 
 def _paint_bars(axes: Any, chart: Chart, series: Sequence[Series], positions: Mapping[Any, int]) -> None:
+    """Draw the series as bars, side by side at each value of x."""
     slots = 1 if chart.by == chart.x else len(series)  # bars side by side at a position
     width = 0.84 / slots
     for number, line in enumerate(series):

@@ -1,5 +1,4 @@
-"""Collect the results of runs: read them from their folders, and evaluate and diagnose where they
-are missing."""
+"""Collect the results of runs: read them from their folders, and evaluate and diagnose where they are missing."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ def collect(
     `evaluations` are by the runs' names (`run_names`). The files of a run folder (evaluation.json,
     diagnosis.jsonl) are read where they are of this split and of these weights; with `settings` all
     runs are evaluated anew, alike. Accuracy is the metric that `settings` or else the first run
-    select by, where every run has it. `sample` is the size of the diagnosis, in users or
-    impressions.
+    select by, where every run has it. `sample` is the size of the diagnosis, in users or impressions.
     """
     names = _names(runs, settings, evaluations)
     family = FAMILIES[runs[0].spec.problem]
@@ -81,8 +79,7 @@ def collect(
 
 
 Measure = tuple[JsonObject, Callable[..., Diagnosis]]
-"""Values that the first rows of a diagnosis have,
-and a function that makes it of the model and `progress`."""
+"""Values that the first rows of a diagnosis have, and a function that makes it of the model and `progress`."""
 
 
 class Family:

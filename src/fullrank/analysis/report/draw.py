@@ -1,5 +1,4 @@
-"""Matplotlib figures as inline SVG: one look, colours that colour-blind people can tell apart, text
-that stays text."""
+"""Matplotlib figures as inline SVG: one look, colours that colour-blind people can tell apart, text that stays text."""
 
 from __future__ import annotations
 

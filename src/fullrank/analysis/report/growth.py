@@ -1,5 +1,4 @@
-"""A page about a growing catalogue: SRT's Figures 1 (items by users and by interactions, parameters
-by items) and 3."""
+"""A page about a growing catalogue: SRT's Figures 1 (items by users and by interactions, parameters by items) and 3."""
 
 from __future__ import annotations
 
@@ -51,6 +50,7 @@ def growth_report(growth: Growth) -> Report:
 
 
 def _summary(growth: Growth) -> SummaryTable:
+    """The table at the top: the counts at all users, and the law."""
     law = growth.law
     cells = {
         "users": int(growth.users[-1]),

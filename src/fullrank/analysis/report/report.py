@@ -38,8 +38,7 @@ ORDER: Mapping[Problem, tuple[str, ...]] = {
     ),
     "ranking": ("differences", "reliability", "gain", "curves", "size", "token_ranks", "rank_theorems", "jacobian"),
 }  # fmt: skip
-"""Order of the sections on the page: these first, then those that are not named here, by name;
-internals are folded."""
+"""Order of the sections on the page: these first, then those that are not named here, by name; internals are folded."""
 MORE = ("recall@10", FAIRNESS, "coverage@10", "lift@10")
 """Metrics of the table of recommenders, beside the accuracy."""
 CLICKS = ("auc", "logloss", "gauc", "ece", "pcoc")
@@ -171,6 +170,7 @@ def _page(
     summary: SummaryTable,
     words: tuple[tuple[str, str], ...],
 ) -> Report:
+    """The page of some runs; what differs between the two problems is given."""
     problem = results[0].spec.problem
     return Report(
         title=title,
@@ -234,7 +234,7 @@ def _collapse(run: RunResult) -> str | None:
 
 def joint_figures(problem: Problem, results: Runs, *, internal: bool | None = None) -> tuple[Drawn | Missing, ...]:
     """Figures of all runs together: internal ones, the others, or (None) both."""
-    sections = [each for each in find_sections(problem, ORDER[problem]) if internal in (None, each.internal)]
+    sections = [section for section in find_sections(problem, ORDER[problem]) if internal in (None, section.internal)]
     return tuple(_drawings(sections, "figure", results))
 
 

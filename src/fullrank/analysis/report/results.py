@@ -2,8 +2,7 @@
 
 Differences are from the best baseline, on the same users or impressions (`evaluation.compare`). A
 baseline learns nothing by gradient descent (`models/sequential/baselines`) or is linear in the
-fields (`lr`). Where none is among the runs, the first run stands in its place, and the page says
-so.
+fields (`lr`). Where none is among the runs, the first run stands in its place, and the page says so.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class RunResult:
     store: Any = None
     """The prepared dataset that it was evaluated on; None where only the results are at hand."""
     reference: str | None = None
-    """Key of the run that `against` is the difference from (`with_differences`); None where runs
-    are not compared."""
+    """Key of the run that `against` is the difference from (`with_differences`); None where runs are not compared."""
     against: Mapping[str, Comparison] = field(default_factory=dict)
     """Metric -> this run less the reference, paired; empty for the reference itself."""
 
@@ -198,7 +196,7 @@ def readable(text: str) -> str:
 
 
 def run_key(number: int) -> str:
-    """A ... Z, A1 ... Z1, ..."""
+    """The letter of a run by its number: A ... Z, A1 ... Z1, ..."""
     turn, letter = divmod(number, len(ascii_uppercase))
     return ascii_uppercase[letter] + (str(turn) if turn else "")
 
@@ -228,8 +226,10 @@ def with_differences(results: Runs, tell: Tell = quiet) -> list[RunResult]:
     tick, compared = tell("compare runs"), []
     try:
         for number, run in enumerate(results):
-            each = {} if run is base else {name: compare(base.evaluation, run.evaluation, name) for name in names}
-            compared.append(replace(run, reference=base.key, against=each))
+            differences = (
+                {} if run is base else {name: compare(base.evaluation, run.evaluation, name) for name in names}
+            )
+            compared.append(replace(run, reference=base.key, against=differences))
             tick(number + 1, len(results))
     except UserError:  # evaluations that the caller passed may hold other users
         return list(results)
@@ -247,7 +247,7 @@ def most_accurate(results: Runs) -> RunResult:
 
 
 def worth(run: RunResult) -> float:
-    """The accuracy of a run as a number of which more is better."""
+    """The accuracy of a run, its sign turned where smaller is better; -inf where there is none."""
     value = run.metric(run.accuracy)
     return -float("inf") if value is None else -value if run.accuracy == "logloss" else value
 
@@ -259,5 +259,5 @@ def is_baseline(run: RunResult) -> bool:
 
 
 def p_words(p: float) -> str:
-    """`p < 0.001`, `p = 0.03`."""
+    """A p value in words: `p < 0.001`, `p = 0.03`."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"

@@ -1,7 +1,6 @@
 """A page about the laws of a ladder of runs, and the parameters that the runs do not determine.
 
-It draws SRT's Figures 4 (metric by FLOPs), 5 (frontiers), 6 (line and sigmoid) and 7 (size and
-data) for these runs.
+It draws SRT's Figures 4 (metric by FLOPs), 5 (frontiers), 6 (line and sigmoid) and 7 (size and data) for these runs.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ def scaling_report(
 ) -> Report:
     """Make the page of a ladder. Laws that are not `known` are fitted; `held` are predictions of unseen runs.
 
-    A law of losses makes the page one of losses: FLOPs then have an envelope of the smallest, and
-    no sigmoid.
+    A law of losses makes the page one of losses: FLOPs then have an envelope of the smallest, and no sigmoid.
     """
     check_extra()
     laws, why = dict(known or {}), {}
@@ -117,6 +115,7 @@ def _sentences(laws: Mapping[str, Law], held: Sequence[HeldOut]) -> Iterator[str
 
 
 def _summary(ladder: Ladder, groups: Sequence[str], lower: bool) -> SummaryTable:
+    """The table at the top: a row for each data set."""
     rows = []
     for number, name in enumerate(groups):
         traces = [trace for trace in ladder.traces if trace.group == name]

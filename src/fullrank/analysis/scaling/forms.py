@@ -14,8 +14,7 @@ residuals, the best few are polished (trust region, scipy), and the best of thos
 drawn at random, so the same points give the same law.
 
 Differs: a sigmoid's asymptote a + c is at most 1 and its a at most 2, since the metrics lie between
-0 and 1; the paper names no bounds for Eq. 3 and E >= 0 for Eq. 4. Exponents stay between 0.001 and
-3.
+0 and 1; the paper names no bounds for Eq. 3 and E >= 0 for Eq. 4. Exponents stay from 0.001 to 3.
 """
 
 from __future__ import annotations

@@ -6,11 +6,10 @@ the best metric among all N and T that cost the budget, for FLOPs given as a fun
 k N T`, or `EpochCost`, which is fitted to the runs).
 
 `advise` recommends for a number of FLOPs F: size N, data T, epochs, and the metric to expect, each
-with an interval. N and T are those of the best runs at such a budget (`compute_frontier`), the
-epochs are F / cost(N, T). The metric is the sigmoid's at F; of a loss, and where there is less data
-than the best runs had, the law's at N and T. The choice of the law of size and data is given too,
-and may differ: the law need not be determined (`Law.unidentified`). Intervals are over resampled
-runs.
+with an interval. N and T are those of the best runs at such a budget (`compute_frontier`), the epochs
+are F / cost(N, T). The metric is the sigmoid's at F; of a loss, and where there is less data than the
+best runs had, the law's at N and T. The choice of the law of size and data is given too, and may
+differ: the law need not be determined (`Law.unidentified`). Intervals are over resampled runs.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class EpochCost:
     factor: float
     power: float
     scatter: float
-    """Typical factor (one standard deviation) between a run and the fit:
-    runs of one size differ in shape."""
+    """Typical factor (one standard deviation) between a run and the fit: runs of one size differ in shape."""
 
     def __call__(self, parameters: Values, data: Values) -> Values:
         return self.factor * parameters**self.power * data
@@ -104,8 +102,7 @@ def optimum(
 ) -> tuple[float, float, float]:
     """Parameters, interactions and metric of the best split of a budget under a law; `data` limits the interactions.
 
-    The law is evaluated on a grid of sizes `between`, then five times on a finer one around the
-    best.
+    The law is evaluated on a grid of sizes `between`, then five times on a finer one around the best.
     """
     low, high = map(float, np.log(between))
     for _ in range(6):
@@ -190,7 +187,7 @@ def advise(
         try:
             choices.append(_choice(ladder.subset(numbers), flops, data, lower))
         except UserError:
-            continue  # the same run over and over
+            continue  # the same run was drawn over and over, which no line goes through
     n, t, epochs = _estimates(_choice(ladder, flops, data, lower), np.array(choices))
     cost = epoch_cost(ladder)
 

@@ -92,8 +92,7 @@ class Growth:
     law: HeapsLaw | None
     """Law of all points; None where they are too few."""
     late: HeapsLaw | None
-    """Law of the last tenfold of interactions: where its exponent is smaller,
-    growth is slowing down."""
+    """Law of the last tenfold of interactions: where its exponent is smaller, growth is slowing down."""
 
     @property
     def parameters(self) -> Int[np.ndarray, "P O"]:

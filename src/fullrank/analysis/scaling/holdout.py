@@ -92,13 +92,13 @@ def hold_out(
     rest = ladder.subset(smaller)
     law = fit_law(rest, form, resamples=resamples, seed=seed, tell=tell)
     points, fitted = form_points(FORMS[form], ladder), form_points(FORMS[form], rest)
-    held = np.isin(points.run, np.flatnonzero(levels == largest))
-    if not held.any():
+    is_held_out = np.isin(points.run, np.flatnonzero(levels == largest))
+    if not is_held_out.any():
         raise UserError(
             f"{ladder.source}: the runs of {by} {largest:g} hold no record, so there is none to predict",
             code="no-held-out-record",
         )
-    x, measured = points.x[held], points.y[held]
+    x, measured = points.x[is_held_out], points.y[is_held_out]
     at = dict(zip(law.form.axes, np.exp(x).T, strict=True))
     low, high = law.interval(one_run=True, **at)
     nearest = fitted.y[np.square(x[:, None] - fitted.x[None]).sum(2).argmin(1)]

@@ -243,6 +243,7 @@ def _several(where: str, metrics: Sequence[str]) -> UserError:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
+    """The rows in a file of a sweep. Raises `UserError` for a file of something else."""
     with in_context("no readable result of a sweep: "):
         rows: Any = read_jsonl(file, torn=False) if file.suffix == ".jsonl" else read_json(file).get("rows")
     if not isinstance(rows, list) or not all(isinstance(r, dict) and {"cell", "seed"} <= r.keys() for r in rows):
@@ -254,6 +255,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _trace(row: dict[str, Any], metric: str, file: Path) -> Trace:
+    """The trace of a run from its row: its validation curve, or the best epoch alone."""
     run, size, best = f"{row['cell']}-seed{row['seed']}", row.get("size") or {}, row.get("validation_best") or {}
     curve = row.get("validation_curve") if best.get("metric") == metric else None
     if curve:

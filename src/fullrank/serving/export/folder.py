@@ -1,9 +1,8 @@
-"""The folder of an export: manifest.json, the graph or index, and the ids that go in and come out
-of it.
+"""The folder of an export: manifest.json, the graph or index, and the ids that go in and come out of it.
 
-Of a recommender items.parquet gives each item number its id; of a ranking model, and of one that
-reads features, encoder.json and vocabulary.parquet say how values become ids, and encode.py does
-it. Whole or absent; hashes find damage and mix-ups, not malice.
+For a recommender, items.parquet gives the id of each item number. For a ranking model, and for a
+recommender that reads features, encoder.json and vocabulary.parquet say how values become ids, and
+encode.py does it. The folder is whole or absent; hashes find damage and mix-ups, not malice.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class Exported:
 
     @classmethod
     def open(cls, path: str | Path) -> Exported:
-        """Every file is read and compared with the manifest. Raises `UserError` for another or a
-        damaged folder."""
+        """Every file is read and compared with the manifest. Raises `UserError` for another or a damaged folder."""
         folder = check_path("the export", path)
         manifest = manifests.read_header(folder, FORM)
         to = manifest.get("to")
@@ -75,8 +73,7 @@ class Exported:
 
     @property
     def item_ids(self) -> pl.Series:
-        """The external id of each item number. Raises `UserError` for a ranking model, which ranks
-        no catalogue."""
+        """The external id of each item number. Raises `UserError` for a ranking model, which ranks no catalogue."""
         self.require_problem("retrieval")
         try:
             frame = read_parquet(self.path / ITEMS, "the item table")
@@ -107,9 +104,7 @@ class Exported:
 
 
 def require_replaceable_export(out: Path, *, overwrite: bool = True) -> None:
-    """Raise `UserError` unless an export may be written at `out`: nothing there, an empty folder,
-    or, with `overwrite`, an export.
-    """
+    """Raise `UserError` unless `out` is free, an empty folder or, with `overwrite`, an export."""
     manifests.require_outside_stores(out)
     names = {manifests.NAME, *FILES, "__pycache__"}  # Python leaves the last beside encode.py when it is imported there
     require_replaceable(out, "folder of an export", is_export, names.__contains__, overwrite=overwrite)
@@ -125,8 +120,7 @@ def write_export(
 ) -> Exported:
     """The folder, all or nothing; an export that is there is replaced.
 
-    `write` puts the model into the folder that it is given, and returns its entries of the
-    manifest.
+    `write` puts the model into the folder that it is given, and returns its entries of the manifest.
     """
     with whole_folder(out, "an export") as folder:
         facts = write(folder)

@@ -1,8 +1,6 @@
-"""The graph of a trained model: a module with named inputs and outputs, and one program traced of
-it.
+"""The graph of a trained model: a module with named inputs and outputs, and one program traced of it.
 
-The program is what `--to torch` writes, and what ONNX is made from: a graph that ONNX Runtime runs
-(extra `export`).
+The program is what `--to torch` writes, and what ONNX is made from: a graph that ONNX Runtime runs (extra `export`).
 
 Sizes that may change from call to call have a letter: B rows, T events of a history, X excluded
 items, L values of a bag. Every other size is fixed when the graph is made.
@@ -28,8 +26,10 @@ from torch.export._patches import register_gru_while_loop_decomposition
 from fullrank.core.errors import UserError
 
 EXAMPLE_ROWS = 3
-"""Rows of the example that a graph is traced with. Sizes of 0 and 1 would be taken for constants,
-and so would sizes that happen to be equal."""
+"""Rows of the example that a graph is traced with.
+
+Sizes of 0 and 1 would be taken for constants, and so would sizes that happen to be equal.
+"""
 
 
 @dataclass(frozen=True)
@@ -72,18 +72,18 @@ class Traced:
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Trace inside the block: without warnings and gradients, and with a GRU as one operator, since
-    torch would unroll it, which fixes its length.
+    """Trace inside the block: without warnings and gradients, and with a GRU as one operator.
 
-    For all that traces: what makes ONNX of a program does it again.
+    Torch would unroll a GRU, which fixes its length.
+
+    Also needed where a program becomes ONNX, which traces it once more.
     """
     with warnings.catch_warnings(action="ignore"), torch.no_grad(), register_gru_while_loop_decomposition():
         yield
 
 
 def trace(graph: Graph) -> Traced:
-    """The graph with every lettered size open; a size that the model cannot leave open is fixed at
-    its largest.
+    """The graph with every lettered size open; a size that the model cannot leave open is fixed at its largest.
 
     Raises `UserError` for a model whose answer depends on numbers in a way that no graph can hold.
     """
@@ -131,8 +131,7 @@ def require_onnx() -> None:
 
 
 def write_onnx(traced: Traced, graph: Graph, path: Path) -> None:
-    """Write a program as model.onnx, with model.onnx.data beside it where a file of ONNX cannot
-    hold the weights."""
+    """Write a program as model.onnx, with model.onnx.data beside it where a file of ONNX cannot hold the weights."""
     import onnx
 
     with tracing(), _silent():
@@ -150,8 +149,7 @@ def write_onnx(traced: Traced, graph: Graph, path: Path) -> None:
 
 
 class OnnxGraph:
-    """A graph opened by ONNX Runtime on the CPU, with `threads` for each operator. Threads may
-    share one."""
+    """A graph opened by ONNX Runtime on the CPU, with `threads` for each operator. Threads may share one."""
 
     def __init__(self, path: Path, threads: int = 1):
         import onnxruntime

@@ -1,5 +1,4 @@
-"""Export a run: an ONNX graph, a torch program, its item vectors for faiss, or the run itself, in a
-folder to ship."""
+"""Export a run: an ONNX graph, a torch program, its item vectors for faiss, or the run itself, in a folder to ship."""
 
 from __future__ import annotations
 
@@ -58,13 +57,13 @@ def export_run(
     data: AnyStore | str | Path | None = None,
     logs: bool = False,
 ) -> Exported | Run:
-    """Write an export of a run to the folder `out`; one that is there is replaced, unless it is a
-    run.
+    """Write an export of a run to the folder `out`; one that is there is replaced, unless it is a run.
 
-    `to` is onnx, torch, faiss or folder, a run to ship, which `logs` are of. `k` (100) and `seen`
-    ("exclude") are built into the graph of a recommender. `int8` is of faiss, whose recall is then
-    measured on histories of the store, `data` where it was moved. Raises `UserError` for a model
-    that has no graph or no vectors, and where the graph does not answer as the run does.
+    `to` is onnx, torch, faiss or folder (a run to ship, with its training log where `logs` is set).
+    `k` (100) and `seen` ("exclude") are built into the graph of a recommender. `int8` stores the
+    vectors of faiss in 8 bits, and their recall is measured on histories of the store (`data`,
+    where it was moved). Raises `UserError` for a model that has no graph or no vectors, and where
+    the graph does not answer as the run does.
     """
     check_to(to)
     folder = without_dots(out)
@@ -109,6 +108,7 @@ def _refuse_idle(to: str, ranking: bool, arguments: JsonObject, *, needs_store: 
 
 
 def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> JsonObject:
+    """Write the graph of a recommender into the folder, and return its entries of the manifest."""
     budget = _fixed_budget(run.spec.lists.reasoning)
     graph = recommender_graph(run.model(), k, hide_seen=seen == "exclude", budget=budget)
     traced, answer = write_program(graph, folder, to)
@@ -133,6 +133,7 @@ def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> JsonObje
 
 
 def _ranker(exported: Any, model: Any, folder: Path, to: str) -> JsonObject:
+    """Write the graph of a ranking model into the folder, and return its entries of the manifest."""
     embedding = require_layers(model, "a graph", code="not-exportable").embedding
     graph = ranker_graph(exported)
     traced, answer = write_program(graph, folder, to)
@@ -142,8 +143,7 @@ def _ranker(exported: Any, model: Any, folder: Path, to: str) -> JsonObject:
 
 
 def write_program(graph: Graph, folder: Path, to: str) -> tuple[Traced, Answer]:
-    """One traced program, on disk as torch saves it or as ONNX, and a function that answers from
-    that file.
+    """One traced program, on disk as torch saves it or as ONNX, and a function that answers from that file.
 
     Raises `UserError` where the model cannot be traced.
     """
@@ -171,12 +171,12 @@ def _graph_facts(graph: Graph, traced: Traced, to: str) -> JsonObject:
 
 
 def _fixed_budget(budget: Budget) -> Budget:
-    """The steps of a budget, without adaptive stopping, which depends on lists that a graph cannot
-    compare."""
+    """The steps of a budget, without adaptive stopping, which depends on lists that a graph cannot compare."""
     return AS_TRAINED.model_copy(update={"steps": budget.steps, "streams": budget.streams})
 
 
 def _export_vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None) -> Exported:
+    """Export the item vectors of a run for faiss, with recall measured on histories of the store or on drawn ones."""
     catalog = run.catalog  # refuses a ranking model
     predictor = Predictor(run.model(), catalog, device="cpu", budget=_fixed_budget(run.spec.lists.reasoning))
     predictor.item_vectors()  # refuses a model without
@@ -193,8 +193,7 @@ def _export_vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path
 
 
 def load_program(path: Path, inputs: Sequence[str]) -> Answer:
-    """Answers from a program as torch saved it: for torch alone, in Python or by AOTInductor in
-    C++."""
+    """Answers from a program as torch saved it: for torch alone, in Python or by AOTInductor in C++."""
     module = torch.export.load(path).module()
 
     def answer(arrays: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
@@ -205,8 +204,7 @@ def load_program(path: Path, inputs: Sequence[str]) -> Answer:
 
 
 def export_folder(run: Run, out: Path, *, logs: bool = False) -> Run:
-    """A sealed copy of a run in the new folder `out`: spec, weights, items or encoder, and
-    metrics.jsonl with `logs`.
+    """A sealed copy of a run in the new folder `out`: spec, weights, items or encoder, and metrics.jsonl with `logs`.
 
     Every call and the service work from it anywhere. Every file is compared with its hash before it
     is copied. Raises `UserError` for a run whose training has not ended, for a ranking run of
@@ -227,8 +225,7 @@ USERS = 1000
 
 
 def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int8: bool, source: str) -> JsonObject:
-    """Write index.faiss; gives its entries of the manifest, with the recall@10 of these histories
-    against exact lists.
+    """Write index.faiss; returns its entries of the manifest, with recall@10 against exact lists on these histories.
 
     Raises `UserError` for a model that does not score by inner products.
     """
@@ -261,8 +258,7 @@ def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int
 
 
 def index_ids(ids: pl.Series) -> tuple[Int[np.ndarray, "V"], bool]:
-    """The ids in the index, and whether they are the external ones. -1 stands for no item, so none
-    may be below 0."""
+    """The ids in the index, and whether they are the external ones. -1 stands for no item, so none may be below 0."""
     numbers = ids.to_numpy()
     if ids.dtype.is_integer() and numbers.min() >= 0 and numbers.max() < 2**63:
         return numbers.astype(np.int64), True
@@ -272,8 +268,7 @@ def index_ids(ids: pl.Series) -> tuple[Int[np.ndarray, "V"], bool]:
 def measure_recall(
     predictor: Predictor, index: Any, ids: Int[np.ndarray, "V"], histories: Histories
 ) -> tuple[float, int]:
-    """The share of each user's exact list that the index finds, seen items included, and how many
-    users were asked."""
+    """The share of each user's exact list that the index finds, seen items included, and how many users were asked."""
     k, hits = min(K, len(ids)), 0
     budget = None if predictor.model.reasoner is None else predictor.budget
     for _, scorer in score_batches(predictor.model, histories, budget=budget, index=predictor.index):

@@ -2,9 +2,8 @@
 
 The graph of a recommender takes histories, and the features that it reads, and gives the k best
 items, with the seen and excluded items masked inside. The vectors of all items are constants of the
-graph, made once when it is exported, whatever they were made of (a table, text, features, codes).
-For cosine scores the graph holds the unit vectors and their lengths, so that one table serves both
-ends.
+graph, made once when it is exported, whatever they were made of (a table, text, features, codes). For
+cosine scores the graph holds the unit vectors and their lengths, so that one table serves both ends.
 
 Into the graph of a ranking model encoded impressions go and click probabilities come out. Bags come
 padded, with their lengths, and stay so (`FusedTable.padded`, `FieldEmbedding.padded`). Sequences
@@ -44,8 +43,8 @@ from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 EXCLUDED = 5
 """Excluded items of the example."""
 LENGTHS = (7, 6, 4, 2)
-"""Events of the example: the first that the model reads and that is neither `EXAMPLE_ROWS` nor
-`EXCLUDED`."""
+"""Events of the example: the first that the model can read. None equals `EXAMPLE_ROWS` or
+`EXCLUDED`, and why see there."""
 
 
 class FrozenItems(Items):
@@ -75,8 +74,7 @@ class FrozenItems(Items):
 
 
 class RecommenderGraph(nn.Module):
-    """Items, lengths, excluded items, times and features where the model reads them -> scores and
-    ids of the k best."""
+    """Items, lengths, excluded items, times and features where the model reads them -> scores and ids of the k best."""
 
     def __init__(self, model: RecommenderModel, k: int, names: Sequence[str], *, hide_seen: bool, budget: Budget):
         super().__init__()
@@ -149,8 +147,7 @@ def feature_inputs(known: BatchFeatures, places: int) -> dict[str, np.ndarray]:
 
 
 def feature_ports(reader: FeatureReader) -> list[Port]:
-    """The inputs of features, role by role: fields that are encoded, and when it is asked where
-    that is read."""
+    """The inputs of features, role by role: encoded fields, and the request's time where it is read."""
     ports: list[Port] = []
     for name, part in reader.vectors.items():
         role: Any = "request" if name == "asked" else name
@@ -164,8 +161,7 @@ def feature_ports(reader: FeatureReader) -> list[Port]:
 
 
 def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) -> Graph:
-    """The graph of a trained recommender, which keeps parts of `model`: give one that nobody else
-    uses.
+    """The graph of a trained recommender, which keeps parts of `model`: give one that nobody else uses.
 
     `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, which has no
     adaptive stopping (`make._fixed_budget`). Raises `UserError` for a recommender without gradient
@@ -244,8 +240,7 @@ def _zeros(ports: Sequence[Port], length: int = 0) -> list[Tensor]:
 
 
 VALUES = 4
-"""Values of a bag of the example; each has one more than the one before it, but for those that run
-in parallel."""
+"""Values of the example's first bag; each bag has one more than the one before, but parallel ones are equally long."""
 
 
 def impressions_of(
@@ -257,8 +252,7 @@ def impressions_of(
 
 
 class RankerGraph(nn.Module):
-    """Categorical, numeric, then ids and lengths of each bag, as far as there are any ->
-    probability and logit."""
+    """Categorical, numeric, then ids and lengths of each bag, as far as there are any -> probability and logit."""
 
     def __init__(self, model: RankingModule):
         super().__init__()
@@ -282,8 +276,7 @@ KINDS = (("categorical",), ("numeric",), ("bag", "sequence"))
 
 
 def by_input(fields: Sequence[FieldInfo]) -> list[list[FieldInfo]]:
-    """The categorical fields, the numeric ones, and bags and sequences, each in the order of the
-    schema."""
+    """The categorical fields, the numeric ones, and bags and sequences, each in the order of the schema."""
     return [[field for field in fields if field.kind in kinds] for kinds in KINDS]
 
 
@@ -302,8 +295,7 @@ def _field_ports(fields: Sequence[FieldInfo], rows: tuple[str | int, ...] = ("B"
 
 
 def ranker_graph(model: RankingModule) -> Graph:
-    """The graph of a trained ranking model, which keeps parts of `model`: give one that nobody else
-    uses."""
+    """The graph of a trained ranking model, which keeps parts of `model`: give one that nobody else uses."""
     inputs = _field_ports(model.embedding.fields)
     example, bags = _zeros(inputs), by_input(model.embedding.fields)[2]
     first = {number: group[0] for group in model.embedding.equally_long for number in group}

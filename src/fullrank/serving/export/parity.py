@@ -1,5 +1,4 @@
-"""Parity: whether an exported graph answers as the run that it was made of, measured before it is
-kept.
+"""Parity: whether an exported graph answers as the run that it was made of, measured before it is kept.
 
 Histories are drawn by popularity, of one event and of as many as the model reads, with items
 excluded, in batches of one row and of many, with drawn features, some of them missing, where the
@@ -46,8 +45,7 @@ Answer = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 
 
 def history_batches(catalog: Catalog, most: int, length: int | None = None) -> list[Arrays]:
-    """Inputs of the graph of a model that reads `most` events, padded to `length` where that is
-    fixed."""
+    """Inputs of the graph of a model that reads `most` events, padded to `length` where that is fixed."""
     draw = np.random.default_rng(0)
     counts = np.asarray(catalog.popularity, np.float64).clip(1.0)
     shares = counts / counts.sum()
@@ -55,11 +53,11 @@ def history_batches(catalog: Catalog, most: int, length: int | None = None) -> l
     for number, rows in enumerate(ROWS):
         lengths = draw.integers(1, most + 1, rows) if number else np.ones(rows, np.int64)
         lengths[:1] = most if number else 1
-        wide = int(lengths.max()) if length is None else length
-        items = draw.choice(len(shares), (rows, wide), p=shares)
-        gaps = np.where(draw.random((rows, wide)) < 0.2, 0, draw.exponential(GAP, (rows, wide))).astype(np.int64)
+        width = int(lengths.max()) if length is None else length
+        items = draw.choice(len(shares), (rows, width), p=shares)
+        gaps = np.where(draw.random((rows, width)) < 0.2, 0, draw.exponential(GAP, (rows, width))).astype(np.int64)
         excluded = np.where(draw.random((rows, 1 + number)) < 0.3, -1, draw.choice(len(shares), (rows, 1 + number)))
-        inside = np.arange(wide) < lengths[:, None]
+        inside = np.arange(width) < lengths[:, None]
         times = np.where(inside, NOW - gaps[:, ::-1].cumsum(1)[:, ::-1], 0)
         batch = {"items": np.where(inside, items, 0), "lengths": lengths.astype(np.int64), "excluded": excluded}
         batches.append(batch | {"times": times})
@@ -74,8 +72,7 @@ def histories_of(batch: Arrays) -> Histories:
 
 
 def with_features(histories: Histories, known: FeatureEncoder) -> Histories:
-    """Histories with drawn features of every role, and requests a while after the last event or at
-    an unknown time."""
+    """Histories with drawn features of every role, and requests a while after the last event or at an unknown time."""
     draw, users, events = np.random.default_rng(0), len(histories), len(histories.items.values)
 
     def table(role: Role, rows: int) -> FeatureTable:
@@ -92,8 +89,7 @@ def with_features(histories: Histories, known: FeatureEncoder) -> Histories:
 
 
 def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: int, seen: str, budget: Budget) -> Any:
-    """The figures of a recommender's graph, for the manifest. Raises `UserError` where it differs
-    from the model."""
+    """The figures of a recommender's graph, for the manifest. Raises `UserError` where it differs from the model."""
     model_budget = budget if model.reasoner is not None else None
     figures = []
     for batch in batches:
@@ -103,8 +99,8 @@ def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: i
             features = BatchFeatures.of(histories.features, histories.items, model.reads_features)
             batch = batch | feature_inputs(features, batch["items"].shape[1])
         scores, ids = answer(batch)
-        there = batch["excluded"] >= 0
-        filters = Filters(Jagged.from_lengths(batch["excluded"][there], there.sum(1)))
+        filled = batch["excluded"] >= 0
+        filters = Filters(Jagged.from_lengths(batch["excluded"][filled], filled.sum(1)))
         expected = rank(model, histories, k=k, seen=seen, filters=filters, budget=model_budget)
         _require(scores.shape == ids.shape == expected.ids.shape, "its lists have another length")
         _require(np.array_equal(ids < 0, expected.ids < 0), "it leaves other places empty")
@@ -113,8 +109,8 @@ def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: i
         _require(not refused, "it lists items that were seen or excluded")
         full = ids >= 0
         true = _true_scores(model, histories, ids, model_budget)
-        apart = np.maximum(_distance(scores[full], expected.scores[full]), _distance(scores[full], true[full]))
-        worst = float(apart.max(initial=0.0))
+        distance = np.maximum(_distance(scores[full], expected.scores[full]), _distance(scores[full], true[full]))
+        worst = float(distance.max(initial=0.0))
         _require(worst <= TOLERANCE, f"a score is {worst:.3g} away")
         length, same = int(batch["lengths"].max()), float((ids == expected.ids).mean())
         figures.append({"rows": len(ids), "length": length, "largest_difference": worst, "same_places": same})
@@ -133,8 +129,7 @@ def _true_scores(
 
 
 def impression_batches(fields: Sequence[FieldInfo], equally_long: Sequence[Sequence[int]] = ()) -> list[Arrays]:
-    """Inputs of a ranking model's graph: ids evenly from each vocabulary, a tenth of the numbers
-    missing.
+    """Inputs of a ranking model's graph: ids evenly from each vocabulary, a tenth of the numbers missing.
 
     Bags whose numbers stand together in `equally_long` are equally long.
     """
@@ -149,6 +144,7 @@ def impression_batches(fields: Sequence[FieldInfo], equally_long: Sequence[Seque
 
 
 def _drawn_fields(draw: np.random.Generator, fields: Sequence[FieldInfo], rows: int) -> Arrays:
+    """Drawn inputs of some fields: ids, numbers (a tenth of them missing) and bags."""
     categorical, numeric, bags = by_input(fields)
     ids = [draw.integers(0, max(field.size, 1), rows) for field in categorical]
     numbers = draw.normal(size=(rows, len(numeric)))
@@ -189,8 +185,7 @@ def summary_of(figures: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _distance(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Distance of each number from the expected one, relative to it where it is above 1. NaN is
-    infinitely far."""
+    """Distance of each number from the expected one, relative to it where it is above 1. NaN is infinitely far."""
     wide = expected.astype(np.float64)
     return np.nan_to_num(np.abs(actual - wide) / np.maximum(np.abs(wide), 1.0), nan=np.inf)
 

@@ -1,5 +1,4 @@
-"""ExportedModel: an exported ONNX graph opened to answer, as `fullrank serve` does. Needs the extra
-`export`."""
+"""ExportedModel: an exported ONNX graph opened to answer, as `fullrank serve` does. Needs the extra `export`."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from fullrank.serving.export.model_graphs import feature_inputs
 
 
 class ExportedModel:
-    """A graph that was written by `fullrank export --to onnx`, with what its manifest says. Threads
-    may share one."""
+    """A graph that was written by `fullrank export --to onnx`, with what its manifest says. Threads may share one."""
 
     def __init__(self, exported: Exported, graph: OnnxGraph):
         self.exported, self.graph = exported, graph
@@ -67,15 +65,13 @@ class ExportedModel:
         excluded: Int[np.ndarray, "B X"] | None = None,
         features: BatchFeatures | None = None,
     ) -> tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"]]:
-        """Scores and item numbers of the k best items of each row, best first; -inf and -1 where
-        none is left.
+        """Scores and item numbers of the k best items of each row, best first; -inf and -1 where none is left.
 
-        Rows are the last `max_length` events or fewer, at least one, right-padded. The graph hides
-        the items that it is given where it was exported with seen=exclude; older events that a list
-        must not repeat belong to `excluded`, whose places are -1 where there is none. `times`
-        (seconds) are for a model that reads them, and so are `features` (`data.batch`).
-        Raises `UserError` for other shapes, for numbers outside the catalogue, and where an input
-        is missing.
+        Rows are the last `max_length` events or fewer, at least one, right-padded. The graph hides the
+        items that it is given where it was exported with seen=exclude; older events that a list must
+        not repeat belong to `excluded`, whose places are -1 where there is none. `times` (seconds) are
+        for a model that reads them, and so are `features` (`data.batch`). Raises `UserError` for other
+        shapes, for numbers outside the catalogue, and where an input is missing.
         """
         self.exported.require_problem("retrieval")
         excluded = np.full((len(items), 1), -1) if excluded is None or excluded.shape[1] == 0 else excluded
@@ -94,8 +90,7 @@ class ExportedModel:
         numeric: Float[np.ndarray, "B X"] | None = None,
         bags: Sequence[tuple[Int[np.ndarray, "B L"], Int[np.ndarray, "B"]]] = (),
     ) -> tuple[Float[np.ndarray, "B"], Float[np.ndarray, "B"]]:
-        """Probability and logit of each impression, encoded as `FieldEncoder.encode` does; NaN is a
-        missing number.
+        """Probability and logit of each impression, encoded as `FieldEncoder.encode` does; NaN is a missing number.
 
         `bags` are padded ids and lengths, in the order of the schema. Raises `UserError` for a
         recommender, and where an input that the graph reads is missing or has other columns.
@@ -114,6 +109,7 @@ class ExportedModel:
         return probability, logit
 
     def _check(self, items: np.ndarray, lengths: np.ndarray, times: Any, excluded: np.ndarray) -> None:
+        """Raise `UserError` for histories that the graph cannot take."""
         rows, width = items.shape
         if lengths.shape != (rows,) or len(excluded) != rows or (times is not None and times.shape != items.shape):
             raise UserError(
@@ -138,6 +134,7 @@ class ExportedModel:
             )
 
     def _check_columns(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Raise `UserError` for an input that the graph reads and that is missing or has another shape."""
         for port in self.exported.manifest["inputs"]:
             name, shape = port["name"], port["shape"]
             if name not in self.graph.inputs:
@@ -150,8 +147,7 @@ class ExportedModel:
                 raise UserError(f"{name} has the shape {read.shape}, not {shape}", code="shapes-differ")
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of the length that the graph takes. Padding is never read, but must be a number of
-        an item."""
+        """Rows of the length that the graph takes. Padding is never read, but must be a number of an item."""
         missing = 0 if self.length is None else self.length - rows.shape[1]
         return _whole(np.pad(rows, ((0, 0), (0, missing))) if missing else rows)
 

@@ -55,14 +55,12 @@ class EventRow(NamedTuple):
     user: str
     time: float
     body: str
-    """`["event_id",item,time]`; features stand behind the id, where readers that know of none pass
-    over them."""
+    """`["event_id",item,time]`; features stand behind the id, where readers that know of none pass over them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The latest `body` of a (kind, key), and when it was put among all documents; no body: it was
-    removed."""
+    """The latest `body` of a (kind, key), and when it was put among all documents; no body: it was removed."""
 
     kind: str
     key: str
@@ -79,25 +77,23 @@ class Forgotten:
 
 
 class StoreUnavailable(UserError):
-    """The store cannot be reached, or could not write (code `store-unavailable`). Trying again
-    later may help."""
+    """The store cannot be reached, or could not write (code `store-unavailable`). Trying again later may help."""
 
     def __init__(self, sentence: str):
         super().__init__(sentence, code="store-unavailable")
 
 
 class HistoryStore(ABC):
-    """A store of the data that must survive the service. Every method but `open` and `close` may be
-    called at any time, by many tasks of one event loop, and raises `StoreUnavailable` where the
-    store is away; nothing is half-written then.
+    """A store of the data that must survive the service.
 
-    A call that was cancelled, or that failed, may have been stored all the same: send events again
-    with their ids.
+    Every method but `open` and `close` may be called at any time, by many tasks of one event loop,
+    and raises `StoreUnavailable` where the store cannot be reached; nothing is half-written then.
+
+    A call that was cancelled, or that failed, may have been stored all the same: send events again with their ids.
     """
 
     promise: str
-    """One sentence: which data survive what once a call has returned. Some stores know it only when
-    they are open."""
+    """One sentence: which data survive what once a call has returned. Some stores know it only when they are open."""
     file: Path | None = None
     """The file that `open` makes where it is not there; None for a store that makes none."""
 
@@ -105,16 +101,14 @@ class HistoryStore(ABC):
         self.address = address
         """As logs and errors may show it: without a password."""
         self.keep = keep
-        """Events of each user that are kept at least; older ones go, with their ids, and are never
-        shown."""
+        """Events of each user that are kept at least; older ones go, with their ids, and are never shown."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r}, keep={self.keep})"
 
     @abstractmethod
     async def open(self) -> None:
-        """Connect; once, before anything else. Raises `UserError` where the place holds something
-        else."""
+        """Connect; once, before anything else. Raises `UserError` where the place holds something else."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -122,21 +116,18 @@ class HistoryStore(ABC):
 
     @abstractmethod
     async def ping(self) -> None:
-        """Return where the store can be reached and takes events, quickly."""
+        """Return, quickly, if the store can be reached and takes events. Raises `StoreUnavailable`."""
 
     async def add_events(self, events: Sequence[Event]) -> list[bool]:
-        """Store all events of the call or none; they are kept on return. Raises `UserError` for
-        what is no event.
+        """Store all events of the call or none; they are kept on return. Raises `UserError` for what is no event.
 
-        True: new. False: its user has an event of this id already (also earlier in the same call),
-        which stays.
+        True: new. False: its user has an event of this id already (also earlier in the same call), which stays.
         """
         rows = [EventRow(e.event_id, e.user, _time(e), _event_json(e)) for e in events]
         return await self._add(rows) if rows else []
 
     async def history(self, user: str, limit: int) -> list[Event]:
-        """The last `limit` events of a user, at most `keep`: oldest first by time, and by arrival
-        in equal times."""
+        """The last `limit` events of a user, at most `keep`: oldest first by time, and by arrival in equal times."""
         limit = min(limit, self.keep)
         rows = from_json(f"[{await self._last(user, limit)}]") if limit > 0 and _storable(user) else []
         return [_event(user, row) for row in reversed(rows)]
@@ -158,16 +149,14 @@ class HistoryStore(ABC):
         return Forgotten(*await self._delete_user(user))
 
     async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
-        """Store the body of each key, all or none; None removes one. The number of the last (0:
-        nothing was given)."""
+        """Store the body of each key, all or none; None removes one. Returns the number of the last (0 for no keys)."""
         rows = [(key, json_text([kind, key, body])) for key, body in bodies.items()]
         return await self._put_documents(kind, rows) if rows else 0
 
     async def documents(self, after: int = 0) -> list[Document]:
         """The latest document of each (kind, key) with a `sequence` above `after`, in that order.
 
-        Whoever asks with the last number that it was given misses no document, whichever process
-        put it.
+        Whoever asks with the last number that it was given misses no document, whichever process put it.
         """
         latest: dict[tuple[str, str], Document] = {}
         for sequence, (kind, key, body) in await self._documents(after):
@@ -175,8 +164,7 @@ class HistoryStore(ABC):
         return sorted(latest.values(), key=lambda document: document.sequence)
 
     async def sample_users(self, count: int, seed: int = 0) -> list[str]:
-        """Up to `count` different users who have events; all where there are no more. For equal
-        content and seed the same ones."""
+        """Up to `count` different users who have events; the same ones for equal content and seed."""
         return await self._sample(max(count, 0), random.Random(seed))
 
     # -- the part of each store: bodies are JSON, and users can be stored
@@ -246,8 +234,7 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
 def settle(future: asyncio.Future[Any], outcome: Any) -> None:
     """Give whoever waits the result or the error of a call; nothing where nobody waits any more.
 
-    Each gets a `StoreUnavailable` of its own: one error that is raised again and again grows a
-    traceback.
+    Each gets a `StoreUnavailable` of its own: an error that is raised again and again grows its traceback.
     """
     if future.done():
         return
@@ -294,6 +281,7 @@ class Gatherer:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
+        """Send what waits, list after list, until nothing does; what is left at the end fails."""
         futures: list[asyncio.Future[Any]] = []
         try:
             while self._waiting:
@@ -337,7 +325,7 @@ def json_text(value: Any) -> str:
 
 
 def _storable(text: str) -> bool:
-    """Whether a text is whole: half a character cannot be stored, so that nothing is known of it."""
+    """Whether a text can be stored: one with half a character (a lone surrogate) cannot, so nothing is known of it."""
     try:
         return bool(text.isascii() or text.encode())
     except UnicodeEncodeError:
@@ -363,7 +351,7 @@ def _event_json(event: Event) -> str:
 
 
 def _event(user: str, row: list[Any]) -> Event:
-    """The event of a stored body, before which stores may put something."""
+    """The event of a stored body; a store may have put values before it."""
     features = row.pop(-3) if isinstance(row[-3], dict) else None
     *_, event_id, item, at = row
     return Event(event_id, user, item, at, features)

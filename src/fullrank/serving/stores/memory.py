@@ -42,6 +42,7 @@ class MemoryStore(HistoryStore):
         return [self._added(event) for event in rows]
 
     def _added(self, event: EventRow) -> bool:
+        """Add one event, and drop those beyond `keep`; False where its id is known."""
         known = self._known.setdefault(event.user, set())
         if event.event_id in known:
             return False

@@ -46,11 +46,9 @@ READS_TOGETHER = 1024
 
 
 class RedisStore(HistoryStore):
-    """`redis://[:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` with TLS, `unix://[:PASSWORD@]PATH`;
-    `?prefix=NAME`.
+    """`redis://[:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` with TLS, `unix://[:PASSWORD@]PATH`; `?prefix=NAME`.
 
-    One server, with or without replicas; a cluster is refused. Once connected, `promise` says what
-    this server keeps.
+    One server, with or without replicas; a cluster is refused. Once connected, `promise` says what this server keeps.
     """
 
     promise = "the server decides what survives it; not connected yet"
@@ -99,6 +97,7 @@ class RedisStore(HistoryStore):
         return await self._added(rows, len(rows))
 
     async def _add_together(self, calls: Sequence[Sequence[EventRow]]) -> list[list[bool]]:
+        """Add the events of several calls by one script: whether each was new, call by call."""
         rows = [row for call in calls for row in call]
         users = {user: number for number, user in enumerate(dict.fromkeys(row.user for row in rows), 1)}
         keys = [self._key("users")]
@@ -202,7 +201,8 @@ class RedisStore(HistoryStore):
         return promise_of(settings)
 
     async def _allowed(self, ask: Callable[[Redis], Awaitable[Any]]) -> dict[str, Any]:
-        """The answer of the server; empty where it refuses: a provider's, or one with access rules."""
+        """The answer of the server; empty where it refuses the command, as one of a provider or
+        with access rules may."""
         from redis.exceptions import ResponseError
 
         try:
@@ -232,8 +232,7 @@ OPTIONS = {"db", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 
 
 def promise_of(settings: Mapping[str, Any]) -> str:
-    """The promise of a server with these settings (of CONFIG GET): which acknowledged data it
-    keeps."""
+    """The promise of a server with these settings (of CONFIG GET): which acknowledged data it keeps."""
     if "appendonly" not in settings:
         promise = "the server decides what survives it, and did not say how it is set (CONFIG GET is not allowed)"
     elif settings["appendonly"] != "yes":

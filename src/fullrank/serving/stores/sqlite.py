@@ -1,5 +1,4 @@
-"""The history store of one machine: a SQLite file, which several processes of the service may
-share.
+"""The history store of one machine: a SQLite file, which several processes of the service may share.
 
 Each process has one thread that writes (`sqlite_file.Writer`). A history is read in the thread that
 asks: it takes tens of microseconds, less than handing it to another thread. Every query gives one
@@ -25,8 +24,7 @@ from fullrank.serving.stores import KEEP, EventRow, HistoryStore, StoreUnavailab
 from fullrank.serving.stores.sqlite_file import FORMAT, Writer, check_room, connect, prepare_file
 
 TRIMMED_EVERY = 64
-"""A user's older events are looked for after so many new ones, on average: to count them for each
-costs too much."""
+"""A user's older events are looked for after so many new ones, on average: to count them for each costs too much."""
 PROBE = 1.0
 """Least seconds between two writes by which `ping` looks whether the store takes events."""
 _PAGE = 1000
@@ -80,6 +78,7 @@ class SqliteStore(HistoryStore):
         return await self._open_writer().write(lambda connection: self._insert(connection, rows), len(rows))
 
     def _insert(self, connection: sqlite3.Connection, rows: Sequence[EventRow]) -> list[bool]:
+        """Insert events, and now and then trim those of a user who got some; whether each was new."""
         numbers: dict[str, int] = {}
         new, grown = [], set()
         for event_id, user, time, body in rows:
@@ -168,8 +167,7 @@ class SqliteStore(HistoryStore):
 
 
 def _rewrite(connection: sqlite3.Connection) -> None:
-    """Write what stands there once more, as many pages as a few events take, and one where there
-    are none."""
+    """Write what stands there once more, as many pages as a few new events would take: to try whether they fit."""
     connection.execute(f"PRAGMA user_version={FORMAT}")
     connection.execute(
         "UPDATE event SET event_id = event_id, time = time WHERE sequence > (SELECT max(sequence) - 16 FROM event)"
@@ -193,8 +191,7 @@ def _forget(connection: sqlite3.Connection, user: str) -> tuple[int, bool]:
 
 
 def _put(connection: sqlite3.Connection, kind: str, rows: Sequence[tuple[str, str]]) -> int:
-    """Put documents, numbered inside the one transaction that writes: who sees a number sees all
-    before it."""
+    """Put documents, numbered inside the one transaction that writes: who sees a number sees all before it."""
     last: int = connection.execute("SELECT coalesce(max(sequence), 0) FROM document").fetchone()[0]
     for number, (key, body) in enumerate(rows, last + 1):
         connection.execute(
@@ -206,6 +203,7 @@ def _put(connection: sqlite3.Connection, kind: str, rows: Sequence[tuple[str, st
 
 
 def _pages(connection: sqlite3.Connection, after: int) -> Iterator[tuple[int, list[Any]]]:
+    """(sequence, [kind, key, body]) of the documents that were put after `after`, read page by page."""
     while True:
         page = connection.execute(
             "SELECT group_concat('[' || sequence || ',' || body || ']') FROM "
@@ -219,8 +217,7 @@ def _pages(connection: sqlite3.Connection, after: int) -> Iterator[tuple[int, li
 
 
 def _sample(connection: sqlite3.Connection, count: int, draw: random.Random) -> list[str]:
-    """Users at random numbers, those that are near a gap somewhat more often; all of them where
-    they are few."""
+    """Users at random numbers, those that are near a gap somewhat more often; all of them where they are few."""
     has_events = "EXISTS (SELECT 1 FROM event WHERE event.user = number)"
     low, high = connection.execute("SELECT min(number), max(number) FROM user").fetchone()
     if low is None or count == 0:

@@ -1,5 +1,4 @@
-"""The file of a SQLite history store: its tables, how it is opened, what is refused in its place,
-and who writes to it.
+"""The file of a SQLite history store: its tables, how it is opened, what is refused in its place, and who writes to it.
 
 One thread writes (`Writer`): a commit costs a flush of the disk, a few milliseconds, whatever it
 holds, and sixty-four callers share one.
@@ -31,8 +30,7 @@ FORMAT = 1
 WAIT = 5.0
 """Seconds that a writer waits for another process that writes."""
 CHECKED = 64 * 2**20
-"""Bytes of a file up to which it is read whole when it is opened, and damage found before it
-serves."""
+"""Bytes of a file up to which it is read whole when it is opened, and damage found before it serves."""
 ROOM = 64 << 10
 """Bytes of a disk below which it is full."""
 _HEADER = b"SQLite format 3\0"
@@ -83,15 +81,13 @@ def prepare_file(path: Path) -> None:
 
 
 def check_room(path: Path) -> None:
-    """Raise `StoreUnavailable` where the disk is full: the least write may find a place that events
-    do not."""
+    """Raise `StoreUnavailable` where the disk is full: the least write may find a place that events do not."""
     if shutil.disk_usage(path.parent).free < ROOM:
         raise StoreUnavailable(f"the disk of {str(path)!r} has less than {ROOM >> 10} KiB left: make room")
 
 
 def connect(path: Path, *, reader: bool = False) -> sqlite3.Connection:
-    """A connection that commits when it is told to; a writer's waits by itself (`begin`). A reader
-    cannot write."""
+    """A connection that commits when it is told to; a writer's waits by itself (`begin`). A reader cannot write."""
     connection = sqlite3.connect(path, timeout=1.0 if reader else 0.0, isolation_level=None, check_same_thread=False)
     if reader:
         connection.execute("PRAGMA query_only=ON")
@@ -134,6 +130,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def _refuse_foreign(path: Path) -> None:
+    """Raise `UserError` for a path that is no SQLite file; nothing for one that is not there."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -147,6 +144,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new file, or check that those of an old one are ours and undamaged."""
     begin(connection)  # two processes may come to a new file at the same time
     try:
         application, version = (_pragma(connection, name) for name in ("application_id", "user_version"))
@@ -176,8 +174,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
-    """Have the file keep a write-ahead log: readers do not wait for the writer, nor it for them,
-    and a commit is one flush. The file remembers it."""
+    """Have the file keep a write-ahead log, which it remembers.
+
+    Readers then do not wait for the writer, nor it for them, and a commit is one flush.
+    """
     mode = patiently(connection, "PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
         raise _not_opened(path, "its disk has no shared memory for SQLite's log")
@@ -210,8 +210,7 @@ Work = Callable[[sqlite3.Connection], Any]
 
 
 class Writer:
-    """Writes to one file, in a thread of its own: what queued during one transaction is the next
-    one (`Gatherer`)."""
+    """Writes to one file, in a thread of its own: what queued during one transaction is the next one (`Gatherer`)."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -222,8 +221,10 @@ class Writer:
         self._gathered = Gatherer(self._send, MOST_TOGETHER)
 
     async def write(self, work: Work, rows: int = 1, *, scrub: bool = False) -> Any:
-        """Run `work` in a transaction, and return its value once that is committed and flushed;
-        `scrub`: deleted bytes leave the log as well."""
+        """Run `work` in a transaction, and return its value once that is committed and flushed to the disk.
+
+        `scrub`: deleted bytes leave the log as well.
+        """
         return await self._gathered((work, scrub), rows)
 
     async def close(self) -> None:
@@ -233,8 +234,7 @@ class Writer:
         await asyncio.to_thread(self._connection.close)
 
     def check(self) -> None:
-        """Raise `StoreUnavailable` where the file is not the one that was opened: what is written
-        would be lost."""
+        """Raise `StoreUnavailable` where the file is not the one that was opened: what is written would be lost."""
         if _identity(self.path) != self._file:
             raise StoreUnavailable(f"the store {str(self.path)!r} was removed or replaced; restart the service")
 
@@ -260,6 +260,7 @@ class Writer:
         return results
 
     def _transaction(self, works: Sequence[Work]) -> list[Any]:
+        """Run works in one transaction, all or none, and return their values."""
         begin(self._connection)
         try:
             results = [work(self._connection) for work in works]
@@ -271,8 +272,7 @@ class Writer:
         return results
 
     def _truncate_log(self) -> None:
-        """Move the log into the file and empty it. Where another process reads just now, it is
-        tried again later."""
+        """Move the log into the file and empty it. Where another process reads just now, it is tried again later."""
         with suppress(sqlite3.Error):
             busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self._scrub = bool(busy)
