@@ -1,7 +1,7 @@
 """Models, plain PyTorch: sequential recommenders (histories to items), ranking models (impressions to clicks).
 
-Here stand their contracts: what an encoder returns, what a training step holds, what a recommender
-owes its callers. Letters of shapes stand in `data/batch.py`, which has the batch.
+This file holds their contracts: what an encoder returns, what a training step holds, what a
+recommender owes its callers. The letters of shapes are explained in `data/batch.py`, beside the batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures
 
 Flops = dict[str, int | None]
-"""FLOPs of one forward pass by component, in the order of computing; None where uncounted."""
+"""FLOPs of one forward pass by component, in the order of computing; None for one that is not counted."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class States:
     blocks: tuple[torch.nn.Module, ...] = ()
     """The blocks passed through, in order."""
     outputs: Mapping[str, Float[Tensor, "B D"]] = field(default_factory=dict)
-    """Named answers of a reasoner; empty for a plain encoder.  `trained` is what the loss reads,
+    """Named answers of a reasoner; empty for a plain encoder. `trained` is what the loss reads,
     `answer` what items are searched with, and `step_0` .. `step_S` are the answers after that many
     steps (`step_0` is h_0, `step_S` equals `answer`)."""
     reasoning: ReasoningStates | None = None
@@ -89,8 +89,7 @@ class Queries:
     counted_as: str | None = None
     """The task's group that has as many queries, where this one is not the task's own."""
     items: Int[Tensor, "M"] | None = None
-    """The items that are sought, where the targets are parts of them (codes); None where the
-    targets are the items."""
+    """The items that are sought, where the targets are parts of them (codes); None where the targets are the items."""
     times: Int[Tensor, "M"] | None = None
     """When the event that each query seeks happened: in training alone, where the batch has times."""
 
@@ -127,7 +126,7 @@ class Step:
     """Everything that one training step computed; weightings and penalties read it."""
 
     model: Any
-    """The model that takes it."""
+    """The model that takes the step."""
     batch: Batch
     states: States
     queries: QueryGroups
@@ -174,7 +173,7 @@ class DenseScorer:
 class Model(ABC):
     """A recommender as retrieval, evaluation and serving see it, trained or not.
 
-    Answering changes nothing of a model in evaluation mode, so that many threads may share one.
+    In evaluation mode an answer changes nothing in the model, so that many threads may share it.
     """
 
     num_items: int
@@ -200,7 +199,7 @@ class Model(ABC):
         return []
 
     def make_room(self, tensors: Mapping[str, Tensor]) -> None:
-        """Get as long as these saved tensors, where something in the model has the length of its training data."""
+        """Resize what has the length of the training data, so that these saved tensors can be loaded into it."""
         return None
 
     @abstractmethod
@@ -233,7 +232,7 @@ class Requirement:
     holds: Callable[[Any], bool]
     """Whether a `RecommenderModel` meets it; its parts are built, its penalties not attached yet."""
     sentence: str
-    """With `{part}` for the kind of the part that requires it, and `{spec}` for the model's settings."""
+    """What the user reads: `{part}` is the kind of the part that requires it, `{spec}` the model's settings."""
     code: str
 
 
@@ -246,8 +245,8 @@ def check_parts(model: Any, spec: Any, parts: Iterable[tuple[str, Any]]) -> None
 
 
 @runtime_checkable
-class _Trained(Protocol):
-    """The steps and streams of a reasoner, which a budget reads."""
+class _ReasonerSize(Protocol):
+    """The steps and streams that a reasoner was trained with, which a budget reads."""
 
     steps: int
     streams: int
@@ -265,11 +264,11 @@ class Budget(Spec):
     patience: Annotated[Parts | None, only_with("adaptive")] = None
     """Steps in a row in which these items have to stay the same; null is 1."""
 
-    def steps_of(self, reasoner: _Trained) -> int:
+    def steps_of(self, reasoner: _ReasonerSize) -> int:
         """Steps that the reasoner may take."""
         return reasoner.steps if self.steps is None else self.steps
 
-    def streams_of(self, reasoner: _Trained) -> int:
+    def streams_of(self, reasoner: _ReasonerSize) -> int:
         """Streams that it may use. Raises `UserError` for more than were trained."""
         if self.streams is not None and self.streams > reasoner.streams:
             raise UserError(

@@ -1,15 +1,15 @@
 """Steps that several attentions share: PyTorch's fused one, blocks of queries, and streams behind one prefix.
 
-Fused attention is in fp32 under autocast on a CPU too: its blocks in bf16 take up to eight times as
-long.
+`fused_attention` computes in fp32 on a CPU, under autocast too: its blocks in bf16 take up to eight times as long.
 
-One block of queries at a time: what a block makes is computed again in the backward pass, not kept.
+`in_blocks` takes one block of queries at a time: what a block makes is computed again in the backward pass, not kept.
 
-P isolated streams of queries against one shared prefix and each stream's own few tokens, without
-copying the prefix. The streams of a row are P queries on the same prefix keys [B, H, T, e]; the S
-keys of each stream are apart. Only the scores are joined, [B, H, P, T + S]. Heads are taken one at
-a time: a head's keys are a strided view of the projection, which a batched product reads in place,
-while one product over rows and heads would first make them contiguous.
+`stream_scores` and `stream_mix` serve P isolated streams of queries against one shared prefix and
+each stream's own few tokens, without copying the prefix. The streams of a row are P queries on
+the same prefix keys [B, H, T, e]; the S keys of each stream are apart. Only the scores are
+joined, [B, H, P, T + S]. Heads are taken one at a time: a head's keys are a strided view of the
+projection, which a batched product reads in place, while one product over rows and heads would
+first make them contiguous.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def in_blocks(
 ) -> tuple[Tensor, Sums | None]:
     """Join `part(low, high)`, an attention of queries low .. high - 1, over all blocks: outputs, and sums if wanted.
 
-    A single block keeps everything for the backward pass; of several, no matrix of queries x keys
-    outlives its own.
+    A single block keeps everything for the backward pass; of several, no matrix of queries x keys outlives its own.
     """
     if torch.compiler.is_exporting():  # the number of queries is a symbol then, which cannot be cut
         return part(0, queries)
@@ -69,7 +68,7 @@ def in_blocks(
 
 
 def seen_keys(allowed: Mask | None, low: int, high: int, device: torch.device) -> Bool[Tensor, "#B 1 #m n"]:
-    """Which keys the queries low .. high - 1 may see: without `allowed`, of 0 .. high - 1 those up to their own."""
+    """Which keys the queries low .. high - 1 may see; without `allowed`, those up to their own, of 0 .. high - 1."""
     if allowed is not None:
         return query_rows(allowed, low, high)
     return torch.ones(high - low, high, dtype=torch.bool, device=device).tril(low)[None, None]

@@ -2,14 +2,14 @@
 
 Attention of the queries x over the items w, with the items as values too, gives in one walk the
 log-sum-exp of each row and its gradient, out_m = sum_v p_mv w_v. The gradient of the items is the
-attention of w over x with the scores lowered by each query's log-sum-exp, so that a weight is p_mv
-= exp(x_m . w_v - lse_m):
+attention of w over x with the scores lowered by each query's log-sum-exp, so that a weight is
+p_mv = exp(x_m . w_v - lse_m):
 
     dw_v = sum_m p_mv g_m x_m = exp(lse'_v) * attention(w, x, values=g x)_v,    lse'_v = log sum_m p_mv
 
 Products read bf16, which AMX tiles multiply and add in fp32; scores, exponentials and sums are
-fp32. Four products and two exponentials in a cache take less time than three and one through memory
-(benchmarks.train_sequence).
+fp32. Four products and two exponentials in a cache take less time than three and one through
+memory (benchmarks.train_sequence).
 """
 
 from __future__ import annotations

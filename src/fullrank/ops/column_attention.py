@@ -1,13 +1,12 @@
 """Softmax attention that also says how much every key received, without the [T, T] weights ever existing at once.
 
-Column j of the weights A, summed over the valid queries, is c_j. A term f(c) has the derivative g_j
-= df/dc_j by every A_ij, whatever the query i, so its gradient enters attention's own backward pass
-as d A_ij += g_j: SPRINT's Eq. 4.3 needs no more than that, and leaves it as future work. Queries
-are taken in blocks, and the backward pass makes the weights of a block again from the log-sum-exp:
-memory is O(T) per head.
+Column j of the weights A, summed over the valid queries, is c_j. A term f(c) has the derivative
+g_j = df/dc_j by every A_ij, whatever the query i, so its gradient enters attention's own backward
+pass as d A_ij += g_j: SPRINT's Eq. 4.3 needs no more than that, and leaves it as future work.
+Queries are taken in blocks, and the backward pass makes the weights of a block again from the
+log-sum-exp: memory is O(T) per head.
 
-On a CUDA device, without dropout, a Triton kernel takes its place
-(`ops/triton_column_attention.py`).
+On a CUDA device, without dropout, a Triton kernel takes its place (`ops/triton_column_attention.py`).
 """
 
 from __future__ import annotations
@@ -109,6 +108,7 @@ class _Plan:
     dropped: bool
 
     def parts(self) -> Iterator[_Part]:
+        """The parts in a fixed order: as many heads at once as the budget allows, in blocks of nearly equal size."""
         n, t = self.valid.shape
         size = -(-t // max(1, -(-t // BLOCK)))
         budget = BLOCK_ELEMENTS if self.valid.device.type == "cpu" else GPU_ELEMENTS
@@ -180,6 +180,7 @@ def _attend(plan: _Plan, part: _Part, inputs: tuple[Tensor, ...], outputs: tuple
     """
     (q, k, v), (out, columns, lse) = inputs, outputs
     n, rows, keys = part.heads, part.rows, slice(0, part.end)
+    # scores, which become their exponentials in place
     mass = torch.bmm(q[n, rows] * (LOG2_E / q.shape[-1] ** 0.5), k[n, keys].mT)
     plan.hide(mass, part)
     top = mass.amax(-1, keepdim=True)
@@ -213,6 +214,7 @@ def _differentiate(
     mixed = weights if drop is None else weights * drop
     pulled = counted * torch.bmm(mixed if plan.dropped else weights, pull)
     mean = (d_out * out[n, rows]).sum(-1, keepdim=True) + pulled
+    # one product makes d_out v^T + counted pull^T
     wide_d, wide_v = torch.cat([d_out, counted], -1), torch.cat([v[n, keys], pull], -1)
     if drop is None:
         d_scores = torch.baddbmm(-mean, wide_d, wide_v.mT)

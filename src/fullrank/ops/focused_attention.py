@@ -24,8 +24,7 @@ RowNorm = Literal["l1", "rms", "softmax", "relu_l1"] | None
 """The norm of a row of l1 A1 - l2 A2: divided by the sum of its absolute values or the root of
 their mean square, softmax, its positive part divided by its sum, or nothing."""
 EPS = 1e-6
-"""Added to the divisor (l1) or to the mean square: a row where both maps agree stays zero, and is
-A1 under relu_l1."""
+"""Added to the divisor (l1) or to the mean square: a row where both maps agree stays zero, and is A1 under relu_l1."""
 
 
 def focused_attention(
@@ -47,8 +46,10 @@ def focused_attention(
 
 
 def _halves(q: Tensor, k: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Queries and keys of each map, in memory of their own: kernels round by where numbers lie, and
-    equal maps are to cancel."""
+    """Queries and keys of each map, each in memory of its own.
+
+    Kernels round by where numbers lie, and equal maps must cancel.
+    """
     return [(a.contiguous(), b.contiguous()) for a, b in zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)]
 
 
@@ -66,8 +67,8 @@ def focused_attention_with_sums(
 ) -> tuple[Float[Tensor, "B H T f"], Sums]:
     """y over right-padded rows, and sums over the valid queries, before dropout.
 
-    Of rows that are normalised the sums are those of |A|. Of others they are those of l1 A1 + l2
-    A2, which is at least |A| in every place and can be had without making A.
+    The sums are those of |A| where its rows are normalised, else those of l1 A1 + l2 A2, which is
+    at least |A| in every place and can be had without making A.
     """
     if norm is None and dropout == 0:
         (y1, c1, _), (y2, c2, _) = (column_attention(a, b, v, valid, causal=causal) for a, b in _halves(q, k))
@@ -187,6 +188,7 @@ def softmax_map(products: Float[Tensor, "B H T S"], width: int, allowed: Mask) -
 
 
 def _counted(first: Tensor, second: Tensor, a: Tensor, factors: tuple[float, float], norm: RowNorm) -> Tensor:
+    """The weights that sums add up: |A| under a norm, else its bound."""
     return factors[0] * first + factors[1] * second if norm is None else a.abs()
 
 

@@ -4,8 +4,7 @@ Both directions are made from one matrix of scores and one exponential: with p_i
 s_ij), the softmax over j divides p by its row sums, the one over i a rescaled p by its column sums.
 The gradients follow while p is at hand. No [n, B, B] exists, only one [B, B] at a time.
 
-`in_batch_triplet` asks less: the own partner is to be nearer than the vectors of other rows, by a
-margin.
+`in_batch_triplet` asks less: a row's own partner is to be nearer than the vectors of other rows, by a margin.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ def in_batch_contrast(
 ) -> Float[Tensor, ""]:
     """Mean over n and rows i of -log softmax_j(a_i . b_j / temperature) at j = i; with `both`, plus that of a_j . b_i.
 
-    Other rows of the same user are left out of the sum over j. One row has nobody to be told from:
-    0. With `both`, all scores of a batch have to lie within 80 of each other: unit vectors at a
-    temperature of 0.03 or more do.
+    Other rows of the same user are left out of the sum over j. A single row has nobody to be told
+    from, and the value is 0. With `both`, all scores of a batch have to lie within 80 of each
+    other: unit vectors at a temperature of 0.03 or more do.
     """
     if not a.shape[0] or not a.shape[1]:
         return 0.0 * (a.sum() + b.sum())
@@ -70,7 +69,7 @@ class _Contrast(torch.autograd.Function):
         total, da, db = a.new_zeros(()), torch.empty_like(a), torch.empty_like(b)
         with torch.autocast(a.device.type, enabled=False):
             for n in range(len(a)):
-                value, slope = _matrix(torch.mm(a[n] * (LOG2_E / temperature), b[n].T), same_user, both)
+                value, slope = _losses_and_slope(torch.mm(a[n] * (LOG2_E / temperature), b[n].T), same_user, both)
                 total += value
                 torch.mm(slope, b[n], out=da[n])
                 torch.mm(slope.T, a[n], out=db[n])
@@ -88,8 +87,8 @@ class _Contrast(torch.autograd.Function):
         return da * upstream, db * upstream, None, None, None
 
 
-def _matrix(scores: Tensor, same_user: Any, both: bool) -> tuple[Tensor, Tensor]:
-    """The summed losses of scores [B, B] in bits, and the softmaxes of their derivative (without targets)."""
+def _losses_and_slope(scores: Tensor, same_user: Any, both: bool) -> tuple[Tensor, Tensor]:
+    """The sum of the losses of scores [B, B] in bits, and its derivative by them, but for the targets' part."""
     targets = scores.diagonal().clone()
     if same_user is not None:
         scores[same_user] = -math.inf
@@ -99,6 +98,7 @@ def _matrix(scores: Tensor, same_user: Any, both: bool) -> tuple[Tensor, Tensor]
     value = (rows.log2() + top)[:, 0].sum() - targets.sum()
     if not both:
         return value, p.div_(rows)
+    # the softmax over i from the same exponentials: `lift` turns the maximum of each row into that of all
     most = top.max()
     lift = (top - most).exp2()
     columns = lift.T @ p
@@ -109,7 +109,7 @@ def _matrix(scores: Tensor, same_user: Any, both: bool) -> tuple[Tensor, Tensor]
 def in_batch_triplet(anchors: Float[Tensor, "B D"], partners: Float[Tensor, "B D"], margin: float) -> Float[Tensor, ""]:
     """Mean over ordered pairs i != j of max(0, d(a_i, p_i) - d(a_i, a_j) + margin), d one minus the cosine; fp32.
 
-    One row has nobody to be told from: 0.
+    A single row has nobody to be told from, and the value is 0.
     """
     with torch.autocast(anchors.device.type, enabled=False):
         a, p = (F.normalize(x.float(), dim=-1, eps=1e-12) for x in (anchors, partners))

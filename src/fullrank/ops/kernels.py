@@ -26,13 +26,13 @@ log = logger(__name__)
 NAMES = ("triton_log_sum_exp", "triton_column_attention", "triton_silu_attention")
 """Triton kernels: each a function of the module of its name, beside its trial ``NAME_errors``."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Dtypes whose products a kernel may make."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Largest distance from the reference, as a share of the reference's largest entry."""
 LEAST_BLOCK = 16
 """Rows or columns of the smallest matrix product that a GPU's tensor cores take."""
 MOST_HEAD = {2: 128, 4: 64}
-"""Widest head that a kernel of attention takes, by the bytes of a number: blocks of them have to
-fit shared memory."""
+"""Widest head that a kernel of attention takes, by the bytes of a number: blocks of them have to fit shared memory."""
 AMPERE = (8, 0)
 """The oldest compute capability whose tensor cores multiply bf16."""
 
@@ -101,8 +101,10 @@ def interpreting() -> bool:
 
 
 def triton_dtype(dtype: torch.dtype) -> Any:
-    """Triton's name of what matrix products read. The interpreter multiplies the bits of bf16 as
-    integers, so there they are widened first."""
+    """Triton's name of the dtype that matrix products read.
+
+    The interpreter multiplies the bits of bf16 as integers, so there they are widened first.
+    """
     import triton.language as tl
 
     names = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -152,6 +154,7 @@ def errors_of(
 def _outputs_and_gradients(
     function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], seed: int
 ) -> list[Tensor]:
+    """The outputs of a function, then the gradients of its inputs under random upstream gradients."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     outputs = function(*leaves)
     generator = torch.Generator().manual_seed(seed)
@@ -178,6 +181,7 @@ def _full_products() -> Iterator[None]:
 
 @cache
 def _possible(device: torch.device) -> bool:
+    """Whether Triton is installed and this is a device of NVIDIA's Ampere or later."""
     return (
         find_spec("triton") is not None
         and torch.version.hip is None

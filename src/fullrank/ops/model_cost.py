@@ -1,16 +1,15 @@
 """The cost of a model before it is paid: FLOPs of its matrix products, and the memory that it takes.
 
 FLOPs are counted as torch's counter finds them, of shapes alone before anything runs, or of a real
-run. Two operations for each multiplication with its addition; element-wise work, norms, softmax and
-look-ups count nothing.
+run. Two operations for each multiplication with its addition; element-wise work, norms, softmax
+and look-ups count nothing.
 
     forward_flops(module, x)    # {"": 0, "up": 512, "down": 512}: nothing is computed, x is on the meta device
     counted(lambda: module(x))  # 1024, while it runs
 
 Models that are larger than the memory are refused before memory is taken for them. Counted are
-weights, and to train them gradients and the moments of the optimiser: by shapes alone, on torch's
-meta device. Activations come on top; they grow with the batch, and are not known before a step has
-run.
+weights, and to train them gradients and the moments of the optimiser: by shapes alone, on torch's meta
+device. Activations come on top; they grow with the batch, and are not known before a step has run.
 """
 
 from __future__ import annotations
@@ -33,7 +32,9 @@ from fullrank.core.memory import available_bytes, gibibytes
 log = logger(__name__)
 
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+"""Called by `F.scaled_dot_product_attention` on a CPU."""
 PICKED = torch.ops.aten._embedding_bag_per_sample_weights_backward
+"""Called by `ops.picked_rows`."""
 
 
 def counted(run: Callable[[], object]) -> int:
@@ -95,9 +96,8 @@ def forward_flops(module: nn.Module, *inputs: object) -> dict[str, int] | None:
 def by_part(flops: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int]:
     """FLOPs by path, summed by the part that `names` gives the module or the nearest one around it.
 
-    A `*` stands for one element of a path, and in the name for what it is: `{"blocks.*":
-    "block_*"}`. The name of `""` (`other` without one) is for all other modules; it comes last,
-    where it has any.
+    A `*` stands for one element of a path, and in the name for what it is: `{"blocks.*": "block_*"}`.
+    The name of `""` (`other` without one) is for all other modules; it comes last, where it has any.
     """
     totals: dict[str, int] = {}
     rest = 0
@@ -114,6 +114,7 @@ def by_part(flops: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int
 
 
 def _part_of(path: str, names: Mapping[str, str]) -> str | None:
+    """The part that the nearest pattern up this path names; None where no pattern is there."""
     steps = path.split(".")
     for depth in range(len(steps), 0, -1):
         for pattern, part in names.items():
@@ -124,15 +125,16 @@ def _part_of(path: str, names: Mapping[str, str]) -> str | None:
 
 
 def _counter() -> FlopCounterMode:
-    return FlopCounterMode(display=False, custom_mapping={FUSED: _fused, PICKED: _picked})
+    """Torch's counter, with two operations of ours that it does not know."""
+    return FlopCounterMode(display=False, custom_mapping={FUSED: _fused_flops, PICKED: _picked_flops})
 
 
-def _fused(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _fused_flops(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
     """The fused attention of the CPU, which torch's counter does not know, in its convention: the whole square."""
     return int(sdpa_flop_count(q, k, v))
 
 
-def _picked(queries: Any, table: Any, places: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _picked_flops(queries: Any, table: Any, places: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
     """`fullrank.ops.picked_rows`: the product of a query with each row that was picked for it."""
     return 2 * int(places[0]) * int(table[1])
 
@@ -143,6 +145,7 @@ TRAINED = 4
 """Copies of a weight in training: itself, its gradient, and AdamW's two moments."""
 M = TypeVar("M")
 _MAKERS = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
+"""Functions of torch that take memory for a new tensor."""
 
 
 def build_to_train(
@@ -182,11 +185,11 @@ def build_to_train(
 
 def build_within(build: Callable[[], M], most: int, what: str = "the model") -> M:
     """Call `build`. Raises `UserError` before its tensors take more than `most` bytes."""
-    with _Within(most, what):
+    with _MemoryLimit(most, what):
         return build()
 
 
-class _Within(TorchFunctionMode):
+class _MemoryLimit(TorchFunctionMode):
     """Adds up the bytes of each tensor before torch makes it."""
 
     def __init__(self, most: int, what: str):

@@ -1,9 +1,9 @@
 """Mean KL divergence between the n distributions of a row, without the [B, n, V] probabilities ever existing at once.
 
-With P a row's n distributions over V items and G = P log P^T, the sum over ordered pairs of KL(p_i
-|| p_j) is n tr G - sum_ij G_ij. Both follow from g_i = n log p_i - sum_j log p_j, of which p_i .
-g_i sums to that value and p_i (g_i - p_i . g_i) is its derivative by the scores of p_i as the first
-of the pairs: value and gradients are made in one pass over chunks of rows.
+With P a row's n distributions over V items and G = P log P^T, the sum over ordered pairs of
+KL(p_i || p_j) is n tr G - sum_ij G_ij. Both follow from g_i = n log p_i - sum_j log p_j, of which
+p_i . g_i sums to that value and p_i (g_i - p_i . g_i) is its derivative by the scores of p_i as
+the first of the pairs: value and gradients are made in one pass over chunks of rows.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def pairwise_kl(
 ) -> Float[Tensor, ""]:
     """Mean over rows of min(maximum, mean over i != j of KL(p_i || p_j)) with p_i = softmax(x_i @ w.T).
 
-    Unless `attached`, no gradient flows through p_j. A row with one distribution has none to differ
-    from: 0.
+    Unless `attached`, no gradient flows through p_j. A row with one distribution has none to differ from: 0.
     """
     if x.shape[1] < 2 or not len(x):
         return 0.0 * x.sum()

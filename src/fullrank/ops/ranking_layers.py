@@ -2,9 +2,9 @@
 
 Dropout on a CPU takes sixteen random bits a unit, where torch draws a double in one thread: a tenth
 of the seconds. The probability of being kept is the nearest multiple of 2^-16, and what is kept is
-divided by exactly that. Torch's generator gives the seed of each draw, so that draws have the place
-that it was set to; at one seed other units are dropped than by torch's own dropout, which other
-devices take.
+divided by exactly that. Torch's generator gives the seed of each draw, so that draws are a function
+of the place that it was set to. At one seed other units are dropped than by torch's own dropout,
+which other devices take.
 
 Batch norm, ReLU and dropout one after the other walk seven times over tensors that no cache holds,
 and keep three of them. What they give says already where a gradient passes (it is 0 elsewhere), so
@@ -32,6 +32,7 @@ from jaxtyping import Float, Int16
 from torch import Tensor, nn
 
 STEPS = 1 << 16
+"""Values of the sixteen bits that a unit draws."""
 
 
 class Dropout(nn.Module):
@@ -162,8 +163,7 @@ class _Cross(torch.autograd.Function):
 
 How = Literal["loop", "batched"]
 Network = Callable[..., Tensor]
-"""(x[..., B, D], *weights) -> [..., B, H]; with matrices [..., D, H] and biases [..., 1, H], built
-from `affine`."""
+"""(x[..., B, D], *weights) -> [..., B, H]; with matrices [..., D, H] and biases [..., 1, H], built from `affine`."""
 
 
 def per_token(

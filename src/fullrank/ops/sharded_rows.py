@@ -40,8 +40,7 @@ class RowShard:
     rank: int
     world: int
     group: Any = None
-    """The processes' own group (`torch.distributed`): its messages never meet those of DDP. None:
-    the group of all."""
+    """The processes' own group (`torch.distributed`): its messages never meet those of DDP. None: the group of all."""
 
     def bounds(self, rank: int) -> tuple[int, int]:
         """The first row of a process, and the one behind its last."""
@@ -103,7 +102,7 @@ class _Rows(torch.autograd.Function):
 
 
 def _exchange(rows: Tensor, received: list[int], sent: list[int], shard: RowShard) -> Tensor:
-    """Each process's rows to it: `sent` rows to each, `received` from each."""
+    """Send each process the rows that are for it: `sent` of them to each, `received` from each."""
     out = rows.new_empty(sum(received), *rows.shape[1:])
     dist.all_to_all_single(out, rows.contiguous(), received, sent, group=shard.group)
     return out
@@ -136,8 +135,7 @@ def sharded_log_sum_exp(
 ) -> Float[Tensor, "M"]:
     """`log_sum_exp` of this process's queries over the rows of all processes, of which `held` are this one's.
 
-    The gradient of `held` is the mean over the processes of what each would have alone
-    (`sharded_rows`).
+    The gradient of `held` is the mean over the processes of what each would have alone (`sharded_rows`).
     """
     return _ShardedLogSumExp.apply(x, held, shard, chunk_elements)
 

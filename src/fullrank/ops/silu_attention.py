@@ -22,8 +22,7 @@ from fullrank.ops.attention import BLOCK, Mask, Sums, in_blocks, query_rows, see
 from fullrank.ops.kernels import chosen_for_heads, kernel, product_dtype
 
 Bias = Callable[[slice, int], Tensor]
-"""(queries, n) -> what is added to the scores of these queries against the first n keys, broadcast
-to [B, H, m, n]."""
+"""(queries, n) -> what is added to the scores of these queries against the first n keys, broadcast to [B, H, m, n]."""
 
 
 def silu_attention(

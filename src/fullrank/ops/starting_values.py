@@ -1,7 +1,6 @@
-"""Starting values of a sequential model: N(0, 0.02) for matrices and tables, zero biases (BERT, arXiv:1810.04805; all
-of our papers).
+"""Starting values of a sequential model: N(0, 0.02) for matrices and tables, zero biases (BERT, arXiv:1810.04805).
 
-0.02 belongs to the width of those models, 256 to 512 in our papers. Behind a norm a projection's
+All of our papers start so. 0.02 belongs to the width of their models, 256 to 512. Behind a norm a projection's
 entries have the standard deviation sqrt(d) std, and an attention score, q . k / sqrt(e), has d
 std^2: .20 at d = 512, .05 at 128. Softmax attention hardly notices, it starts as the mean either
 way; what is made of the difference of two maps, or of two streams that open apart by such a vector,
@@ -20,9 +19,11 @@ import torch
 from torch import Tensor, nn
 
 STD = 0.02
+"""Standard deviation of what starts small."""
 WIDTH = 512
 """The width at which both starts agree: FAIR's."""
 MARK = "_started_small"
+"""Attribute of a parameter that was started here."""
 GROUP = 16
 """Numbers that torch draws together on the CPU."""
 PIECE = GROUP << 18

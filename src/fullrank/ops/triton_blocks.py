@@ -1,7 +1,6 @@
 """Parts of every Triton kernel: a block of rows of a matrix, its size, and the unit that scores are computed in.
 
-`triton` is imported here, so nothing imports this module but the kernels, and the kernels are
-imported when they run.
+`triton` is imported here, so nothing imports this module but the kernels, and the kernels are imported when they run.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ def _forward(
     q, k, v, valid, out, lse, t, e, f, heads, scale, CAUSAL: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_F: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
+    """Output and log-sum-exps of a block of queries, by a softmax whose maximum is corrected on the way."""
     head = tl.program_id(0).to(tl.int64) * t
     valid += (tl.program_id(0) // heads).to(tl.int64) * t
     rows = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)

@@ -111,6 +111,7 @@ class _TritonLogSumExp(torch.autograd.Function):
 
 
 def _log2_sum_exp(x: Tensor, w: Tensor) -> Float[Tensor, "M"]:
+    """The log-sum-exp of every row in bits, put together from its parts."""
     (m, width), v = x.shape, len(w)
     rows, columns = _blocks(x)
     parts, part = _parts(m, v, rows, columns)
@@ -133,6 +134,7 @@ def _log2_sum_exp(x: Tensor, w: Tensor) -> Float[Tensor, "M"]:
 
 
 def _pulled(a: Tensor, b: Tensor, bits: Tensor, upstream: Tensor, *, of_rows: bool) -> Float[Tensor, "M D"]:
+    """The gradient by `a`, summed over its parts (`_pull`)."""
     (m, width), n = a.shape, len(b)
     rows, columns = _blocks(a)
     parts, part = _parts(m, n, rows, columns)
@@ -158,7 +160,7 @@ def _pulled(a: Tensor, b: Tensor, bits: Tensor, upstream: Tensor, *, of_rows: bo
 
 
 def _blocks(x: Tensor) -> tuple[int, int]:
-    """Rows of a program, and those that it meets at a time: what of fp32 fits shared memory.
+    """Rows of a program, and how many others it meets at a time: as many as fit shared memory, in fp32 too.
 
     Not measured.
     """

@@ -1,8 +1,7 @@
 """Causal SiLU attention without bias as Triton kernels: y_i = sum_{j <= i} silu(q_i . k_j) v_j, divided outside.
 
-HSTU's pointwise attention (Zhai et al. 2024, arXiv:2402.17152, Eq. 2) in the form that `rope` or no
-position leaves: no sum of exponentials is kept, so a block of weights is made from its scores
-alone, in both passes.
+HSTU's pointwise attention (Zhai et al. 2024, arXiv:2402.17152, Eq. 2) in the form that `rope` or no position
+leaves: no sum of exponentials is kept, so a block of weights is made from its scores alone, in both passes.
 
 Differs from HSTU's own kernels: no relative bias by position or time (`ops/silu_attention.py`
 computes those), and rows are padded, not jagged.
@@ -34,6 +33,7 @@ def _forward(
     q, k, v, out, t, e, f,
     BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_F: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
+    """Output of a block of queries."""
     head = tl.program_id(0).to(tl.int64) * t
     rows = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     queries = rows_of(q + head * e, rows, t, e, BLOCK_E, DTYPE)
@@ -52,6 +52,7 @@ def _backward_queries(
     q, k, v, d_out, dq, t, e, f,
     BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_F: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
+    """d q of a block of queries, by the derivative of SiLU, gate (1 + s (1 - gate))."""
     head = tl.program_id(0).to(tl.int64) * t
     rows = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     queries = rows_of(q + head * e, rows, t, e, BLOCK_E, DTYPE)

@@ -1,9 +1,9 @@
 """Complete experiments under their published names: one file per paper, or for a family of baselines.
 
 The room's contract: a function marked by `@recipe` that gives an `Experiment`. The docstring of a
-file says paper, command, cost and the numbers to expect; the numbers are recorded in ``results/``.
-Where a file has several recipes, the first line of each function says which one it is (`fullrank
-list recipes`).
+file says paper, command, cost and the numbers to expect; the numbers are recorded in
+``results/``. Where a file has several recipes, the first line of each function says which one it
+is (`fullrank list recipes`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Sources: item_to_item is that of Sarwar et al. 2001 in its session form (Ludewig & Jannach,
 arXiv:1803.09587), transition_graph is after Han et al. 2026 (arXiv:2605.07125), ease is of Steck
 2019 (arXiv:1905.03375), ials of Hu et al. 2008 as of Rendle et al. 2021 (arXiv:2110.14037), bpr of
-Rendle et al. 2009 (arXiv:1205.2618), session_knn of Ludewig & Jannach and of Kersbergen et al.
-2022.
+Rendle et al. 2009 (arXiv:1205.2618), session_knn of Ludewig & Jannach and of Kersbergen et al. 2022.
 
 Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` (or `recency`,
 `item_to_item`, `transition_graph`, `ease`, `ials`, `bpr`, `session_knn`). Cost: seconds; `ease` a

@@ -2,8 +2,7 @@
 
 All have the exact softmax and the cosine scores of the recipe `sasrec`. The functions
 `caser_published`, `hgn_published` and `fmlp_published`, as ``fullrank train
-fullrank.recipes.classics:caser_published ...``, have the settings that the authors' code starts
-from.
+fullrank.recipes.classics:caser_published ...``, have the settings that the authors' code starts from.
 
 `gru4rec`: recurrent next-item prediction (Hidasi et al., arXiv:1511.06939). Differs: whole
 histories of users for session-parallel batches, and the exact softmax for the pairwise losses. Cost
@@ -15,16 +14,14 @@ negatives. Differs: what `encoders/caser.py` says, above all that there is no ve
 AdamW for Adam; a batch is a number of events in whole histories, not of windows.
 
 `hgn`: gates on features and events, and products of items with items (Ma, Kang & Liu, KDD 2019,
-arXiv:1906.09217). Published: width 50, one negative, inner products. Differs: what
-`encoders/hgn.py` says, and as `caser`; binary cross-entropy for the pairwise loss in
-`hgn_published`.
+arXiv:1906.09217). Published: width 50, one negative, inner products. Differs: what `encoders/hgn.py`
+says, and as `caser`; binary cross-entropy for the pairwise loss in `hgn_published`.
 
-`fmlp`: filters in the frequency domain for self-attention (Zhou et al., WWW 2022,
-arXiv:2202.13556), which trains on all positions of a history in one pass, with causal filters.
-Published: the authors' circular filters and sizes, where every prefix of a history is a row that
-predicts its next item, with one negative. Differs: what `encoders/fmlp.py` says; binary
-cross-entropy for the pairwise loss in `fmlp_published`, AdamW for Adam, and batches of events of
-rows of like length.
+`fmlp`: filters in the frequency domain for self-attention (Zhou et al., WWW 2022, arXiv:2202.13556),
+which trains on all positions of a history in one pass, with causal filters. Published: the authors'
+circular filters and sizes, where every prefix of a history is a row that predicts its next item,
+with one negative. Differs: what `encoders/fmlp.py` says; binary cross-entropy for the pairwise loss
+in `fmlp_published`, AdamW for Adam, and batches of events of rows of like length.
 
 Command: ``fullrank train caser --data data/beauty --out runs/caser``, and so for the others.
 Learning rate and dropout of `caser` and `hgn` are the choice of
@@ -98,6 +95,7 @@ def fmlp_published() -> Experiment:
 
 
 def _recommended(name: str, encoder: EncoderSpec, **training: float) -> Experiment:
+    """An encoder under the exact softmax and the cosine scores of the recipe `sasrec`."""
     model = Recommender(dim=128, encoder=encoder, scoring=Scoring(similarity="cosine", temperature=0.06))
     settings = Training(max_epochs=40, batch_size=1024, patience=5).model_copy(update=training)
     return Experiment(recipe=name, model=model, training=settings)

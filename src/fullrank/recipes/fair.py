@@ -130,6 +130,7 @@ def _encoder(inner: int, *, focus: bool = True, norm: Norm = "softmax", scale_in
 def _small(
     name: str, *, focus: bool = True, noise: bool = True, information: bool = True, norm: Norm = "softmax"
 ) -> Experiment:
+    """The recipe at CPU size, with or without each of its three parts."""
     penalties = ((NOISE,) if noise else ()) + ((INFORMATION,) if information else ())
     model = Recommender(
         dim=128,

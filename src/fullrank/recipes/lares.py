@@ -6,9 +6,8 @@ and ReaRec on four Amazon sets.
 
 Commands: ``fullrank train lares --data data/beauty --out runs/lares``, or a function below as
 ``fullrank train fullrank.recipes.lares:base``. `lares` and `no_alignment` differ in the penalty
-alone, `fixed` always takes four steps, `base` has the pre-block and the core as two ordinary
-layers, read once. `paper` has all prefixes and batches of 2,048 rows; it wants a GPU and has not
-been run.
+alone, `fixed` always takes four steps, `base` has the pre-block and the core as two ordinary layers,
+read once. `paper` has all prefixes and batches of 2,048 rows; it wants a GPU and has not been run.
 
 Numbers: none is recorded yet.
 
@@ -80,9 +79,11 @@ def _reasoner(dropout: float) -> LARES:
 
 
 def _encoder(layers: int, dropout: float) -> Transformer:
+    """BERT's blocks: so many, of inner width 256."""
     return bert_blocks(Softmax(heads=2, bias=True, dropout=dropout), dropout, layers=layers, inner=256)
 
 
 def _small(name: str, dropout: float, **model: Any) -> Experiment:
+    """A pre-block of one layer at CPU size, but for what `model` names."""
     parts = {"encoder": _encoder(1, dropout), "scoring": Scoring(similarity="cosine", temperature=0.07)}
     return reasoning_experiment(name, **parts | model)

@@ -22,8 +22,7 @@ the base on items made of text vectors, the paper's third backbone, at its scori
     fullrank prepare amazon --from downloads/cds --set source.year=2023 --set source.category=CDs_and_Vinyl
         --set source.subset=ratings --min-rating 4 --k-core 10 --split global_time --out data/cds
 
-(`Movies_and_TV` with ``--k-core 5``, `Video_Games` with 10: the paper says at least 10 interactions
-for CDs and Games).
+(`Movies_and_TV` with ``--k-core 5``, `Video_Games` with 10: the paper says at least 10 interactions for CDs and Games).
 
 Cost: an epoch took 16 s of one core for the base and 60 s for PLR on amazon-beauty, 23 and 58 on
 ml-1m-sequences, on a busy machine. Numbers: results/plr/. Three seeds on amazon-beauty, test,
@@ -212,6 +211,7 @@ def _encoder(inner: int, dropout: float = DROPOUT) -> Transformer:
 
 
 def _covered(name: str, **model: Any) -> Experiment:
+    """Covered positions as BERT4Rec has them, the last one always, with what `model` names."""
     encoder = _encoder(128).model_copy(update={"attention": Softmax(causal=False, bias=True, dropout=DROPOUT)})
     task = Cloze(covers_end=True)
     return reasoning_experiment(name, encoder=encoder, task=task, scoring=COSINE, **model)
@@ -226,6 +226,7 @@ def reasoning_experiment(name: str, dropout: float = DROPOUT, **model: Any) -> E
 
 
 def _paper(name: str, reasoning: bool) -> Experiment:
+    """The paper's size, with PLR's reasoning or without."""
     experiment = reasoning_experiment(
         name,
         dim=256,

@@ -3,11 +3,10 @@
 They share training and embedding with `recipes/rankelastor.py`, so that a comparison differs in the
 ranker alone. The papers are named at each class, the equations in `models/ranking/`.
 
-Commands: ``fullrank train dcnv2 --data data/ctr --out runs/dcnv2``, and so for the others;
-``fullrank train fullrank.recipes.ranking_baselines:dcnv2_frappe --data data/frappe --out
-runs/dcnv2`` for any function below. Cost of an epoch on one core on ml-1m: lr 2 s, fm 4 s, dnn 20
-s, dcnv2 25 s, rankmixer 40 s, xdeepfm 75 s; autoint and finalmlp were not measured. Numbers:
-`docs/results/rankers.md`.
+Commands: ``fullrank train dcnv2 --data data/ctr --out runs/dcnv2``, and so for the others; ``fullrank
+train fullrank.recipes.ranking_baselines:dcnv2_frappe --data data/frappe --out runs/dcnv2`` for any
+function below. Cost of an epoch on one core on ml-1m: lr 2 s, fm 4 s, dnn 20 s, dcnv2 25 s, rankmixer
+40 s, xdeepfm 75 s; autoint and finalmlp were not measured. Numbers: `docs/results/rankers.md`.
 
 The functions `*_frappe` hold the best settings that BARS publishes for frappe_x1
 (github.com/reczoo/BARS, ranking/ctr/MODEL/MODEL_frappe_x1, trained by FuxiCTR): vectors of width
@@ -88,8 +87,7 @@ def lightgbm() -> Experiment:
 def rankmixer() -> Experiment:
     """RankMixer: block transpose and GELU networks per token, 16 tokens of width 32 (arXiv:2507.15551).
 
-    Tokeniser and head are RankElastor's: the two differ in mixing, FFN and width alone. The paper's
-    head is `mean`.
+    Tokeniser and head are RankElastor's: the two differ in mixing, FFN and width alone. The paper's head is `mean`.
     """
     return ranking_experiment("rankmixer", RankMixer(width=32, tokeniser=NORMED, head=HEAD))
 
@@ -138,4 +136,5 @@ def finalmlp_frappe() -> Experiment:
 
 
 def _bars(name: str, ranker: RankerSpec, *, l2: float) -> Experiment:
+    """A ranker under the settings that BARS's best runs on frappe share."""
     return ranking_experiment(f"{name}-frappe", ranker, Embedding(dim=10, l2=l2, l2_on="table"), max_epochs=100)

@@ -10,8 +10,8 @@ Commands::
     fullrank train rpg --data data/s3rec-beauty --set model.items.codes=data/s3rec-beauty-codes --out runs/rpg
 
 `paper` has the paper's size and its settings for Beauty (32 codes) and wants a GPU; Sports has 16
-codes and lr 3e-3, CDs 64 codes and lr 5e-3. To decode by graph in place of exact scores: `fullrank
-evaluate runs/rpg --set decoding.kind=graph`.
+codes and lr 3e-3, CDs 64 codes and lr 5e-3. To decode by graph in place of exact scores:
+`fullrank evaluate runs/rpg --set decoding.kind=graph`.
 
 Differs: batches of CPU size hold 2,048 events of rows of like length; the encoder is GPT-2's shape
 with our attention (GELU by erf, not its tanh form). Warm-up is a share of the run. CPU size has 20

@@ -68,6 +68,7 @@ def _encoder(causal: bool) -> Transformer:
 
 
 def _first(dim: int, loss: LossSpec, scoring: Scoring) -> Recommender:
+    """The model of the first run: a cloze with the penalty."""
     task = Cloze(share=0.2, last=0.0)
     return Recommender(
         dim=dim, encoder=_encoder(causal=False), task=task, loss=loss, scoring=scoring, penalties=(S3Rec(),)
@@ -75,4 +76,5 @@ def _first(dim: int, loss: LossSpec, scoring: Scoring) -> Recommender:
 
 
 def _second(dim: int, loss: LossSpec, scoring: Scoring) -> Recommender:
+    """The model of the second run: next items, by the same blocks made causal."""
     return Recommender(dim=dim, encoder=_encoder(causal=True), loss=loss, scoring=scoring)

@@ -14,8 +14,7 @@ most 200 epochs of a few seconds on one core.
 `sasrec_plus`: SASRec++ (SPRINT, Sec. 5.1 and B.2). RoPE, RMSNorm before each sublayer, SwiGLU of
 inner width 4d, dropout on attention weights alone, binary cross-entropy with 16 negatives per
 history. Differs: full-catalogue ranking leaves the history out by default; the paper ranks it
-(``--set evaluation.seen=keep``). Cost on amazon-beauty: at most 100 epochs of about 4 s on one
-core.
+(``--set evaluation.seen=keep``). Cost on amazon-beauty: at most 100 epochs of about 4 s on one core.
 
 `cl4srec`: `sasrec` with a contrast of cropped, masked and reordered histories (Xie et al., ICDE
 2022, arXiv:2010.14395), of cosines. `cl4srec_published`, as ``fullrank train
@@ -34,8 +33,7 @@ text (`models/sequential/items/hybrid.py`); so are `fmlp` and `hstu` with ``--se
 model.items=hybrid``. No numbers yet.
 
 Command: ``fullrank train sasrec --data data/beauty --out runs/sasrec``, and so for the others.
-Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every
-run).
+Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).
 """
 
 from __future__ import annotations
@@ -147,6 +145,7 @@ def fdsa() -> Experiment:
 
 
 def _blocks() -> Transformer:
+    """The encoder that `sasrec` and both streams of `fdsa` have."""
     return Transformer(
         layers=2,
         attention=Softmax(heads=2, bias=True),

@@ -1,8 +1,7 @@
 """SPRINT and what it is compared with, on SASRec++ (SPRINT, Secs. 5 and B).
 
-Claim: with depth, scores collapse onto the direction of popularity; bounded column sums and norms
-keep fairness and accuracy (Tables 1 and 6: Beauty NDCG@5 .0248 -> .0355, fair0.8@1 .269 -> .413 at
-the paper's size).
+Claim: with depth, scores collapse onto the direction of popularity; bounded column sums and norms keep fairness
+and accuracy (Tables 1 and 6: Beauty NDCG@5 .0248 -> .0355, fair0.8@1 .269 -> .413 at the paper's size).
 
 Commands: ``fullrank train sprint --data data/beauty --out runs/sprint``, or any function below as
 ``fullrank train fullrank.recipes.sprint:plain``; `mojito` and `tpab` are names like `sprint`, for
@@ -11,14 +10,14 @@ epochs. `beauty`, `toys` and `ml1m` fix the paper's size and training, `ml20m_xx
 its ladder (Table 5); they want a GPU and have not been run. Grids: ``experiments/sprint/``
 (`paper.yaml`: the paper's); numbers: ``results/sprint/``.
 
-What to expect: `sprint` has the residual form of the proof and of the authors' code, `printed` Eq.
-4.5's logarithm, which has no least value, so that a large weight drives the projections towards
-zero until attention does nothing. It is also the more accurate one here, because at this size the
-plain model gains no accuracy from what events tell each other in the first place. With the history
-ranked, as in the paper, much of `fair0.8@1` is items of the user's own history: read `repeat@1`
-beside it (`docs/results/popularity_bias.md`, `docs/log.md`). Weights do not carry over between
-sizes and data. On HSTU with t = 1 the column sums are so small that n_h is the logarithm of the
-number of keys, and the projections alone are bounded.
+What to expect: `sprint` has the residual form of the proof and of the authors' code, `printed`
+Eq. 4.5's logarithm, which has no least value, so that a large weight drives the projections
+towards zero until attention does nothing. It is also the more accurate one here, because at this
+size the plain model gains no accuracy from what events tell each other in the first place. With
+the history ranked, as in the paper, much of `fair0.8@1` is items of the user's own history: read
+`repeat@1` beside it (`docs/results/popularity_bias.md`, `docs/log.md`). Weights do not carry over
+between sizes and data. On HSTU with t = 1 the column sums are so small that n_h is the logarithm
+of the number of keys, and the projections alone are bounded.
 
 Differs: batches hold 4,096 events (about 450 rows of Amazon) at CPU size for 512 rows; rows train
 on their last `max_length` events; training stops after 10 evaluations without a gain at the paper's
@@ -118,8 +117,7 @@ def mojito() -> Experiment:
 def tpab() -> Experiment:
     """TPAB: SASRec++ of 4 layers with vectors for popularity at the time of an event (KDD 2025; needs times).
 
-    Intrinsic and popularity vectors, with bootstrapping; answers with the popularity that is
-    forecast.
+    Intrinsic and popularity vectors, with bootstrapping; answers with the popularity that is forecast.
     """
     return _small("tpab", items=TPAB(), penalties=(TPABBootstrap(),))
 
@@ -130,7 +128,7 @@ def hstu_plain() -> Experiment:
 
 
 def hstu_sprint() -> Experiment:
-    """`hstu_plain` with SPRINT. At t = 1 the column sums of |A| hardly count: see above."""
+    """`hstu_plain` with SPRINT. At t = 1 the column sums of |A| hardly count (What to expect, above)."""
     return _small("hstu_sprint", hstu_plus(), penalties=(RESIDUAL,))
 
 
@@ -187,11 +185,13 @@ def _rung(size: str) -> Experiment:
 
 
 def _small(name: str, base: Experiment | None = None, **model: Any) -> Experiment:
+    """SASRec++, or `base`, at CPU size: 4 layers of width 64, 50 epochs."""
     settings = "training.max_epochs=50", "training.patience=null"
     return _sized(base or sasrec_plus(), name, 4, 64, 2, *settings, **model)
 
 
 def _paper(name: str, *, layers: int, dim: int, heads: int, negatives: int, max_length: int) -> Experiment:
+    """SPRINT at the paper's size and training."""
     settings = (
         f"model.max_length={max_length}",
         f"model.loss.negatives.count={negatives}",

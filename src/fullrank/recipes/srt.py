@@ -1,9 +1,8 @@
 """SRT: items as text, sampled softmax by popularity (Zivic, Vazquez and Sánchez, SIGIR 2024, 10.1145/3626772.3657816).
 
-Claim: with items made of their titles and brands the parameters do not grow with the catalogue, and
-with enough negatives (SRT-X has X) the model is as good as one with a vector per item: NDCG@5 of
-SRT-10, 100, 300 and 1K .0235, .0318, .0340, .0366 on Beauty, .0138, .0171, .0180, .0195 on Sports
-(Table 1).
+Claim: with items made of their titles and brands the parameters do not grow with the catalogue, and with
+enough negatives (SRT-X has X) the model is as good as one with a vector per item: NDCG@5 of SRT-10, 100,
+300 and 1K .0235, .0318, .0340, .0366 on Beauty, .0138, .0171, .0180, .0195 on Sports (Table 1).
 
 Command: ``fullrank train srt --data data/s3rec-beauty --out runs/srt``, or a function below in
 place of `srt`, as in ``fullrank train fullrank.recipes.srt:srt_300 ...``. `srt_10` .. `srt_1k` draw
@@ -14,11 +13,11 @@ for each example, as the paper does; `srt` has one pool of 1,024 for a batch, wh
 
 Differs: every prefix is a query of its history's row, not a row of its own, so a batch holds whole
 histories; weight decay is decoupled. At CPU size the width is 64, the learning rate 3.2e-3, the
-blocks' dropout 0.2 and there are 20 epochs; the warm-up is the released one, by cosine (the paper
-says linear). Brands are read from `attributes`. The history is excluded from lists; RecBole, on
-which the authors' code is built, ranks it (``fullrank evaluate RUN --set seen=keep``). Cost on
-s3rec-beauty: 3 to 15 minutes of one core of a busy machine. Numbers: `results/scaling/` (of the
-functions; `srt` itself was not run in full).
+blocks' dropout 0.2 and there are 20 epochs; the warm-up is the released one, by cosine (the paper says
+linear). Brands are read from `attributes`. The history is excluded from lists; RecBole, on which the
+authors' code is built, ranks it (``fullrank evaluate RUN --set seen=keep``). Cost on s3rec-beauty: 3
+to 15 minutes of one core of a busy machine. Numbers: `results/scaling/` (of the functions; `srt`
+itself was not run in full).
 """
 
 from __future__ import annotations
@@ -144,10 +143,12 @@ def model(layers: int, heads: int, dim: int, loss: LossSpec, dropout: float = 0.
 
 
 def _small(name: str, loss: LossSpec) -> Experiment:
+    """A model at CPU size with this loss."""
     return Experiment(recipe=name, model=model(2, 2, 64, loss, dropout=0.2), training=SMALL, evaluation=EVALUATION)
 
 
 def _large(layers: int, heads: int, dim: int) -> Experiment:
+    """A model of Table 3 under the paper's training."""
     name = f"srt-{layers}x{heads}x{dim}"
     whole = model(layers, heads, dim, sampled(300))
     return Experiment(recipe=name, model=whole, training=PAPER, evaluation=EVALUATION)

@@ -58,9 +58,8 @@ def tiger() -> Experiment:
 def sprint() -> Experiment:
     """`tiger` under SPRINT's penalties on attention, feed-forward and the vectors of all codes.
 
-    The factor of attention is a hundredth of what `sprint` has for item ids: codes before the next
-    one reach it by attention alone, and validation NDCG@10 falls with the factor
-    (docs/results/generative.md).
+    The factor of attention is a hundredth of what `sprint` has for item ids: codes before the next one
+    reach it by attention alone, and validation NDCG@10 falls with the factor (docs/results/generative.md).
     """
     return _decoder("tiger-sprint", Sprint(attention=0.05))
 
@@ -107,6 +106,7 @@ def focused() -> Experiment:
 
 
 def _decoder(name: str, *penalties: PenaltySpec) -> Experiment:
+    """A causal decoder alone, at CPU size, under these penalties."""
     encoder = Transformer(
         layers=4, attention=Softmax(heads=4, rope=True, dropout=0.1), positions="none", inner=256, dropout=0.1
     )

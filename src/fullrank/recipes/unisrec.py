@@ -11,14 +11,13 @@ Commands::
     fullrank train fullrank.recipes.unisrec:pretrain --data data/several --out runs/pretrained
     fullrank train unisrec --data data/beauty --from runs/pretrained --out runs/transferred
 
-`unisrec` is the inductive one. `pretrain` has the two contrasts; `--data` is one store of the
-events of several shops, whose users and items have ids of their own. Its weights are those that
-either of the others starts from. `paper` is `unisrec` at the paper's size, for a GPU, and has not
-been run. The text vectors are those of `model.items.vectors`, any source of `fullrank list
-items.vectors`: by default all text columns of an item by all-MiniLM-L6-v2.
+`unisrec` is the inductive one. `pretrain` has the two contrasts; `--data` is one store of the events
+of several shops, whose users and items have ids of their own. Its weights are those that either of
+the others starts from. `paper` is `unisrec` at the paper's size, for a GPU, and has not been run.
+The text vectors are those of `model.items.vectors`, any source of `fullrank list items.vectors`: by
+default all text columns of an item by all-MiniLM-L6-v2.
 
-Numbers: `unisrec` in `docs/results/sequence.md`; `transductive`, `pretrain` and `paper` have none
-yet.
+Numbers: `unisrec` in `docs/results/sequence.md`; `transductive`, `pretrain` and `paper` have none yet.
 
 Differs: the paper's text vectors are BERT's, 768 wide. In the second stage the authors train the
 experts alone, here everything is. Every prefix is a row with them; here `unisrec` asks at every
@@ -50,7 +49,7 @@ DROPOUT = 0.3
 def inductive() -> Experiment:
     """UniSRec: items made of text vectors by whitening experts, for catalogues without common ids (KDD 2022).
 
-    Items of their text alone.
+    Items are made of their text alone.
     """
     return _small("unisrec", UniSRec())
 
@@ -80,6 +79,7 @@ def _encoder(dropout: float) -> Transformer:
 
 
 def _small(name: str, items: UniSRec, **model: Any) -> Experiment:
+    """UniSRec's encoder and scores at CPU size, with what `model` names in their place."""
     shared: dict[str, Any] = {"dim": 64, "max_length": 50, "encoder": _encoder(DROPOUT), "scoring": SCORING}
     training = Training(max_epochs=30, lr=1e-3, batch_size=4096, patience=5)
     return Experiment(recipe=name, model=Recommender(**shared | {"items": items} | model), training=training)

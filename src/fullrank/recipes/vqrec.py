@@ -44,6 +44,7 @@ def recjpq() -> Experiment:
 
 
 def _around(name: str, items: Semantic, scoring: Scoring | None = None) -> Experiment:
+    """The recipe `sasrec` on these items."""
     base = sasrec()
     assert isinstance(base.model, Recommender)
     model = base.model.model_copy(update={"items": items, "scoring": scoring or base.model.scoring})

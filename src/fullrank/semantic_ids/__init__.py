@@ -2,18 +2,17 @@
 
 The room's contract: a `CodesSpec` whose ``fit(x, seed, tick)`` gives a `Quantiser`, and whose
 ``restore(tensors)`` gives it back from a file. A learner sees vectors alone: where they come from
-is `vectors/`, what is done about items with the same codes is `collisions.py`, what a good code is
-says `measure.py`, and the folder on disk is `folder.py`. `Codes` (`reader.py`) is what the rest of
-the library reads.
+is in `vectors/`, what is done about items with the same codes is in `collisions.py`, what a good
+code is in `measure.py`, and the folder on disk in `folder.py`. `Codes` (`reader.py`) is what the
+rest of the library reads.
 
 `opq.py` and `rq_kmeans.py` divide the vectors themselves. RQ-VAE (TIGER, arXiv:2305.05065;
-`rqvae.py`) and LETTER (arXiv:2405.07314; `letter.py`) give a residual quantiser behind an encoder.
-What all give stands in `quantisers.py`. A learner that reads collaborative vectors besides is an
-`AlignedCodesSpec`.
+`rqvae.py`) and LETTER (arXiv:2405.07314; `letter.py`) give a residual quantiser behind an
+encoder. What all give stands in `quantisers.py`. A learner that reads collaborative vectors
+besides is an `AlignedCodesSpec`.
 
-Letters: V items, n vectors of some of them, D width of a vector, K levels that were learned, L
-levels with an extra digit, C codes of a level, d width of the part (or of the latent vector) that a
-level describes.
+Letters: V items, n vectors of some of them, D width of a vector, K levels that were learned, L levels with
+an extra digit, C codes of a level, d width of the part (or of the latent vector) that a level describes.
 """
 
 from __future__ import annotations
@@ -47,14 +46,16 @@ class Quantiser(Protocol):
     dim: int
     """D, the width of the vectors."""
     codebooks: Float[Tensor, "K C d"]
-    """Codewords; d is D, D / K where each level describes a part of the (rotated) vector, or the width behind an
-    encoder."""
+    """Codewords; d is D, D / K where each level describes a part of the (rotated) vector, or the
+    width behind an encoder."""
 
     def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]: ...
     def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]: ...
     def last(self, x: Float[Tensor, "n D"], codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n C"]:
-        """Squared error of each row up to a constant of its own, with each code in the last level's place, in the space
-        that the codebooks divide."""
+        """Squared error of each row, up to a constant of its own, with each code in the last level's place.
+
+        Errors are of the space that the codebooks divide.
+        """
         ...
 
     def tensors(self) -> dict[str, Tensor]: ...

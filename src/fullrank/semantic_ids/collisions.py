@@ -1,10 +1,9 @@
 """Items with the same codes: what is done about them. The policy has a name and is stored with the codes.
 
 `list` leaves the codes as they are: a tuple of codes stands for a list of items, and whoever
-retrieves settles ties by popularity, then id (RPG leaves duplicates too). `extra_digit` adds a
-level that counts the items of a tuple (TIGER, arXiv:2305.05065, Section 3.1). `sinkhorn` gives
-colliding items other codes in the last level, by optimal transport (LETTER, arXiv:2405.07314, after
-LC-Rec).
+retrieves settles ties by popularity, then id (RPG leaves duplicates too). `extra_digit` adds a level
+that counts the items of a tuple (TIGER, arXiv:2305.05065, Section 3.1). `sinkhorn` gives colliding
+items other codes in the last level, by optimal transport (LETTER, arXiv:2405.07314, after LC-Rec).
 
 Differs, sinkhorn: a code has room for its share of the colliding items instead of having to take
 exactly that share (with few of them, the latter sends items to codes that are far off), and the
@@ -34,6 +33,7 @@ EPSILON, ITERATIONS = 0.003, 50
 
 MOST = 65536  # codes of a level: what fits into 16 bits
 MORE = "set more learner.levels, or look at how the vectors are made"
+"""Advice where too many items share their codes."""
 
 
 def resolve_collisions(
@@ -47,7 +47,7 @@ def resolve_collisions(
     """(codes, sizes) after the policy; L is K, or K + 1 with an extra digit.
 
     `fixed` are the final codes of the first F rows, which stay: those of items known before, when
-    new ones come. Of items that compete, the more popular comes first, then the one of the smaller
+    new ones come. Among items that compete, the more popular comes first, then the one of the smaller
     id. Raises `UserError` where the policy cannot separate them.
     """
     known = 0 if fixed is None else len(fixed)
@@ -112,6 +112,7 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
     plan = transport(last(torch.from_numpy(rows)))
     plan_row = {row: i for i, row in enumerate(rows.tolist())}
     _, prefix = group_by_codes(codes[:, :-1])
+    # last codes that are in use, by the number of the codes before them
     taken: dict[int, set[int]] = {}
     for row in np.flatnonzero(~moving).tolist():
         taken.setdefault(int(prefix[row]), set()).add(int(codes[row, -1]))
@@ -134,8 +135,7 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
 def transport(cost: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
     """Logarithm of the plan that sends each row to codes of low cost, no code getting more than its share of rows.
 
-    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or n / C where there
-    are more rows.
+    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or n / C where there are more rows.
     """
     low, high = float(cost.min()), float(cost.max())
     scaled = (cost.double() - (low + high) / 2) / max((high - low) / 2, 1e-30)
@@ -144,6 +144,7 @@ def transport(cost: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
     column = torch.zeros(1, cost.shape[1], dtype=torch.float64)
     row = torch.zeros(len(cost), 1, dtype=torch.float64)
     for _ in range(ITERATIONS):
+        # rows are scaled to sum to one, columns to at most their room
         row = -(plan + column).logsumexp(1, keepdim=True)
         column = (room - (plan + row).logsumexp(0, keepdim=True)).clamp_max(0.0)
     return plan + row + column

@@ -47,13 +47,13 @@ def encode(
     overwrite: bool = False,
     tell: Tell = quiet,
 ) -> Codes:
-    """Learn codes of the items of a store (or of a run, or of a catalogue) and write them at `out`; with `overwrite`,
-    codes that are there are replaced at the end.
+    """Learn codes of the items of a store (or of a run, or of a catalogue) and write them at `out`.
 
-    `set` changes settings of the spec (`"learner.levels=32"`). Text vectors are kept in the folder
-    `cache`, by a fingerprint. An item of which nothing is known is described by the mean of all
-    vectors, is not learned from, and is counted. Raises `UserError` where the vectors cannot be
-    had, or where a limit says that the codes are bad.
+    With `overwrite`, codes that are there are replaced at the end. `set` changes settings of the
+    spec (`"learner.levels=32"`). Text vectors are kept in the folder `cache`, by a fingerprint.
+    An item of which nothing is known is described by the mean of all vectors, is not learned
+    from, and is counted. Raises `UserError` where the vectors cannot be had, or where a limit
+    says that the codes are bad.
     """
     path, spec = without_dots(out), spec.override(*set)
     with folder_lock(path, "encode"):
@@ -67,22 +67,24 @@ def encode(
         require_known(learned, "the items with training events", "set fit_on=all", code="nothing-to-learn-from")
         reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)
         x = raw if reduction is None else reduction.apply(raw)
-        beside = None if spec.collaborative is None else spec.collaborative.read(catalog, Path(cache), tell)
-        quantiser = _fit(spec, x, learned, beside, tell("codebooks"))
-        first = quantiser.encode(x)
+        collaborative = None if spec.collaborative is None else spec.collaborative.read(catalog, Path(cache), tell)
+        quantiser = _fit(spec, x, learned, collaborative, tell("codebooks"))
+        before = quantiser.encode(x)
         codes, sizes = resolve_collisions(
             spec.collisions,
-            first,
+            before,
             quantiser.sizes,
             catalog.popularity,
-            lambda rows: quantiser.last(x[rows], first[rows]),
+            lambda rows: quantiser.last(x[rows], before[rows]),
         )
-        report = quality_report(raw, x, vectors.known, (first, codes), sizes, quantiser, reduction, spec)
-        if beside is not None:
-            # behind an encoder an item is described by the sum of its codewords
-            ours = codes[beside.known][:, : len(quantiser.sizes)]
-            described = quantiser.quantised(ours) if isinstance(quantiser, Autoencoder) else quantiser.decode(ours)
-            report["collaborative"] = measure.neighbour_recall(beside.matrix[beside.known], described, spec.seed)
+        report = quality_report(raw, x, vectors.known, (before, codes), sizes, quantiser, reduction, spec)
+        if collaborative is not None:
+            # without an extra digit; behind an encoder an item is described by the sum of its codewords
+            digits = codes[collaborative.known][:, : len(quantiser.sizes)]
+            described = quantiser.quantised(digits) if isinstance(quantiser, Autoencoder) else quantiser.decode(digits)
+            report["collaborative"] = measure.neighbour_recall(
+                collaborative.matrix[collaborative.known], described, spec.seed
+            )
         measure.check_limits(report, spec.limits)
         lacking = int((~vectors.known).sum())
         facts = {
@@ -95,8 +97,8 @@ def encode(
             "report": report,
             "notes": notes(vectors.facts, lacking, catalog.size),
         }
-        if beside is not None:
-            facts["collaborative"] = beside.facts
+        if collaborative is not None:
+            facts["collaborative"] = collaborative.facts
         if isinstance(quantiser, Autoencoder):
             facts["learning"] = quantiser.facts
         tensors = quantiser.tensors() | ({} if reduction is None else reduction.tensors())
@@ -107,7 +109,7 @@ def encode(
 def _fit(
     spec: Encode, x: Float[Tensor, "V R"], learned: Bool[Tensor, "V"], beside: Vectors | None, tick: Progress
 ) -> Quantiser:
-    """Codebooks learned from these rows, of learners that ask for it beside their collaborative vectors."""
+    """Codebooks learned from these rows, and by a learner that asks for them from their collaborative vectors too."""
     if not isinstance(spec.learner, AlignedCodesSpec):
         return spec.learner.fit(x[learned], spec.seed, tick)
     if beside is not None:
@@ -123,7 +125,7 @@ def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, JsonObject
         return items.catalog, {"store": items.path.name, "fingerprint": items.fingerprint}
     path = Path(items)
     table = path / "items.parquet"
-    # of a run: a store's manifest names its format, and a folder without a manifest is none of the two
+    # a run: a store's manifest names its format, and a folder without a manifest is neither
     if table.is_file() and (path / manifests.NAME).is_file() and "format" not in manifests.load_manifest(path):
         return Catalog.open(manifests.checked_file(path, "items.parquet", manifests.RUN_AGAIN)), {"run": path.name}
     return open_items(Store.open(path))
@@ -156,9 +158,9 @@ def quality_report(
     learned = len(quantiser.sizes)
     described = quantiser.decode(after[:, :learned])
     spread = max(measure.variance(x[known]), 1e-30)
-    text = described if reduction is None else reduction.inverse(described)
-    cosine = torch.nn.functional.cosine_similarity(raw[known].double(), text[known].double(), dim=1)
-    first = measure.squared_errors(x[known], quantiser.decode(before)[known])
+    as_read = described if reduction is None else reduction.inverse(described)
+    cosine = torch.nn.functional.cosine_similarity(raw[known].double(), as_read[known].double(), dim=1)
+    error_before = measure.squared_errors(x[known], quantiser.decode(before)[known])
     return {
         "levels": measure.levels(after, sizes, learned),
         "collisions": {
@@ -168,11 +170,11 @@ def quality_report(
         },
         "reconstruction": {
             "error": float(measure.squared_errors(x[known], described[known]).mean()) / spread,
-            "error_before_policy": float(first.mean()) / spread,
+            "error_before_policy": float(error_before.mean()) / spread,
             "cosine": float(cosine.mean()),
             "variance": spread,
         },
-        "neighbours": measure.neighbour_recall(raw[known], text[known], spec.seed),
+        "neighbours": measure.neighbour_recall(raw[known], as_read[known], spec.seed),
     }
 
 
@@ -211,13 +213,13 @@ def grow_codes(
     overwrite: bool = False,
     tell: Tell = quiet,
 ) -> Codes:
-    """Codes of a catalogue in which some items are new, written at `out`; items that have codes keep them. With
-    `overwrite`, codes that are at `out` are replaced at the end.
+    """Codes of a catalogue in which some items are new, written at `out`; items that have codes keep them.
 
-    The new items' vectors are made as the old ones were; where those came from a file, `vectors`
-    names the one that has the new (and any of the old, which the report is then about too). The
-    manifest's `grown` says how many are new and how well they are described. Raises `UserError`
-    where no item is new or none of the new has a vector.
+    With `overwrite`, codes that are at `out` are replaced at the end. The new items' vectors are
+    made as the old ones were; where those came from a file, `vectors` names the one that has the
+    new (and any of the old, which the report is then about too). The manifest's `grown` says how
+    many are new and how well they are described. Raises `UserError` where no item is new or none
+    of the new has a vector.
     """
     old = codes if isinstance(codes, Codes) else Codes.open(codes)
     path = without_dots(out)
@@ -227,26 +229,26 @@ def grow_codes(
         catalog, origin = open_items(items)
         rows = old.rows(catalog)
         order = torch.cat([(rows >= 0).nonzero(), (rows < 0).nonzero()]).squeeze(1)
-        count = int((rows >= 0).sum())
-        if count == catalog.size:
+        known_count = int((rows >= 0).sum())
+        if known_count == catalog.size:
             raise UserError(
                 f"all {catalog.size:,} items have codes in {str(old.path)!r}: there is nothing to add",
                 code="no-new-items",
             )
         read = source.read(catalog, Path(cache), tell)
-        fresh = rows < 0
-        require_known(read.known & fresh, f"the {int(fresh.sum()):,} new items", "give vectors of the new items")
+        is_new = rows < 0
+        require_known(read.known & is_new, f"the {int(is_new.sum()):,} new items", "give vectors of the new items")
         raw = fill_unknown(read)
         width = old.quantiser.dim if old.reduction is None else len(old.reduction.mean)
         require_width(raw, width, "new", f"that of the vectors that {str(old.path)!r} was made of")
         x = raw if old.reduction is None else old.reduction.apply(raw)
-        fixed = old.codes[rows[order[:count]]]
-        first, final = _codes(old, x[order], fixed, catalog.popularity[order.numpy()])
+        fixed = old.codes[rows[order[:known_count]]]
+        before, final = _codes(old, x[order], fixed, catalog.popularity[order.numpy()])
         back = order.argsort()
-        first, final = first[back], final[back]
-        report = quality_report(raw, x, read.known, (first, final), old.sizes, old.quantiser, old.reduction, old.spec)
-        drift = _drift(old, x, first, read.known & fresh) | {"items": int(fresh.sum()), "from": old.fingerprint}
-        lacking = int((~read.known & fresh).sum())
+        before, final = before[back], final[back]
+        report = quality_report(raw, x, read.known, (before, final), old.sizes, old.quantiser, old.reduction, old.spec)
+        drift = _drift(old, x, before, read.known & is_new) | {"items": int(is_new.sum()), "from": old.fingerprint}
+        lacking = int((~read.known & is_new).sum())
         facts = {
             "spec": old.spec.dump() | {"vectors": source.dump()},
             "sizes": list(old.sizes),
@@ -256,13 +258,14 @@ def grow_codes(
             "report": report,
             "grown": drift,
             "counts": old.manifest["counts"] | {"items": catalog.size, "without_vector": lacking},
-            "notes": [*notes(read.facts, lacking, catalog.size), *_doubts(old, drift, len(old) - count)],
+            "notes": [*notes(read.facts, lacking, catalog.size), *_doubts(old, drift, len(old) - known_count)],
         }
         folder.write_folder(path, catalog.ids, final, old.tensors, facts)
         return Codes.open(path)
 
 
 def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
+    """Where the new items' vectors come from. Raises `UserError` for a file where the old ones' were made otherwise."""
     if vectors is None:
         return old.spec.vectors
     if old.spec.vectors.kind_of() != "file":

@@ -24,13 +24,13 @@ TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
 AGAIN = "encode the items again"
 FORM = manifests.FolderFormat("folder of codes", "make one with fullrank encode", FORMAT, VERSION, AGAIN)
 MOST_CODES = 65536
+"""Codes of a level: what fits into 16 bits."""
 Sizes = Annotated[list[Annotated[int, Field(strict=True, ge=1, le=MOST_CODES)]], Field(min_length=1)]
 """Codes of each level."""
 
 
 def require_replaceable_codes(out: Path, *, overwrite: bool) -> None:
-    """Raise `UserError` unless codes may be written at `out`: nothing there, an empty folder, or, with `overwrite`,
-    codes."""
+    """Raise `UserError` unless `out` is free for codes: not there, empty, or, with `overwrite`, a folder of codes."""
     manifests.require_outside_stores(out)
     files = {manifests.NAME, TABLE, BOOKS}
     require_replaceable(out, "folder of codes", is_codes, files.__contains__, overwrite=overwrite)

@@ -16,6 +16,7 @@ from fullrank.core.errors import UserError
 SAMPLE = 16
 """Vectors per code among which the first codewords are drawn."""
 ROWS = 8192
+"""Vectors that are assigned to codewords at once."""
 MOST_MAGNITUDE = 1e12
 """Values of a vector: sums of their squares, over all dimensions and vectors, stay finite in float32."""
 
@@ -36,6 +37,7 @@ def plus_plus(x: Float[Tensor, "G n d"], size: int, generator: torch.Generator) 
     far = (x - words[:, :1]).pow(2).sum(-1)
     for i in range(1, size):
         odds = far.double().cumsum(1)
+        # a place on the running sum of squared distances, and the vector whose distance covers it
         draw = torch.rand(groups, 1, generator=generator, dtype=torch.float64) * odds[:, -1:]
         drawn = torch.searchsorted(odds, draw, right=True).clamp_max(x.shape[1] - 1).squeeze(1)
         words[:, i] = x[every, drawn]
@@ -89,8 +91,10 @@ def revive(x: Float[Tensor, "n d"], error: Float[Tensor, "n"], words: Float[Tens
 
 
 def require_vectors(x: Float[Tensor, "n D"], size: int, name: str) -> None:
-    """Raises `UserError` for fewer vectors than codes of a level, some of which could never be learned, and for values
-    whose squares do not add up in float32."""
+    """Raise `UserError` for vectors that the codes of a level cannot be learned from.
+
+    That is so of fewer vectors than codes, and of values whose squares do not add up in float32.
+    """
     if len(x) < size:
         smaller = 1 << (max(len(x) // 4, 1).bit_length() - 1)
         raise UserError(

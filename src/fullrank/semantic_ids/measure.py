@@ -1,8 +1,8 @@
 """Quality of codes: use, perplexity, collisions, reconstruction, and whether neighbours stay neighbours.
 
-Semantic ids fail in silence: a codebook of which four codes are used, or ids that hundreds of items
-share, train without an error and recommend badly. Each figure has a limit (`Limits`) below which no
-codes are written.
+Semantic ids fail in silence: a codebook of which four codes are used, or ids that hundreds of
+items share, train without an error and recommend badly. Each figure has a limit (`Limits`) below
+which no codes are written.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fullrank.semantic_ids.collisions import group_by_codes
 NEIGHBOURS, QUERIES = 10, 1000
 """k of the neighbour agreement, and the items that it is measured on."""
 ROWS = 256
+"""Items whose neighbours are looked for at once."""
 
 
 class Limits(Spec):

@@ -75,7 +75,7 @@ class Opq(CodesSpec):
     def chosen(self, vectors: int, width: int) -> str:
         """The engine that will learn from so many vectors. Raises `UserError` where the one asked for cannot.
 
-        Of fewer vectors than dimensions, faiss reads and writes behind its own arrays.
+        With fewer vectors than dimensions, faiss would read and write behind its own arrays.
         """
         power_of_two = self.size > 1 and self.size & (self.size - 1) == 0
         installed = importlib.util.find_spec("faiss") is not None
@@ -101,6 +101,7 @@ def initial_rotation(x: Float[Tensor, "n D"], levels: int) -> Float[Tensor, "D D
     centred = x.double()
     values, directions = torch.linalg.eigh(centred.T @ centred / len(x))
     order = values.argsort(descending=True).tolist()
+    # an eigenvector's sign is the solver's whim: the largest entry is made positive
     directions = directions * directions.gather(0, directions.abs().argmax(0)[None]).sign()
     logs = values.clamp_min(1e-12 * float(values.max().clamp_min(1e-30))).log()
     parts: list[list[int]] = [[] for _ in range(levels)]
@@ -129,6 +130,7 @@ def _torch(
         words = lloyd(turned, words, 1)
         code, _ = assign(turned, words)
         described = words.gather(1, code[..., None].expand(-1, -1, words.shape[2])).transpose(0, 1).flatten(1)
+        # the rotation that brings the vectors nearest to what their codes describe
         u, _, v = torch.linalg.svd((x.T @ described).double())
         rotation = (u @ v).float()
         tick(done + 1, spec.rounds + 1)

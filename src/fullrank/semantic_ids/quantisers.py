@@ -68,7 +68,8 @@ class Product(Codebooks):
         return cls(words, rotation, mean)
 
     def _parts(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "N K d"]:
-        # In float64: rounding of the product must not depend on how many rows it has.
+        """The rotated vectors, cut into the parts that the levels describe."""
+        # in float64: rounding of the product must not depend on how many rows it has
         turned = (x - self.mean).double() @ self.rotation.double()
         return turned.float().unflatten(1, (len(self.codebooks), -1))
 
@@ -100,8 +101,7 @@ class Residual(Codebooks):
 def require_tensors(tensors: Tensors, shapes: Mapping[str, str], **sizes: float) -> list[Tensor]:
     """These tensors, float32 and finite, each with a dimension for every letter of its shape.
 
-    A letter is one number wherever it stands; `sizes` are those that are known. Raises `UserError`
-    for what is not so.
+    A letter is one number wherever it stands; `sizes` are those that are known. Raises `UserError` for what is not so.
     """
     required = []
     for name, letters in shapes.items():
@@ -122,6 +122,7 @@ def require_tensors(tensors: Tensors, shapes: Mapping[str, str], **sizes: float)
 
 
 ROWS = 4096
+"""Vectors that are encoded or decoded at once."""
 
 
 def nearest_codeword(x: Float[Tensor, "n d"], codebook: Float[Tensor, "C d"], rows: int = ROWS) -> Int64[Tensor, "n"]:

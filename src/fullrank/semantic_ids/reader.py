@@ -3,9 +3,8 @@
 `Codes` goes from items to codes, `Tuples` from codes to items. `Trie` says which codes may follow
 which, level by level, of the tuples that exist, without tables of pairs: nodes of a level are the
 distinct beginnings of tuples, in lexical order, so that the children of a node, and the items below
-it, are one stretch of the next level's nodes, and of all items. A level of N nodes takes four
-numbers for each: a million items with four codes take some 40 MB, whatever the size of the
-codebooks.
+it, are one stretch of the next level's nodes, and of all items. A level of N nodes takes four numbers
+for each: a million items with four codes take some 40 MB, whatever the size of the codebooks.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Codes:
     def open(cls, path: str | Path, *, verify: bool | None = None) -> Codes:
         """Open a folder of codes. The hashes of its files are compared as `verify` says (`Store.open`).
 
-        Raises `UserError` for a folder that holds no codes, is of another format version, or is
-        damaged.
+        Raises `UserError` for a folder that holds no codes, is of another format version, or is damaged.
         """
         path = Path(path)
         manifest, ids, codes = folder.read_folder(path, verify)
@@ -105,8 +103,7 @@ class Codes:
     def of(self, items: Catalog | Store) -> Int64[Tensor, "V K"]:
         """Codes in the order of a catalogue (or of a store's).
 
-        Raises `UserError`, with counts, where some of its items have no codes. Codes of further
-        items are no fault.
+        Raises `UserError`, with counts, where some of its items have no codes. Codes of further items are no fault.
         """
         catalog = _catalog(items)
         rows = self.rows(catalog)
@@ -193,6 +190,7 @@ class Codes:
 
 
 def _catalog(items: Catalog | Store) -> Catalog:
+    """The catalogue itself, or the store's."""
     return items.catalog if isinstance(items, Store) else items
 
 
@@ -270,6 +268,7 @@ class Trie:
         # node of the level before, for each tuple below it
         before = torch.zeros(len(codes), dtype=torch.long)
         for level in range(codes.shape[1]):
+            # a node begins where this code, or one before it, is another than in the tuple above
             new[1:] |= codes[1:, level] != codes[:-1, level]
             first = new.nonzero()[:, 0]
             parents = before[first]

@@ -224,8 +224,10 @@ def learn(
     draws: torch.Generator,
     terms: Sequence[Term] = (),
 ) -> Autoencoder:
-    """The network and codebooks learned from `spec.points` rows of x, which `draws` chooses. Raises `UserError` where
-    they cannot be."""
+    """The network and codebooks learned from `spec.points` rows of x, which `draws` chooses.
+
+    Raises `UserError` where they cannot be learned.
+    """
     require_vectors(x, spec.size, spec.kind_of())
     rows = sample_rows(len(x), max(spec.points, spec.size), draws)
     generator, dim = torch.Generator().manual_seed(seed), x.shape[1]
@@ -238,8 +240,8 @@ def learn(
     points = x[rows].double()
     mean = points.mean(0).float()
     scale = (points - mean.double()).pow(2).mean().sqrt().float()[None]
-    seen = scaled_vectors(x[rows], mean, scale).float()
-    first = seen[torch.randperm(len(seen), generator=generator)[: max(spec.batch, spec.size)]]
+    scaled = scaled_vectors(x[rows], mean, scale).float()
+    first = scaled[torch.randperm(len(scaled), generator=generator)[: max(spec.batch, spec.size)]]
     books = residual_kmeans(run_layers(first, encoder), spec.levels, spec.size, START_ROUNDS, generator)
     average = MovingAverage(books, spec.decay) if spec.update == "ema" else None
     learned = [tensor for layer in (*encoder, *decoder) for tensor in layer]
@@ -254,13 +256,13 @@ def learn(
             for term in terms:
                 term.begin(books.detach())
             used, facts = torch.zeros(books.shape[:2], dtype=torch.bool), {}
-            for batch in torch.randperm(len(seen), generator=generator).split(spec.batch):
+            for batch in torch.randperm(len(scaled), generator=generator).split(spec.batch):
                 optimiser.zero_grad()
-                z = run_layers(seen[batch], encoder)
+                z = run_layers(scaled[batch], encoder)
                 quantised = quantise(z, books)
                 through = straight_through(z, quantised)
                 step = LearningStep(rows[batch], through, quantised.codes, quantised.words, books)
-                error = F.mse_loss(run_layers(step.through, decoder), seen[batch])
+                error = F.mse_loss(run_layers(step.through, decoder), scaled[batch])
                 levels = quantised.losses(spec.commitment, codebook=average is None)
                 parts = {"autoencoder": spec.total(error, levels, dim)} | {term.name: term(step) for term in terms}
                 loss = torch.stack(list(parts.values())).sum()
@@ -270,7 +272,7 @@ def learn(
                     average.update(quantised, books)
                 used[torch.arange(spec.levels), quantised.codes] = True
                 for name, mean_error in ({"squared_error": error} | parts).items():
-                    facts[name] = facts.get(name, 0.0) + mean_error.item() * len(batch) / len(seen)
+                    facts[name] = facts.get(name, 0.0) + mean_error.item() * len(batch) / len(scaled)
             numbers = [*map(torch.tensor, facts.values()), *learned, books]
             if not all(bool(tensor.isfinite().all()) for tensor in numbers):
                 raise UserError(
@@ -279,7 +281,7 @@ def learn(
                 )
             if spec.revive and not used.all():
                 with torch.no_grad():
-                    moved = revive_dead(run_layers(seen, encoder), books.detach(), ~used)
+                    moved = revive_dead(run_layers(scaled, encoder), books.detach(), ~used)
                 revived += int(moved.sum())
                 if average is not None:
                     average.restart(moved, books)
@@ -287,6 +289,6 @@ def learn(
     for parameter in learned:
         parameter.requires_grad_(False)
     if spec.revive:
-        revived += settle(run_layers(seen, encoder), books)
+        revived += settle(run_layers(scaled, encoder), books)
     learning = {"epochs": spec.epochs, "revived": revived, "last_epoch": facts}
     return Autoencoder(encoder, decoder, books, mean, scale, learning)

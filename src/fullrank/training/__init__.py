@@ -35,12 +35,11 @@ class Callback(Protocol):
     It may also have `headline`, the name of the figure (or names, of which one is there) that the
     epoch's line shows; `check(model, store)`, called before anything is written, which raises
     `UserError` where it cannot serve; `every`, optimizer steps between rows `watch` inside an
-    epoch, whose figures `on_epoch` gives too (None is none).
+    epoch, whose figures `on_epoch` gives too (None where there are none).
     """
 
     def on_epoch(self, state: TrainState) -> JsonObject:
-        """Figures for this epoch's row of metrics.jsonl; called after validation, on the first
-        process."""
+        """Figures for this epoch's row of metrics.jsonl; called after validation, on the first process."""
         ...
 
 
@@ -51,8 +50,7 @@ class FolderKeywords(TypedDict, total=False):
     """Continue a run of the same spec and data that was cut off, to the same weights bit for bit
     (on the CPU, with one thread count)."""
     overwrite: bool
-    """Replace the run that is there with the first checkpoint of the new one: until then it stays
-    whole."""
+    """Replace the run that is there with the first checkpoint of the new one: until then it stays whole."""
     device: str
     progress: bool
 

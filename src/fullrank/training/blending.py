@@ -1,16 +1,14 @@
-"""Blend runs: weights of their lists, learned on the validation split of a store, and one run
-folder of all of them.
+"""Blend runs: weights of their lists, learned on the validation split of a store, and one run folder of all of them.
 
-The weights are those that make the targets likely among the candidates, a softmax over the joined
-values,
+The weights are those that make the targets likely among the candidates, a softmax over the joined values,
 
     minimise  - mean over targets of log softmax_i(sum_m w_m(u) r_m(u, i))  + RIDGE |a|^2
 
-by L-BFGS over b and a (`models/sequential/baselines/blend.py`). Which join, which offset and whether a gate
-is chosen by the selection metric of users whose fold was not learned from. No figure that is told
-was learned from: the choice and the weights of each outer fold come from the other folds alone
-(nested cross-validation), and members are left out in turn the same way. U users, C candidates, M
-members.
+by L-BFGS over b and a (`models/sequential/baselines/blend.py`). The join, the offset, and whether
+there is a gate, are chosen by the selection metric of users whose fold was not learned from. No
+figure in the manifest is of users that were learned from: the choice and the weights of each outer
+fold come from the other folds alone (nested cross-validation), and members are left out in turn the
+same way. U users, C candidates, M members.
 """
 
 from __future__ import annotations
@@ -61,11 +59,13 @@ from fullrank.training.settled import selection_settled
 Users = Bool[np.ndarray, "U"]
 """Mask of the users of a table."""
 FOLDS = 4
+"""Parts of the users, each of which is scored by what the others chose."""
 MOST_USERS = 1 << 15
 """Most users of validation that are looked at, drawn at random."""
 LEARNED_FROM = 2048
 """Most users that weights are learned from: four numbers of each member settle long before."""
 RIDGE = 0.01
+"""Weight of the squared slopes a; biases have a hundredth of it."""
 LEAST_GATED = 500
 """Users of validation below which no gate is tried."""
 OFFSETS = (5.0, 60.0)
@@ -82,13 +82,13 @@ def blend(
     overwrite: bool = False,
     progress: Progress = untold,
 ) -> Run:
-    """A run in the folder `out` that joins the lists of `runs`, whose weights are learned on
-    validation of the store `data`, or of that of the first run.
+    """A run in the folder `out` that joins the lists of `runs`, by weights that are learned on validation.
 
-    `settings` are those of an experiment whose evaluation is that of the first run; what they say
-    of `model.join`, `model.offset` and `model.gate` is not tried otherwise. Raises `UserError` for
-    fewer than two runs, for a ranking model or a blend among them, for a training that has not
-    ended, for other items than the store's, and for a store without validation targets.
+    Validation is that of the store `data`, or of the first run's store. `settings` are those of an
+    experiment whose evaluation is that of the first run; what they say of `model.join`,
+    `model.offset` and `model.gate` is not tried otherwise. Raises `UserError` for fewer than two
+    runs, for a ranking model or a blend among them, for a training that has not ended, for other
+    items than the store's, and for a store without validation targets.
     """
     check_place(out, overwrite=overwrite)
     if not 2 <= len(runs) <= MOST_MEMBERS:
@@ -152,8 +152,7 @@ def with_model(experiment: Experiment, model: Blend, names: Sequence[str]) -> Ex
 
 
 def _names(runs: Sequence[Run], store: Store) -> list[str]:
-    """Names of members, by their folders, each once. Raises `UserError` for runs that cannot be
-    blended."""
+    """Names of members, by their folders, each once. Raises `UserError` for runs that cannot be blended."""
     names: list[str] = []
     for run in runs:
         require_problem(run, "retrieval", "leave it out")
@@ -174,9 +173,11 @@ def _names(runs: Sequence[Run], store: Store) -> list[str]:
 
 
 def tried(spec: Blend, fixed: Collection[str], users: int) -> list[Blend]:
-    """The kinds of a blend among which validation chooses: as `spec` says where that is `fixed`,
-    else both joins, two offsets, with and without a gate where there are users enough to learn one
-    from."""
+    """The kinds of a blend among which validation chooses.
+
+    What is `fixed` is as `spec` says; else both joins are tried, ranks at each of `OFFSETS`, and
+    each with and without a gate where there are users enough to learn one from.
+    """
     joins: list[JsonObject] = [{}]
     if not {"join", "offset"} & set(fixed):
         joins = [*({"join": "ranks", "offset": offset} for offset in OFFSETS), {"join": "scores", "offset": None}]
@@ -185,8 +186,7 @@ def tried(spec: Blend, fixed: Collection[str], users: int) -> list[Blend]:
 
 
 class Table:
-    """The users of validation whose target a member has found, their candidates, and what each
-    member says of them.
+    """The users of validation whose target a member has found, their candidates, and what each member says of them.
 
     For all others the metric is 0, whatever the weights.
     """
@@ -199,14 +199,12 @@ class Table:
         self.lists = [MemberLists(member.ids[rows], member.scores[rows]) for member in lists]
         order = ids.argsort(1, kind="stable")
         ordered = np.take_along_axis(ids, order, 1)
-        # Sorted ids: an item that several members list is a run of equal ones, and has the column
-        # of its run.
+        # in sorted ids an item that several members list is a run of equal ones, and has the column of its run
         begins = np.ones(ordered.shape, bool)
         begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
         column = begins.cumsum(1) - 1
         self.column = np.empty_like(column)
-        """[U, M d] the column of `ids` of each entry of the lists, which stand behind each
-        other."""
+        """[U, M d] the column of `ids` of each entry of the lists, which stand behind each other."""
         np.put_along_axis(self.column, order, column, 1)
         self.ids = np.full((len(ordered), int(column.max(initial=0)) + 1), -1)
         """[U, C] candidates by ascending id, -1 in empty places."""
@@ -230,8 +228,7 @@ class Table:
         return table
 
     def learned(self, spec: Blend, users: Users, without: int | None = None) -> dict[str, np.ndarray]:
-        """Bias and slopes learned from `users`, -inf for the member that is left out; and center
-        and scale of x."""
+        """Bias and slopes learned from `users`, -inf for the member that is left out; and center and scale of x."""
         rows = np.flatnonzero(users)
         rows = np.sort(np.random.default_rng(0).permutation(rows)[:LEARNED_FROM])
         members = [at for at in range(len(self.lists)) if at != without]
@@ -240,8 +237,8 @@ class Table:
         values = self.values(spec.join, spec.offset)[rows][..., members]
         share = self.wanted[rows] / self.wanted[rows].sum(1, keepdims=True)
         start = np.zeros((len(members), 1 + gates))
-        held = np.full(start.shape, RIDGE)
-        held[:, 0] *= 0.01  # a member that says nothing has no best weight
+        ridge = np.full(start.shape, RIDGE)
+        ridge[:, 0] *= 0.01  # a member that says nothing has no best weight
 
         def loss(flat: Float64[np.ndarray, "p"]) -> tuple[float, Float64[np.ndarray, "p"]]:
             at = flat.reshape(start.shape)
@@ -249,9 +246,10 @@ class Table:
             logits = np.where(empty, -1e9, (values @ weights[..., None].astype(np.float32))[..., 0])
             logs = log_softmax(logits, 1)
             wrong = (np.exp(logs) - share).astype(np.float32)
+            # by the exponents of the weights: the derivative by a weight, times the weight
             slope = weights * (wrong[:, None] @ values)[:, 0] / len(rows)
-            step = np.concatenate([slope.sum(0)[:, None], slope.T @ x], 1) + 2 * held * at
-            return float(-(share * logs).sum() / len(rows) + (held * at**2).sum()), step.ravel()
+            step = np.concatenate([slope.sum(0)[:, None], slope.T @ x], 1) + 2 * ridge * at
+            return float(-(share * logs).sum() / len(rows) + (ridge * at**2).sum()), step.ravel()
 
         if len(rows):
             bounds = [(-12.0, 6.0), *[(-1.0, 1.0)] * gates] * len(members)
@@ -272,8 +270,7 @@ class Table:
         return ACCURACY[name.base](MetricInputs(hits, self.targets[rows]), name.k)
 
     def outside(self, spec: Blend, among: Users, without: int | None = None) -> UserValues:
-        """The metric of each user `among` all by weights that were learned without their fold; 0 of
-        the others."""
+        """The metric of each user `among` all by weights that were learned without their fold; 0 of the others."""
         metrics = np.zeros(len(among))
         for number in range(FOLDS):
             rows = among & (self.fold == number)
@@ -288,8 +285,7 @@ class Table:
 
 
 def chosen(table: Table, kinds: Sequence[Blend], among: Users) -> tuple[Blend, dict[str, np.ndarray]]:
-    """The kind with the best metric outside of what was learned from, and its weights, from the
-    users `among` alone."""
+    """The kind with the best metric outside of what was learned from, and its weights, from the users `among` alone."""
     values = [table.outside(kind, among).sum() for kind in kinds] if len(kinds) > 1 else [0.0]
     kind = kinds[int(np.argmax(values))]
     return kind, table.learned(kind, among)

@@ -1,9 +1,7 @@
-"""Calibrate a ranking model on the validation split: a copy of its run whose probabilities are
-corrected.
+"""Calibrate a ranking model on the validation split: a copy of its run whose probabilities are corrected.
 
-Platt scaling (Platt 1999) is a line, a logit + b, fitted by maximum likelihood to targets drawn
-slightly inwards. Isotonic regression (Zadrozny and Elkan, KDD 2002) is the rising function that
-fits click rates best.
+Platt scaling (Platt 1999) is a line, a * logit + b, fitted by maximum likelihood to targets drawn slightly
+inwards. Isotonic regression (Zadrozny and Elkan, KDD 2002) is the rising function that fits click rates best.
 
 Differs: isotonic regression is of at most `PARTS` parts of equally many rows, each with one more
 row of the mean click rate, so that no probability becomes 0 or 1; between the centres of its steps
@@ -46,8 +44,7 @@ def calibrate(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Run:
-    """A copy of a ranking model's run in the new folder `out`, calibrated on the validation split
-    of its store.
+    """A copy of a ranking model's run in the new folder `out`, calibrated on the validation split of its store.
 
     A calibration that `run` has is replaced. Raises `UserError` for a recommender, for a run whose
     training has not ended or that is of format 1, and where there is nothing to fit.
@@ -72,8 +69,10 @@ def calibrate(
 
 
 def fit_calibration(method: str, probabilities: RowValues, labels: RowValues) -> Calibration:
-    """`platt` or `isotonic`. Raises `UserError` for rows of one class, and for probabilities that
-    do not rise with the clicks."""
+    """The calibration that `platt` or `isotonic` fits.
+
+    Raises `UserError` for rows of one class, and for probabilities that do not rise with the clicks.
+    """
     clicks = int(labels.sum())
     if not 0 < clicks < len(labels):
         raise UserError(
@@ -94,8 +93,7 @@ def fit_calibration(method: str, probabilities: RowValues, labels: RowValues) ->
 
 
 def _platt(scores: RowValues, labels: RowValues) -> tuple[float, float]:
-    """a and b of a logit + b. Targets of 1 are (n + 1) / (n + 2), those of 0 are 1 / (n + 2), n
-    rows of that class."""
+    """a and b of a * logit + b. Targets of 1 are (n + 1) / (n + 2), those of 0 1 / (n + 2), n rows of that class."""
     clicks = labels.sum()
     targets = np.where(labels > 0, (clicks + 1) / (clicks + 2), 1 / (len(labels) - clicks + 2))
 
@@ -109,6 +107,7 @@ def _platt(scores: RowValues, labels: RowValues) -> tuple[float, float]:
 
 
 def _isotonic(scores: RowValues, labels: RowValues) -> tuple[tuple[float, float], ...]:
+    """Knots in logits: the centre of each step of isotonic regression, and the click rate there."""
     parts = ctr.reliability_curve(scores, labels, max(min(PARTS, len(scores) // LEAST_ROWS), 1))
     rows, means, rates = (np.array([getattr(part, name) for part in parts]) for name in ("rows", "probability", "rate"))
     rates = (rates * rows + labels.mean()) / (rows + 1)

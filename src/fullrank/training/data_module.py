@@ -1,5 +1,4 @@
-"""Data modules, a store as training sees it: one `DataModule` for histories of users (retrieval),
-one for impressions (ranking).
+"""A store as training sees it: one data module for histories of users (retrieval), one for impressions (ranking).
 
 Everything else of this room (steps, checkpoints, log, patience) is one for both problems.
 """
@@ -55,15 +54,13 @@ class RetrievalData:
     experiment: Experiment
     store: Store
     known: Catalog
-    """The catalogue that models are built on and the run folder keeps: the store's, with columns
-    that items add."""
+    """The catalogue that models are built on and the run folder keeps: the store's, with columns that items add."""
 
     @classmethod
     def of(cls, experiment: Experiment, store: Store, earlier: Run | None = None) -> RetrievalData:
         """`earlier` is the run that training starts from, or this very run where it goes on.
 
-        Raises `UserError` where the model's items read what cannot be had
-        (`ItemsSpec.add_columns`).
+        Raises `UserError` where the model's items read what cannot be had (`ItemsSpec.add_columns`).
         """
         if not isinstance(experiment.model, Recommender):
             return cls(experiment, store, store.catalog)
@@ -150,8 +147,7 @@ class RetrievalData:
 
 
 class ImpressionLoader(Batches):
-    """Batches of a store's training rows, about `size` rows each: every epoch all of them once, in
-    a random order."""
+    """Batches of a store's training rows, about `size` rows each: every epoch all of them once, in a random order."""
 
     by = "rows"
 
@@ -257,8 +253,7 @@ _WRONG_STORE: Mapping[Problem, str] = {
 
 
 def data_module_of(experiment: Experiment, store: AnyStore, earlier: Run | None = None) -> DataModule:
-    """The store as this experiment trains on it, from the weights of an `earlier` run where one is
-    given.
+    """The store as this experiment trains on it, from the weights of an `earlier` run where one is given.
 
     Raises `UserError` where it is for another problem.
     """

@@ -1,8 +1,6 @@
-"""Processes of one training: which one this is, how they find each other (torchrun), and sums over
-all of them.
+"""Processes of one training: which one this is, how they find each other (torchrun), and sums over all of them.
 
-A process that is lost takes the others down: none can go on without its share of a batch. They end
-with one sentence.
+A process that is lost takes the others down: none can go on without its share of a batch. They end with one sentence.
 """
 
 from __future__ import annotations
@@ -25,13 +23,12 @@ from fullrank.ops.sharded_rows import gather_rows
 JOIN_SECONDS = 300.0
 """Seconds that a process waits for the others when it starts: torchrun starts them at once."""
 ANSWER_SECONDS = 1800.0
-"""Seconds that it waits for them in training, where the first one may be writing or measuring
-alone."""
+"""Seconds that it waits for them in training, where the first one may be writing or measuring alone."""
 _COUNTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 _NEEDED = (*_COUNTS, "MASTER_ADDR")
+"""Variables that torchrun sets, of which `_COUNTS` are whole numbers."""
 _LOST = ("gloo", "NCCL", "TCPStore", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
-"""Words of torch's errors about a peer: gloo raises a plain `RuntimeError`, which has no other
-mark."""
+"""Words of torch's errors about a peer: gloo raises a plain `RuntimeError`, which has no other mark."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,9 @@ class ProcessRank:
 
 
 def launched() -> ProcessRank:
-    """This process among those that torchrun started, known before they form a group; one of one
-    without torchrun.
+    """This process among those that torchrun started, known before they form a group; one of one without torchrun.
 
-    Raises `UserError` where the environment is not what torchrun makes it: incomplete, or of
-    impossible numbers.
+    Raises `UserError` where the environment is not what torchrun makes it: incomplete, or of impossible numbers.
     """
     process = ProcessRank(_count("RANK", 0), _count("WORLD_SIZE", 1))
     if process.world == 1 and process.rank == 0:
@@ -66,8 +61,7 @@ def launched() -> ProcessRank:
 
 
 def join_processes(device: torch.device) -> None:
-    """Wait until all processes that torchrun started are here, and form their group; nothing for
-    one process alone.
+    """Wait until all processes that torchrun started are here, and form their group; nothing for one process alone.
 
     Raises `UserError` where some do not come within `JOIN_SECONDS`.
     """
@@ -96,16 +90,14 @@ def join_processes(device: torch.device) -> None:
 
 
 def _end_gloo() -> None:
-    """End the threads of a gloo group: those that still run when Python ends abort a process whose
-    work is done."""
+    """End the threads of a gloo group: those that still run when Python ends abort a process whose work is done."""
     if _has_group() and torch.distributed.get_backend() == "gloo":
         torch.distributed.destroy_process_group()
 
 
 @contextmanager
 def lost_peers_refused() -> Iterator[None]:
-    """Raise `UserError` (code `peer-lost`) for what torch raises in the block when another process
-    is gone."""
+    """Raise `UserError` (code `peer-lost`) for what torch raises in the block when another process is gone."""
     try:
         yield
     except RuntimeError as error:
@@ -152,6 +144,7 @@ def mean_by_row(grad: Tensor) -> Tensor:
 
 
 def _count(name: str, without: int) -> int:
+    """A whole number of the environment, `without` where it is not set. Raises `UserError` for anything else."""
     text = os.environ.get(name, str(without))
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise _incomplete(f"has {name}={brief(text, 80)}, which is no count")
@@ -159,6 +152,7 @@ def _count(name: str, without: int) -> int:
 
 
 def _incomplete(what: str) -> UserError:
+    """The error for an environment that torchrun did not make."""
     return UserError(
         f"the environment of this process {what}; start several processes by torchrun, which sets "
         f"{', '.join(_NEEDED)}, or unset RANK and WORLD_SIZE for one",
@@ -171,6 +165,7 @@ def _has_group() -> bool:
 
 
 def _peer_lost() -> UserError:
+    """The error for a group of which another process is gone."""
     here = launched()
     return UserError(
         f"process {here.rank} of {here.world} has lost another one, and ends; see what that one said, and "

@@ -1,5 +1,4 @@
-"""Fine-tune a run on another store in stages: the top block first, then one more each time, at last
-everything.
+"""Fine-tune a run on another store in stages: the top block first, then one more each time, at last everything.
 
 SRT (SIGIR 2024, Sec. 4.5; the steps as in the authors' code): with L blocks, stage i = 1 .. L
 trains the top i of them and the map behind the tables of tokens, some epochs each; the tables of
@@ -11,8 +10,8 @@ Fisher information, estimated on training batches (`fullrank fisher`),
 
     F_k = (1/N) sum over N batches of (d loss / d theta_k)^2
 
-the loss a batch's mean, dropout on, penalties left out (as in the authors' code: N = 3,000 batches
-of the size of fine-tuning). The penalty reads the file.
+where the loss is a batch's mean, with dropout on and penalties left out (as in the authors' code:
+N = 3,000 batches of the size of fine-tuning). The penalty reads the file.
 
 Differs: the last stage keeps the best weights on validation (`training.keep=last` for the last
 ones), and batches are not accumulated without scaling.
@@ -116,6 +115,7 @@ def finetune(
 
 
 def _blocks(run: Run) -> int:
+    """Number of blocks that a run's encoder has. Raises `UserError` where it has none."""
     model = run.model()
     count = len(blocks_of(model)) if isinstance(model, RecommenderModel) else 0
     if not count:
@@ -127,6 +127,7 @@ def _blocks(run: Run) -> int:
 
 
 MOST_BATCHES = 10**5
+"""Most batches that the Fisher information is estimated on."""
 
 
 @public
@@ -140,8 +141,7 @@ def fisher_information(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Path:
-    """Write the file that the penalty `ewc` reads: the weights of a run and how much each of them
-    matters.
+    """Write the file that the penalty `ewc` reads: the weights of a run and how much each of them matters.
 
     `data` is the store that the run was trained on, where it was moved; `batches` of it are read,
     in the order of training (epoch after epoch where there are fewer), of `batch_size` events or

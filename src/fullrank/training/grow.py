@@ -1,10 +1,8 @@
-"""Items that a trained model has not learned: new ones are added, and those without training events
-get vectors.
+"""Items that a trained model has not learned: new ones are added, and those without training events get vectors.
 
 `grow_catalog` adds items: vectors from their features or from like items, ids appended, the id map
-versioned. It writes a run folder; `grown_model` is the same in memory, for a service whose
-catalogue changes while it answers. `fill_unseen` puts means of the vectors of like items in place
-of untrained ones.
+versioned. It writes a run folder; `grown_model` is the same in memory, for a service whose catalogue
+changes while it answers. `fill_unseen` puts means of the vectors of like items in place of untrained ones.
 """
 
 from __future__ import annotations
@@ -40,18 +38,16 @@ def grow_catalog(
     like: str | None = None,
     codes: Codes | str | Path | None = None,
 ) -> Run:
-    """A copy of `run` in the folder `out` that knows `new_items` too (a path or a DataFrame with
-    the column `item`).
+    """A copy of `run` in the folder `out` that knows `new_items` too (a path or a DataFrame with the column `item`).
 
     `start` says where a new item's own vector comes from: `features` for models whose items are
     made of features (the own part starts at the mean of all items), `neighbours` averages the items
     whose column `like` holds the same value (all items where none does), `mean` is the mean of all
     items. Old items keep their ids, vectors and scores.
 
-    Of a run whose items are made of semantic ids, `codes` are those of old and new items
-    (`grow_codes`): a new item's vector is put together from parts that are trained already, so
-    nothing is retrained. So it is with items made of text, which need the text of the new items
-    alone.
+    For a run whose items are made of semantic ids, `codes` are those of old and new items
+    (`grow_codes`): a new item's vector is put together from parts that are trained already, so nothing
+    is retrained. So it is with items made of text, which need the text of the new items alone.
     """
     run = opened_run(run)
     require_like(start, like)
@@ -82,8 +78,7 @@ def grow_catalog(
 
 
 def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | None) -> Catalog:
-    """The grown catalogue with the codes of its new items, where the run's items are made of
-    codes."""
+    """The grown catalogue with the codes of its new items, where the run's items are made of codes."""
     has_codes = isinstance(run.spec.model, Recommender) and isinstance(run.spec.model.items, Semantic)
     if has_codes != (codes is not None):
         reason = (
@@ -108,13 +103,11 @@ def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | N
 
 
 Grow = Callable[[str, Tensor], Tensor]
-"""A learned table with a row for each item of the run, by its name -> the same with the rows of new
-items behind."""
+"""A learned table with a row for each item of the run, by its name -> the same with the rows of new items behind."""
 
 
 def grown_model(spec: Spec, model: nn.Module, grown: Catalog, grow: Grow) -> Any:
-    """The trained `model`, which has the spec `spec`, on the items of `grown`, its own and others
-    behind: in memory.
+    """The trained `model`, which `spec` describes, on the items of `grown`, its own and new ones behind: in memory.
 
     What is not per item is shared with `model` and not copied, so that the two together cost little
     more than their tables. The answer is in evaluation mode, where the weights of `model` are.
@@ -127,8 +120,7 @@ def grown_model(spec: Spec, model: nn.Module, grown: Catalog, grow: Grow) -> Any
 
 
 class _NoTables(TorchFunctionMode):
-    """Uninitialised tables of so many rows, which is what items ask for, lie nowhere; nothing is
-    drawn into them."""
+    """Tables of so many rows, as items ask for, are made without memory, and nothing is drawn into them."""
 
     def __init__(self, rows: int):
         super().__init__()
@@ -145,8 +137,7 @@ class _NoTables(TorchFunctionMode):
 
 
 def outline(spec: Spec, catalog: Catalog) -> nn.Module:
-    """The model of a spec on a catalogue, without memory for its tables of items: weights are still
-    to be put in.
+    """The model of a spec on a catalogue, without memory for its tables of items: weights are still to be put in.
 
     Its buffers are made, which hold what the catalogue says of the items.
     """
@@ -156,8 +147,7 @@ def outline(spec: Spec, catalog: Catalog) -> nn.Module:
 
 
 def _grown(model: nn.Module, tensors: Mapping[str, Tensor], grow: Grow) -> dict[str, Tensor]:
-    """The state of `model`: tensors of the run of the same shape are not per item and stay, all
-    others get new rows."""
+    """The state of `model`: tensors of the run of the same shape are not per item and stay, all others get new rows."""
     learned = dict(model.named_parameters())
     new = {}
     for name, value in model.state_dict().items():
@@ -183,11 +173,10 @@ def require_like(start: str, like: str | None) -> None:
 
 
 class LikeItems:
-    """For each of `wanted` the stretch of `known` items, in order of their value in `like`, that it
-    is the mean of.
+    """For each of the `wanted` items the `known` ones with its value in `like`, of which it is the mean.
 
-    All known items where `like` is null, where none has the same value, and where the value is
-    missing.
+    They are a stretch of the known items in the order of that value; all of them where `like` is
+    null, where none has the same value, and where the value is missing.
     """
 
     def __init__(self, catalog: Catalog, known: Int[np.ndarray, "n"], wanted: Int[np.ndarray, "m"], like: str | None):
@@ -200,8 +189,7 @@ class LikeItems:
         self.low, self.high = np.where(self.alone, 0, low), np.where(self.alone, len(known), high)
 
     def mean(self, table: Float[Tensor, "V *D"]) -> Float[Tensor, "m *D"]:
-        """The means of each item's stretch of rows, as differences of sums that run over the
-        rows."""
+        """The means of each item's stretch of rows, as differences of sums that run over the rows."""
         before = torch.zeros(len(self.order) + 1, *table.shape[1:], dtype=torch.float64)
         before[1:] = table.double()[torch.from_numpy(self.order)].cumsum(0)
         low, high = torch.from_numpy(self.low), torch.from_numpy(self.high)
@@ -221,8 +209,7 @@ def fill_unseen(
     start: Literal["neighbours", "mean"] = "neighbours",
     like: str | None = None,
 ) -> Run:
-    """A copy of `run` in the folder `out` in which items without training events have a vector that
-    was learned.
+    """A copy of `run` in the folder `out` in which items without training events have a vector that was learned.
 
     A table of item vectors knows nothing of an item that nobody had when it was trained: its row is
     where it started, or where the loss pushed it as a negative. The fallback `neighbours` puts
@@ -230,9 +217,8 @@ def fill_unseen(
     items where none does), `mean` that of all trained items. All other rows stay.
 
     Raises `UserError` for a fallback or a column that does not exist, for a column in which no such
-    item has the value of a trained one, for items without a vector of their own (text, codes,
-    features alone: those have vectors without events), and where every item has training events, or
-    none has.
+    item has the value of a trained one, for items without a vector of their own (text, codes, features
+    alone: those have vectors without events), and where every item has training events, or none has.
     """
     require_like(start, like)
     folder = Path(out)

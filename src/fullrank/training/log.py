@@ -1,5 +1,4 @@
-"""Logs of a run: metrics.jsonl, Lightning loggers, and the progress on a terminal (a bar, and a
-line per epoch).
+"""Logs of a run: metrics.jsonl, Lightning loggers, and the progress on a terminal (a bar, and a line per epoch).
 
 metrics.jsonl has one JSON row per logged step and per epoch, in the order they happened.
 """
@@ -22,8 +21,7 @@ from fullrank.run import metrics_rows
 class MetricsLog:
     """Appends rows to a run's metrics.jsonl and passes their numbers on to Lightning loggers.
 
-    Loggers write to the place of the run. With `wait` an older run is still there, and they get
-    nothing until `move`.
+    Loggers write to the place of the run. With `wait` an older run is still there, and they get nothing until `move`.
     """
 
     def __init__(self, out: Path, loggers: tuple[Any, ...] = (), *, wait: bool = False):
@@ -31,8 +29,7 @@ class MetricsLog:
         self.waiting: list[tuple[JsonObject, int]] | None = [] if wait else None
 
     def move(self, out: Path) -> None:
-        """Go on in another folder, into which the run was moved; the loggers get what has waited
-        for that."""
+        """Go on in another folder, into which the run was moved; the loggers get what has waited for that."""
         self.path = out / "metrics.jsonl"
         waiting, self.waiting = self.waiting or [], None
         for numbers, step in waiting:
@@ -55,6 +52,7 @@ class MetricsLog:
             self.waiting.append((numbers, step))
 
     def _pass_on(self, numbers: JsonObject, step: int) -> None:
+        """Give the numbers of a row to all loggers."""
         for logger in self.loggers:
             logger.log_metrics(numbers, step=step)
 

@@ -1,5 +1,4 @@
-"""Checkpoints elsewhere: the run folder, as it is at each checkpoint, at any URL that fsspec writes
-to.
+"""Checkpoints elsewhere: the run folder, as it is at each checkpoint, at any URL that fsspec writes to.
 
     URL/last.json        the step, and for each file of the run folder its SHA-256
     URL/files/SHA-256    the files
@@ -33,13 +32,13 @@ from fullrank.run.checkpoint import forget_other_checkpoints, steps_done
 log = logger(__name__)
 
 POINTER = "last.json"
+"""The file that says which files are the run's."""
 WAIT_SECONDS = 600.0
 """Seconds that a process waits for another one of its machine that downloads the run."""
 
 
 class Mirror:
-    """A run folder's copy at a URL, such as `s3://bucket/run`, `gs://...`, `file:///mnt/run` or a
-    path."""
+    """A run folder's copy at a URL, such as `s3://bucket/run`, `gs://...`, `file:///mnt/run` or a path."""
 
     def __init__(self, url: str):
         """Raises `UserError` for a URL of a kind that nothing here can write to."""
@@ -58,8 +57,7 @@ class Mirror:
             require_no_store(Path(self._root), "checkpoints")
 
     def pointer(self) -> JsonObject | None:
-        """The content of the pointer, {"step": of the checkpoint, "files": path -> SHA-256}; None
-        where there is none."""
+        """The pointer's content, {"step": of the checkpoint, "files": path -> SHA-256}; None where there is none."""
         with self._reached():
             if not self._files.exists(f"{self._root}/{POINTER}"):
                 return None
@@ -70,8 +68,7 @@ class Mirror:
         return tree
 
     def require_free(self, *, overwrite: bool) -> None:
-        """Raise `UserError` where a run is there; `overwrite` forgets it, its files stay until the
-        new one has some."""
+        """Raise `UserError` where a run is there; `overwrite` forgets it, its files stay until the new one has some."""
         if self.pointer() is None:
             return
         if not overwrite:
@@ -103,16 +100,16 @@ class Mirror:
                     self._files.rm_file(path)
 
     def restore(self, folder: Path, *, unless_behind: bool = False) -> None:
-        """Bring the run folder to the state of the copy, if any; `unless_behind`: unless the folder
-        has more steps.
+        """Bring the run folder to the state of the copy, if any; with `unless_behind` not if the folder has more steps.
 
-        Files that are the same already are not downloaded. Raises `UserError`, also for what has
-        not its hash.
+        Files that are the same already are not downloaded. Raises `UserError`, also for a file
+        that does not have its hash.
         """
         with folder_lock(folder, "restoring", wait=WAIT_SECONDS):
             pointer = self.pointer()
             if pointer is None or (unless_behind and steps_done(folder) > pointer["step"]):
                 return
+            # these come last, so that half a download is no run
             last = (OWN_POINTER, MANIFEST)
             for name in sorted(pointer["files"], key=lambda name: (last.index(name) + 1 if name in last else 0, name)):
                 self._download(folder / name, pointer["files"][name])
@@ -120,6 +117,7 @@ class Mirror:
                 forget_other_checkpoints(folder / "checkpoints" / f"step-{pointer['step']:09d}")
 
     def _download(self, path: Path, digest: str) -> None:
+        """Bring one file, unless it is there with this hash."""
         if path.is_file() and sha256_file(path) == digest:
             return
         with self._reached(), whole_file(path) as part:
@@ -132,8 +130,7 @@ class Mirror:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Raise `UserError` for what a file system raises: errors of types of its own, which have
-        no common root."""
+        """Raise `UserError` for what a file system raises: errors of types of its own, which have no common root."""
         try:
             yield
         except UserError:
@@ -147,8 +144,7 @@ class Mirror:
 
 
 def _names(folder: Path) -> list[str]:
-    """The files of a run folder, without what is half written and what loggers write, which grows
-    all the time."""
+    """The files of a run folder, without what is half written and what loggers write, which grows all the time."""
     paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     return [p.as_posix() for p in paths if p.parts[0] != "logs" and not any(map(is_leftover, p.parts))]
 

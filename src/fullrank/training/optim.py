@@ -1,21 +1,17 @@
-"""The optimizer, its learning rate as a function of the step, and averages of the weights that it
-leaves.
+"""The optimizer, its learning rate as a function of the step, and averages of the weights that it leaves.
 
-AdamW for most parameters, and for large tables an update of the rows that a batch touched, and of
-no others:
+AdamW for most parameters, and for large tables an update of the rows that a batch touched, and of no others:
 
     lazy_adam        Adam whose moments of a row move only in steps that touch it; bias correction by steps in all
     rowwise_adagrad  s_r += mean_d g_rd^2,  w_r -= lr g_r / (sqrt(s_r) + eps): one number of state per row (FBGEMM)
 
-A step costs what the batch holds, not what the table holds. Decoupled weight decay reaches the
-touched rows.
+A step costs what the batch holds, not what the table holds. Decoupled weight decay reaches the touched rows.
 
-The learning rate warms up and is then constant, linear, cosine or one cycle: a pure function of the
-step. With the schedule `plateau` it also depends on how many validations brought no improvement (as
-in FuxiCTR).
+The learning rate warms up and is then constant, linear, cosine or one cycle: a pure function of
+the step. With the schedule `plateau` it also depends on how many validations brought no
+improvement (as in FuxiCTR).
 
-Averaged weights (`training.ema`) are an exponential mean over optimizer steps, which a run
-validates and keeps:
+Averaged weights (`training.ema`) are an exponential mean over optimizer steps, which a run validates and keeps:
 
     a_t = b_t a_{t-1} + (1 - b_t) w_t,   b_t = min(ema, (1 + t) / (10 + t))
 
@@ -44,13 +40,13 @@ from fullrank.run.experiment import Training
 from fullrank.training.distributed import sum_over_ranks
 
 EPS = 1e-8
+"""Added to the root of squares that a step is divided by."""
 Group = JsonObject
 """Parameters with the settings of their update, as torch's optimizers have them."""
 
 
 def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
-    """AdamW; vectors (norms, biases) are not decayed. Tables with sparse gradients are updated row
-    by row."""
+    """AdamW; vectors (norms, biases) are not decayed. Tables with sparse gradients are updated row by row."""
     update = model.embedding.spec.update if isinstance(model, RankingModule) else None
     rows = model.row_parameters() if isinstance(model, RankingModule) else []
     by_row = {id(p) for p in rows}
@@ -76,8 +72,7 @@ def dump_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], where: Path) -> None:
-    """The inverse of `dump_optimizer`. Raises `UserError` where the tensors, of file `where`, are
-    not its moments."""
+    """The inverse of `dump_optimizer`. Raises `UserError` where the tensors, of file `where`, are not its moments."""
     groups: list[Group] = optimizer.param_groups
     owners = [(parameter, group.get("rows")) for group in groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
@@ -106,8 +101,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Groups with `rows` (the name of the update) hold tables with sparse gradients, the others go
-    to AdamW."""
+    """Groups with `rows` (the name of the update) hold tables with sparse gradients, the others go to AdamW."""
 
     def __init__(self, groups: Iterable[Group], *, lr: float, betas: tuple[float, float]):
         groups = [{"rows": None, "weight_decay": 0.0, **group} for group in groups]
@@ -119,8 +113,7 @@ class RowOptimizer(torch.optim.Optimizer):
         self.register_load_state_dict_post_hook(lambda _: self._link())
 
     def _link(self) -> None:
-        """AdamW shares our groups and state: a schedule sets the rate of both, a checkpoint holds
-        both."""
+        """AdamW shares our groups and state: a schedule sets the rate of both, a checkpoint holds both."""
         if self.dense is not None:
             mine = [group for group in self.param_groups if group["rows"] is None]
             for ours, theirs in zip(mine, self.dense.param_groups, strict=True):
@@ -143,6 +136,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _touch(self, table: nn.Parameter, group: Group) -> None:
+        """Update the rows of a table that have a gradient."""
         assert table.grad is not None
         grad = table.grad.coalesce()
         rows, values = grad.indices()[0], grad.values()
@@ -153,8 +147,10 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: Group) -> Tensor:
-    """The step [n, D] of the touched `rows` [n] at learning rate 1, from their gradients `values`
-    [n, D]: Adam, whose moments of other rows stay."""
+    """Adam whose moments of other rows stay: the step [n, D] of the touched `rows` [n] at learning rate 1.
+
+    `values` [n, D] are the gradients of these rows.
+    """
     if not state:
         state |= {"exp_avg": torch.zeros_like(table), "exp_avg_sq": torch.zeros_like(table)}
         state["step"] = torch.zeros((), device="cpu")
@@ -168,8 +164,10 @@ def lazy_adam(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Ten
 
 
 def rowwise_adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, values: Tensor, group: Group) -> Tensor:
-    """The step [n, D] of the touched `rows` [n] at learning rate 1, from their gradients `values`
-    [n, D]: Adagrad with one sum of squares per row."""
+    """Adagrad with one sum of squares per row: the step [n, D] of the touched `rows` [n] at learning rate 1.
+
+    `values` [n, D] are the gradients of these rows.
+    """
     if not state:
         state["sum"] = table.new_zeros(len(table))
     state["sum"].index_add_(0, rows, values.square().mean(1))
@@ -177,8 +175,7 @@ def rowwise_adagrad(state: dict[str, Tensor], table: Tensor, rows: Tensor, value
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], largest: float, sharded: Sequence[nn.Parameter] = ()) -> None:
-    """Scale all gradients so that their common norm is at most `largest`; sparse ones are summed by
-    row first.
+    """Scale all gradients so that their common norm is at most `largest`; sparse ones are summed by row first.
 
     Of the parameters `sharded`, other processes hold other rows, which count as well.
     """
@@ -263,6 +260,7 @@ class AveragedWeights:
             self._swap()
 
     def _swap(self) -> None:
+        """Exchange the model's weights and the averages."""
         for name, parameter in self.parameters.items():
             parameter.data, self.values[name] = self.values[name], parameter.data
 

@@ -1,16 +1,14 @@
-"""Preparation of a model before its first step: a part is compiled, blocks below the top ones are
-frozen.
+"""Preparation of a model before its first step: a part is compiled, blocks below the top ones are frozen.
 
 `training.compile`: the part that torch.compile gains by, in place, for training and validation.
 That is the encoder of a recommender and the ranker behind the embeddings of a ranking model: what
 is around them (items of any number, exact softmax, sparse look-ups) is one large product or changes
 its shape with every batch. Weights and their names stay as they are.
 
-`training.top_blocks=i` trains the top of a model alone: gradual unfreezing, as SRT's authors
-fine-tune (SIGIR 2024, Sec. 4.5). The tables of the items (tokens, ids), the encoder's table of
-positions and all but the top i blocks keep the weights that training starts from. What joins them
-is trained at any i: the map behind the tables of items, norms, what the task, the reasoner and
-penalties add.
+`training.top_blocks=i` trains the top of a model alone: gradual unfreezing, as SRT's authors fine-tune
+(SIGIR 2024, Sec. 4.5). The tables of the items (tokens, ids), the encoder's table of positions and all
+but the top i blocks keep the weights that training starts from. What joins them is trained at any i:
+the map behind the tables of items, norms, what the task, the reasoner and penalties add.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from fullrank.models.sequential.model.reading import reader_of
 from fullrank.run.experiment import Training
 
 BACKEND = "inductor"
+"""The compiler behind torch.compile."""
 
 
 def compile_part(model: RecommenderModel | RankingModule, training: Training, device: torch.device) -> None:
     """Compile the part where the setting says so, for batches of any number and length of rows.
 
-    Raises `UserError` where nothing can be compiled for this device, which one addition shows at
-    once.
+    Raises `UserError` where nothing can be compiled for this device, which one addition shows at once.
     """
     if not training.compile:
         return

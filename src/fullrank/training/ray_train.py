@@ -1,13 +1,11 @@
-"""Training on Ray Train: workers on a cluster, started again where one is lost, from the last
-checkpoint of the run.
+"""Training on Ray Train: workers on a cluster, started again where one is lost, from the last checkpoint of the run.
 
 Ray places the workers and forms their process group; what a worker does then is `fit`, as under
 torchrun. A worker or a node that is lost ends the others' step; Ray starts all of them anew, on
 other nodes or fewer ones, and each goes on from the run folder or from its copy (`mirror.py`).
 Ray's own checkpoints are not used: ours hold all that a run is.
 
-The run folder lies where every node sees it, or `checkpoints` names a place that every node
-reaches.
+The run folder lies where every node sees it, or `checkpoints` names a place that every node reaches.
 """
 
 from __future__ import annotations
@@ -36,11 +34,10 @@ from fullrank.training.mirror import Mirror
 from fullrank.training.run_folder import check_folder
 
 LOCK_SECONDS = 120.0
-"""Seconds that a worker which was started again waits for the run folder: the one before it may not
-have ended yet."""
+"""Seconds that a worker which was started again waits for the run folder: the one before it may not have ended yet."""
 START_SECONDS = 300
-"""Seconds that workers may take to start: torch is imported from a network disk on many a cluster,
-and Ray waits 60 s."""
+"""Seconds that workers may take to start: torch is imported from a network disk on many a
+cluster, and Ray waits 60 s."""
 PEERS = ("peer-lost", "peers-missing")
 """Codes of errors that are about another worker, which has an error of its own."""
 
@@ -50,13 +47,11 @@ class RayWorkers:
     """The processes that train, and where."""
 
     address: str = "auto"
-    """`auto`: the cluster that this machine belongs to; `local`: one is started here; or HOST:PORT
-    of its head."""
+    """`auto`: the cluster that this machine belongs to; `local`: one is started here; or HOST:PORT of its head."""
     workers: int = 1
     """Processes, which share every batch."""
     min_workers: int | None = None
-    """Workers that are enough to go on where nodes are lost; None: wait until there is room for
-    all."""
+    """Workers that are enough to go on where nodes are lost; None: wait until there is room for all."""
     worker_cpus: int = 1
     """CPUs of each, and its threads."""
     failures: int = 3
@@ -72,8 +67,7 @@ class RayWorkers:
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """The training that each worker takes part in: plain data but for the callbacks, and of the
-    store its path alone."""
+    """The training that each worker takes part in: plain data but for the callbacks; of the store its path alone."""
 
     experiment: Experiment
     store: StoreAt
@@ -124,6 +118,7 @@ def fit_on_ray(
 
 
 def _train(ray: Any, on: RayWorkers, task: WorkerTask, device: str, scratch: Path) -> None:
+    """Let Ray Train run `_work` in every worker, and start them again where one is lost."""
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(START_SECONDS))
     from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -160,8 +155,7 @@ def _work(config: JsonObject) -> None:
     with suppress(OSError):
         os.chdir(task.home)
     torch.set_num_threads(task.threads)
-    # Ray may put more workers on one node than on another, which torchrun never does: each is a
-    # node of one process
+    # Ray may put more workers on one node than on another, which torchrun never does: each is a node of one process
     os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": os.environ["RANK"]}
     store = task.store.open()
     first, where = launched().rank == 0, get_device()
@@ -187,8 +181,7 @@ def _identity(folder: Path) -> int | None:
 
 
 def _ended_with(error: Any, out: Path) -> UserError:
-    """The error that training ended with: a user's mistake in one worker stands before what others
-    made of it."""
+    """The error that training ended with: a user's mistake in one worker stands before what others made of it."""
     failures = [getattr(failure, "_base_exc", failure) for failure in getattr(error, "worker_failures", {}).values()]
     failures.sort(key=lambda failure: getattr(failure, "code", "") in PEERS)
     for failure in failures:

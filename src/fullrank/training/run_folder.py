@@ -1,5 +1,4 @@
-"""The folder that a run is written into: checked, cleared of an old run, and put in its place at
-the first checkpoint.
+"""The folder that a run is written into: checked, cleared of an old run, and put in its place at the first checkpoint.
 
 A folder is checked before anything is written, and an old run is cleared only when the new one is
 known to be possible. A run that replaces another is built in a hidden folder beside it
@@ -29,14 +28,12 @@ log = logger(__name__)
 
 LEARNED = ("checkpoints", "weights.safetensors")
 """Files that are written when the manifest is there already: without it, somebody has lost it."""
-"""Files and folders of a run, in the order in which `clear_run` removes them."""
 
 
 def check_folder(
     folder: Path, experiment: Experiment, store: AnyStore, *, resume: bool, overwrite: bool, init_from: Run | None
 ) -> None:
-    """Raise `UserError` where training into `folder` would destroy or mix up something. Changes
-    nothing."""
+    """Raise `UserError` where training into `folder` would destroy or mix up something. Changes nothing."""
     if init_from is not None and not resume:
         require_elsewhere(folder, init_from.path)
     check_place(folder, resume=resume, overwrite=overwrite)
@@ -91,8 +88,7 @@ def first_difference(a: Any, b: Any, path: str = "") -> str:
 
 
 def require_same(old: Run, experiment: Experiment, store: AnyStore, remedies: tuple[str, str]) -> None:
-    """Raise `UserError` where a run was started with another spec, or on other data; `remedies`:
-    what to do then."""
+    """Raise `UserError` where a run was started with another spec, or on other data; `remedies`: what to do then."""
     if old.spec.dump() != experiment.dump():
         raise UserError(
             f"{old.path} was started with another spec: {first_difference(old.spec.dump(), experiment.dump())}; "
@@ -106,8 +102,7 @@ def require_same(old: Run, experiment: Experiment, store: AnyStore, remedies: tu
 
 
 class RunFolder:
-    """A run's folder while it is written: `begin`, write to `path`, `publish` at the first
-    checkpoint, `abandon` at last.
+    """A run's folder while it is written: `begin`, write to `path`, `publish` at the first checkpoint, then `abandon`.
 
     The caller holds the lock of `target`.
     """
@@ -127,8 +122,7 @@ class RunFolder:
         return self._pending is None
 
     def begin(self, *, resume: bool) -> None:
-        """Make the folder ready: empty, or as it was with what killed writers left taken out.
-        Raises `UserError`."""
+        """Make the folder ready: empty, or as it was but for what killed writers left. Raises `UserError`."""
         if resume:
             for folder in (self.target, self.target / "checkpoints"):
                 sweep_folder(folder)
@@ -145,8 +139,7 @@ class RunFolder:
                 self._pending.begin()
 
     def publish(self) -> bool:
-        """Take the place of the older run; whether that was still to be done. Raises
-        `UserError`."""
+        """Take the place of the older run; whether that was still to be done. Raises `UserError`."""
         if self._pending is None:
             return False
         with not_written(self.target, folder=True):

@@ -1,5 +1,4 @@
-"""Settings left open, settled before anything is compared or written: spec.json names what was
-computed.
+"""Settings left open, settled before anything is compared or written: spec.json names what was computed.
 
 `training.precision=auto` is bf16 where the device multiplies it and the model was measured, fp32
 elsewhere. A run that was begun in bf16 is not silently continued in fp32 on another machine. The
@@ -47,8 +46,7 @@ def settled(experiment: Experiment, device: torch.device) -> Experiment:
 
 
 def best_precision(experiment: Experiment, device: torch.device) -> Literal["fp32", "bf16"]:
-    """bf16 on devices that multiply it (`multiplies_bf16`); on a CPU for what was measured there
-    alone.
+    """bf16 on devices that multiply it (`multiplies_bf16`); on a CPU for what was measured there alone.
 
     A baseline is counted and not trained, so it stays the same wherever it is made.
     """
@@ -58,8 +56,7 @@ def best_precision(experiment: Experiment, device: torch.device) -> Literal["fp3
 
 
 def _measured_on_cpu(model: Spec) -> bool:
-    """Whether such models were measured in bf16 on a CPU, as quicker and of equal quality
-    (docs/guide/training.md)."""
+    """Whether such models were measured in bf16 on a CPU, as quicker and of equal quality (docs/guide/training.md)."""
     if isinstance(model, RankingModel):
         return isinstance(model.ranker, DCNv2)
     return (
@@ -88,8 +85,7 @@ def usual_precision(what: object, folder: Path, *, resume: bool) -> tuple[str, .
 
 
 def selection_settled(experiment: Experiment, store: AnyStore, resumed: Run | None = None) -> Experiment:
-    """The experiment with `selection_seen=keep` where validation on this store could not hit many
-    of its targets.
+    """The experiment with `selection_seen=keep` where validation on this store could not hit many of its targets.
 
     A run that is `resumed` keeps what it began with. A line says so where it is settled.
     """

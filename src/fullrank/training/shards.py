@@ -38,15 +38,13 @@ from fullrank.training.distributed import launched, lost_peers_refused
 
 Tensors = dict[str, Tensor | Pieces]
 Share = RowShard | DTensor
-"""The part of a parameter that this process holds: rows of an item table, or as a parameter of
-FSDP2 says itself."""
+"""The part of a parameter that this process holds: rows of an item table, or as a parameter of FSDP2 says itself."""
 
 
 def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[Any, ...] = ()) -> RowShard | None:
     """The rows of the item table that this process is to hold; None where each process holds all.
 
-    All processes call it together. Raises `UserError` where `training.shard_items` is set and
-    cannot be followed.
+    All processes call it together. Raises `UserError` where `training.shard_items` is set and cannot be followed.
     """
     if not experiment.training.shard_items:
         return None
@@ -131,8 +129,7 @@ def _watch_of_shards(setting: str, what: str) -> UserError:
 
 
 def shard_blocks(model: nn.Module, device: torch.device) -> None:
-    """Keep this process's part of every block of the encoder, in place. All processes call it
-    together.
+    """Keep this process's part of every block of the encoder, in place. All processes call it together.
 
     They hold equal weights before. Nothing happens on one process.
     """
@@ -150,8 +147,7 @@ def shard_blocks(model: nn.Module, device: torch.device) -> None:
 
 @contextmanager
 def whole_blocks(model: nn.Module) -> Iterator[None]:
-    """Hold all blocks whole, for a time in which processes run them unequally often. All enter and
-    leave together.
+    """Hold all blocks whole, for a time in which processes run them unequally often. All enter and leave together.
 
     Their gradients, which the last step has used, make room.
     """
@@ -182,7 +178,7 @@ def sharded_parameters(model: nn.Module) -> dict[str, Share]:
 def exclude_from_ddp(holder: nn.Module, model: nn.Module, by_row: Sequence[nn.Parameter]) -> None:
     """Keep DDP from averaging gradients within `holder` (of the model) that it must not.
 
-    Of what is shared out every process has rows of its own; tables `by_row` have sparse gradients,
+    Every process has rows of its own of what is shared out; tables `by_row` have sparse gradients,
     which are summed by row. Counts of a table that is shared out, which never change, are left out
     of what each step sends, too.
     """
@@ -200,8 +196,10 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def sharded_moments(optimizer: torch.optim.Optimizer, moments: Iterable[str], model: nn.Module) -> dict[str, Share]:
-    """The names among `moments` (NUMBER.NAME, as `dump_optimizer` has them) of which this process
-    holds a part: those of sharded parameters, by the numbers that the optimizer gives them."""
+    """The names among `moments` of which this process holds a part: those of sharded parameters.
+
+    A name is NUMBER.NAME, as `dump_optimizer` has it, by the number that the optimizer gives the parameter.
+    """
     shards = sharded_parameters(model)
     owners = {id(p): shards[name] for name, p in model.named_parameters() if name in shards}
     groups: list[JsonObject] = optimizer.param_groups
@@ -216,8 +214,7 @@ def whole(tensors: Mapping[str, Tensor], shares: Mapping[str, Share]) -> Tensors
 
 
 def own(tensors: Mapping[str, Tensor], shares: Mapping[str, Share]) -> dict[str, Tensor]:
-    """This process's part of the tensors of a file. One that has not the table's rows is left for
-    the reader."""
+    """This process's part of the tensors of a file. One without the table's rows is left for the reader."""
     return {name: _own(tensor, shares.get(name)) for name, tensor in tensors.items()}
 
 
@@ -236,6 +233,7 @@ def _whole_shape(part: Tensor, share: Share | None) -> torch.Size:
 
 
 def _whole(part: Tensor, share: Share | None) -> Tensor | Pieces:
+    """A tensor as a file holds it: as it is, or in pieces that are put together from all processes."""
     if share is None or not part.ndim:  # counts of steps have no rows
         return part
     detached = part.detach()
@@ -248,14 +246,14 @@ def _whole(part: Tensor, share: Share | None) -> Tensor | Pieces:
 
 
 def _gathered_on_first(part: DTensor) -> Iterator[Tensor]:
-    """On process 0 the whole tensor, in one piece; on the others nothing. Every process must
-    iterate to the end."""
+    """On process 0 the whole tensor, in one piece; on the others nothing. Every process must iterate to the end."""
     whole = part.full_tensor()
     if part.device_mesh.get_rank() == 0:
         yield whole
 
 
 def _own(whole: Tensor, share: Share | None) -> Tensor:
+    """This process's rows of a whole tensor, where the table's rows are in it."""
     if isinstance(share, DTensor) and whole.shape == share.shape:
         return distribute_tensor(whole.to(share.device), share.device_mesh, share.placements, src_data_rank=None)
     if isinstance(share, RowShard) and whole.ndim > 0 and len(whole) == share.size:

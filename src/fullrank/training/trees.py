@@ -1,5 +1,4 @@
-"""Fit boosted trees to impressions: trees are added one by one, until validation has not gained for
-a while."""
+"""Fit boosted trees to impressions: trees are added one by one, until validation has not gained for a while."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from fullrank.models.ranking.model import checked_labels
 from fullrank.run.experiment import Experiment, Training
 
 READ = ("max_epochs", "lr", "patience", "keep")
-"""Settings of training that trees have."""
+"""Settings of training that trees read."""
 ROWS = 1 << 16
 """Impressions that are read at once."""
 BINS = 255
@@ -29,8 +28,7 @@ BINS = 255
 
 
 def check_trees(training: Training) -> None:
-    """Raise `UserError` for a setting of training that trees do not read, and without the
-    package."""
+    """Raise `UserError` for a setting of training that trees do not read, and without the package."""
     lightgbm_package()
     for name in Training.model_fields:
         if name not in READ and changed(training, name):
@@ -47,8 +45,7 @@ def fit_at_once(model: Any, store: AnyStore, experiment: Experiment) -> dict[str
 
 
 def fit_trees(model: BoostedTrees, store: ImpressionStore, experiment: Experiment) -> dict[str, float]:
-    """Fit to the training rows; the figures are the number of trees and, of a store with validation
-    rows, its metric.
+    """Fit to the training rows; the figures are the number of trees and, of a store with validation rows, its metric.
 
     Raises `UserError` without the package, without groups where the objective ranks within them,
     and for what LightGBM refuses.
@@ -76,6 +73,7 @@ def fit_trees(model: BoostedTrees, store: ImpressionStore, experiment: Experimen
     checked: _Impressions | None = None
 
     def measured(predicted: np.ndarray, data: Any) -> tuple[str, float, bool]:
+        """The selection metric, as LightGBM asks for it: its name, its value, and whether more is better."""
         assert checked is not None
         rows = PerImpression(checked.rows, expit(predicted) if ranks else predicted, checked.labels, checked.groups)
         return how.selection, selection_value(rows, how.selection), how.selection != "logloss"

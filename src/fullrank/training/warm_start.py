@@ -1,5 +1,4 @@
-"""Start from an earlier run's weights: same spec; rows of tables go by the external id or value
-that they are of.
+"""Start from an earlier run's weights, of the same spec: rows of tables are matched by external id or by value.
 
 Items of a recommender that are made of what is known of them (text, text vectors) need no id: the
 tables of tokens, the maps of vectors and the encoder are taken over, and any catalogue may be the
@@ -43,19 +42,16 @@ from fullrank.run import Run
 ITEMS = "items."
 """Beginning of the names of the item module's tensors."""
 FEW = 10
-"""Items that share an id, below which it is not asked whether their texts agree."""
+"""Fewest items with a common id of which it is asked whether their texts agree."""
 DISTINCT = 0.5
-"""Distinct texts for each item from which on a column tells items apart: titles do, brands and
-categories do not."""
+"""Distinct texts for each item from which on a column tells items apart: titles do, brands and categories do not."""
 AGREE = 0.5
-"""Share of the items with a common id whose texts must agree: an edited title is no other item,
-most titles are."""
+"""Share of the items with a common id whose texts must agree: some titles may have been edited, not most."""
 
 
 @torch.no_grad()
 def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
-    """Fill `model` from a run. Returns how many of its items have from the run what belongs to an
-    item.
+    """Fill `model` from a run. Returns how many of its items have what the run learned of them.
 
     What the item module learned per item is matched by external id, what it learned of features or
     tokens by their values (`Items.transferred`), which needs no id where that is all; its buffers
@@ -100,11 +96,9 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
 def _features_carried(
     model: RecommenderModel, catalog: Catalog, source: Run, tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The tables of features, each value with the vector that it has in the run; a new one keeps
-    its first vector.
+    """The tables of features, each value with the vector that it has in the run; a new one keeps its first vector.
 
-    Raises `UserError` for a feature that is of another kind there, and for others where their
-    position decides.
+    Raises `UserError` for a feature that is of another kind there, and for other features where their places decide.
     """
     known, before = catalog.features, source.catalog.features
     if known is None or before is None or model.features is None:
@@ -158,6 +152,7 @@ def _rows_in_run(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray,
     known = np.flatnonzero(positions >= 0)
     if len(known) == 0:
         raise none_known(catalog.ids, "items", str(source.path), old.ids)
+    # columns that tell items apart, and whether the texts of each common item agree in them
     both = [name for name in old.columns if name in catalog.columns and _tells_apart(old, catalog, name)]
     agree = {name: _plain(old, name, positions[known]) == _plain(catalog, name, known) for name in both}
     pairs = {name: len(same) - same.null_count() for name, same in agree.items()}
@@ -202,6 +197,7 @@ FREE = {"min_count", "separator", "max_length", "buckets"}
 
 
 def _settings(field: AnyField) -> JsonObject:
+    """The settings of a field that two stores must share for their rows to mean the same."""
     return {key: value for key, value in field.dump().items() if key not in FREE}
 
 
@@ -249,6 +245,7 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
 
 
 def _its_encoder(source: Run) -> FieldEncoder:
+    """The encoder of a ranking run. Raises `UserError` for another run, and where the store that has it is gone."""
     if source.spec.problem == "retrieval":
         raise UserError(
             f"{source.path} recommends items and this model predicts clicks: start from a run of a ranking model",
@@ -280,8 +277,7 @@ def _rows(field: AnyField, old: FieldEncoder, new: FieldEncoder) -> Rows:
 
 
 def _buckets(old: np.ndarray, new: np.ndarray) -> Rows:
-    """Each new bucket, and the old one that its middle lies in; the outer ones count as wide as
-    their neighbours."""
+    """Each new bucket, and the old one that its middle lies in; the outer ones count as wide as their neighbours."""
     ids = np.arange(len(new) + 1) + FIRST
     if len(new) == 0:
         return ids, np.full(1, len(old) // 2 + FIRST)

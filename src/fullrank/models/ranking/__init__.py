@@ -2,7 +2,7 @@
 
 The room's contract: a `RankerSpec` whose ``build(fields, dim)`` gives a `Ranker`; `fields` are the
 `FieldInfo`s in the order of the schema (one token each) and `dim` the width of a token. FLOPs are
-counted: nothing has to be written.
+counted on shapes, so a ranker has nothing to write for them.
 
 Letters, beside those of `data/batch.py`: F fields of all kinds, E width of a field's vector, T
 tokens, D width of a token, W width of a flat vector.
@@ -30,11 +30,11 @@ from fullrank.ops.model_cost import by_part, forward_flops
 Fields = Sequence[FieldInfo]
 """The fields of a store, in the order of its schema."""
 EVERY = frozenset({"*"})
-"""Captures every layer's output."""
+"""As `wanted`: the output of every layer is captured."""
 
 
 class LayerOutputs(dict[str, Tensor]):
-    """Outputs of layers by name, in the order in which they were made; a ranker offers all, the wanted are kept."""
+    """Outputs of layers by name, in the order in which they were made; a ranker offers all, `wanted` ones are kept."""
 
     def __init__(self, wanted: frozenset[str]):
         super().__init__()
@@ -58,8 +58,8 @@ class FieldTokens:
     contexts: tuple[Float[Tensor, "B _ E"], ...] = ()
     """Second vectors of the fields in each group of `RankerSpec.contexts`, in its order."""
     events: Float[Tensor, "B n E"] | None = None
-    """The newest events of each sequence, sequence after sequence, for a ranker that reads them; zeros where there are
-    fewer."""
+    """The newest events of each sequence, sequence after sequence, for a ranker that reads them;
+    zeros where there are fewer."""
 
     def layer_outputs(self) -> LayerOutputs:
         """A dict for the outputs of a ranker's layers, with the tokens themselves as `embedding`."""
@@ -74,9 +74,7 @@ class RankerOutput:
 
     logits: Float[Tensor, "B"]
     captures: Mapping[str, Tensor] = field(default_factory=dict)
-    """Wanted outputs of layers, [B, T, D], in order: `embedding`, `tokens`, `mixing_0`, `ffn_0`, ...
-
-    Each ranker has names of its own."""
+    """Wanted outputs of layers, [B, T, D], in order, by names of the ranker's own: `embedding`, `mixing_0`, ..."""
     aux: Mapping[str, Tensor] = field(default_factory=dict)
     """Scalars that are added to the loss under their names (the balance of experts)."""
 
@@ -98,8 +96,7 @@ class Ranker(nn.Module, ABC):
     def flops(self, fields: int, dim: int) -> Flops:
         """FLOPs of one impression's forward pass by part, with so many fields of width `dim` (`Size` in `model.py`).
 
-        Counted on shapes. None where that fails; a ranker whose kernels torch's counter does not
-        know overrides it.
+        Counted on shapes. None where that fails; a ranker whose kernels torch's counter does not know overrides it.
         """
         rows = 2  # batch norm refuses one in training
         tokens = torch.empty(rows, fields, dim, device="meta")
@@ -140,12 +137,12 @@ class ClickModel(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.calibration: CalibrationCurve | None = None
-        """Behind the logits, of a run that was calibrated; training does not know it."""
+        """The curve behind the logits of a run that was calibrated; training does not know it."""
 
     @property
     @abstractmethod
     def parallel(self) -> list[list[int]]:
-        """Numbers of the bags that are read event by event, those of the same events together."""
+        """Groups of bags, by their numbers in a batch, in which value i of each bag is of the same event."""
 
     @abstractmethod
     def row_parameters(self) -> list[nn.Parameter]:
@@ -156,7 +153,7 @@ class ClickModel(nn.Module, ABC):
         """Logits before calibration."""
 
     def logits(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """Logits, calibrated where the run is, in double precision: large ones stay apart."""
+        """Logits, calibrated where the run is; in double precision, in which large ones stay apart."""
         logits = self.raw_logits(batch).double()
         return logits if self.calibration is None else self.calibration(logits)
 

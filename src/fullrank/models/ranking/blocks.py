@@ -10,10 +10,14 @@ Heads: `mlp` T D -> 2 T D -> ReLU -> 1; `flatten` T D -> 1; `mean` mean over tok
 (RankMixer); `mean_all` the mean of all numbers, no weights (the code's `noparam_mean`).
 
 Starting values: `xavier` draws every matrix (FuxiCTR). A product of many such matrices passes few
-directions: of 16 blocks of RankElastor with Eq. 4 (T = 8, D = 16) the Jacobian's entropy rank is
-then 12 of 128. `identity` starts every block near the identity instead, W_r = I, the mixing's W x
-0.1, the last map of the FFN / sqrt(2 blocks), and it is 108; of the authors' block 12 and 84, of
-RankMixer (D = 48) 89 and 192 of 384 (mean of two seeds).
+directions. `identity` starts every block near the identity instead: W_r = I, the mixing's W is
+multiplied by 0.1, the last map of the FFN divided by sqrt(2 blocks). The entropy rank of the
+Jacobian of 16 blocks with T = 8 (mean of two seeds) is then
+
+                                      xavier   identity
+    RankElastor with Eq. 4, D = 16        12        108   of 128
+    RankElastor's own block, D = 16       12         84   of 128
+    RankMixer, D = 48                     89        192   of 384
 
 The tokeniser makes T tokens of width D of the field vectors: [B, F, E] is flattened to F E numbers
 and normalised (RMSNorm over all of them), then
@@ -25,7 +29,7 @@ and normalised (RMSNorm over all of them), then
 
 With `event_tokens` = n the newest n events of each sequence follow as tokens of their own, the
 newest first: one linear map, E -> D, of each event's vector (normalised as the fields are); a place
-without an event is the map of zeros. The paper's Table 4 has none: there a sequence is one field
+without an event gets the map of zeros. The paper's Table 4 has none: there a sequence is one field
 vector like any other (`model.sequences`).
 """
 
@@ -49,7 +53,9 @@ from fullrank.models.ranking.mixings import AnyMixing
 from fullrank.ops.ranking_layers import Dropout, dropout
 
 HIDDEN = {"matrix": 500, "vector": 800}
+"""Default hidden width of the tokeniser's perceptron, by its mode."""
 DROPOUT = 0.1
+"""Default share of its hidden units dropped in training."""
 
 
 class Tokeniser(Spec):
@@ -151,6 +157,7 @@ class Blocks(RankerSpec):
         events = sequences * self.event_tokens
         width, tokens = self.width, self.tokens + events
         if width is None:
+            # (fields x embedding.dim) / tokens, rounded up, and up again to what the mixing can divide
             width = -(-len(fields) * dim // self.tokens)
             width = -(-width // tokens) * tokens if self.mixing.divides else width
         return BlocksRanker(len(fields), dim, width, events, self)

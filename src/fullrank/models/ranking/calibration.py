@@ -1,8 +1,7 @@
-"""Calibration of click probabilities: a rising function of the logit, behind a trained model (fitted in
-`training/calibrate.py`).
+"""Calibration of click probabilities: a rising function of the logit, behind a trained model.
 
-A function that rises everywhere keeps the order of impressions: auc, gauc and lists do not change.
-N rows, K knots.
+`training/calibrate.py` fits it. A function that rises everywhere keeps the order of impressions:
+auc, gauc and lists do not change. N rows, K knots.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Calibration(Spec):
         return self.model_copy(update={"knots": tuple((y, x) for x, y in self.knots), "slope": 1 / self.slope})
 
     def of_probabilities(self, probabilities: Float64[np.ndarray, "N"]) -> Float64[np.ndarray, "N"]:
-        """Probabilities to calibrated ones; those nearer to 0 or 1 than a logit can tell count as that near."""
+        """Calibrated probabilities; those nearer to 0 or 1 than LogLoss tells are first moved that far away."""
         calibrated: np.ndarray = self.build()(torch.from_numpy(logits_of(probabilities))).sigmoid().numpy()
         return calibrated
 
@@ -63,12 +62,13 @@ class CalibrationCurve(nn.Module):
     def forward(self, logits: Float[Tensor, "N"]) -> Float64[Tensor, "N"]:
         x, y = self.knots.unbind(1)
         wide = logits.double()
+        # beyond the knots the slope goes on; between them each piece adds its rise, or the part up to the logit
         outside = (wide - x[0]).clamp(max=0) + (wide - x[-1]).clamp(min=0)
         inside = ((wide[:, None] - x[:-1]) / x.diff()).clamp(0, 1) * y.diff()
         return y[0] + self.spec.slope * outside + inside.sum(1)
 
 
 def logits_of(probabilities: Float64[np.ndarray, "N"]) -> Float64[np.ndarray, "N"]:
-    """log p / (1 - p), of probabilities clipped as far from 0 and 1 as in LogLoss."""
+    """log(p / (1 - p)), of probabilities clipped as far from 0 and 1 as LogLoss clips them."""
     clipped = np.clip(probabilities, LEAST, 1 - LEAST)
     return np.log(clipped) - np.log1p(-clipped)

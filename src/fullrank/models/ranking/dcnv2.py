@@ -68,7 +68,7 @@ class DCNv2Ranker(Ranker):
             outputs(f"cross_{number}", crossed.view(x.tokens.shape))
         if self.deep is None or self.stacked:
             logits = self.head(crossed if self.deep is None else self.deep(crossed))
-        else:  # the head of both sides behind each other, without a copy of the two
+        else:  # the head reads both sides, one behind the other, without a copy that joins them
             sides = self.head.weight.split([crossed.shape[1], self.deep.out], 1)
             logits = F.linear(crossed, sides[0], self.head.bias) + F.linear(self.deep(first), sides[1])
         return RankerOutput(logits.squeeze(-1), outputs)

@@ -1,9 +1,8 @@
 """DNN: a perceptron on all field vectors at once (the deep part of Covington et al., RecSys 2016; BARS calls it DNN).
 
-logit = w . MLP([v_1; ...; v_F]) + b
+    logit = w . MLP([v_1; ...; v_F]) + b
 
-The perceptron itself, its settings and layers, is what most rankers have beside their own idea
-(`Deep`).
+The perceptron itself, its settings and layers, is what most rankers have beside their own idea (`Deep`).
 """
 
 from __future__ import annotations
@@ -61,6 +60,7 @@ class Perceptron(nn.Module):
         if not (self.training and self.in_one_step):
             out: Tensor = self.layers(x)
             return out
+        # norm, ReLU and dropout are one operation, so the layers of the last two are passed over
         for layer in self.layers:
             if isinstance(layer, nn.Linear):
                 x = layer(x)

@@ -2,19 +2,17 @@
 
     token_f = table[offset_f + id_f]  (categorical);  mean or sum of such rows  (bag);  x_f w_f, w_f in R^E  (numeric)
 
-One gather serves all categorical fields, where a list of tables needs one per field. A row whose
-value is missing has id 0, a bag without values takes that id, a missing number has a vector of its
-own; id 1 is every unknown value. Starting values N(0, 1e-4), and Xavier for the vectors of numbers,
-are FuxiCTR's.
+One gather serves all categorical fields, where a list of tables needs one per field. A row whose value
+is missing has id 0, a bag without values takes that id, a missing number has a vector of its own; id 1
+is every unknown value. Starting values N(0, 1e-4), and Xavier for the vectors of numbers, are FuxiCTR's.
 
 Behaviour sequences become vectors as `model.sequences` says (`models/ranking/sequences`): pooled
 like bags, or attended by the target. Hard search shortens them before anything is looked up.
 
-Fields of another width (`dims`) lie in a table of that width and are projected to the common one
-without a bias.
+Fields of another width (`dims`) lie in a table of that width and are projected to the common one without a bias.
 
-The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on:
-rows`), or of the whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
+The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on: rows`),
+or of the whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ class Embedding(Spec):
 
 
 class FieldEmbedding(nn.Module):
-    """Impressions -> `FieldTokens`, of which it makes what is read."""
+    """Impressions -> `FieldTokens`, of which only the parts that the ranker reads are made."""
 
     def __init__(
         self,
@@ -91,7 +89,7 @@ class FieldEmbedding(nn.Module):
         sequences: SequenceSpec = Pooled(),
         events: int = 0,
     ):
-        """For a ranker that reads these parts of `FieldTokens`, and so many of the newest events of each sequence."""
+        """`reads` are the parts of `FieldTokens` that the ranker reads, `events` the newest events of each sequence."""
         super().__init__()
         self.fields, self.spec, self.events = tuple(fields), spec, events
         tokens, linear, dim = "tokens" in reads, "linear" in reads, spec.dim
@@ -136,7 +134,7 @@ class FieldEmbedding(nn.Module):
         self.reader = SequenceReader(fields, sequences, [group for group in groups if len(group) > 1])
         read = [*self.reader.searched, *self.reader.together]
         self.parallel = in_parallel([member.bag for member in group] for group in read if len(group) > 1)
-        """Numbers of the bags that are read event by event, those of the same events together."""
+        """Groups of bags, by their numbers in a batch, in which value i of each bag is of the same event."""
         self.equally_long = self.parallel if sequences.uneven == "error" else []
         """Groups of `parallel` that must have equally many values in every row."""
         self.padded = False
@@ -157,10 +155,10 @@ class FieldEmbedding(nn.Module):
         return sum(p.numel() for part in parts if part is not None for p in part.parameters())
 
     def flops(self, events: int | None = None) -> Flops:
-        """FLOPs of one impression: projections of fields that are stored at another width, and attention to histories
-        of so many events each (else 50, or as many as hard search keeps).
+        """FLOPs of one impression: projections of fields that are stored at another width, and attention to histories.
 
-        A formula, since look-ups of ragged bags cannot run on shapes.
+        A history has so many `events`; without them 50, or as many as hard search keeps. This is a
+        formula, since look-ups of ragged bags cannot run on shapes.
         """
         flops: Flops = {}
         if self.projections:
@@ -178,7 +176,7 @@ class FieldEmbedding(nn.Module):
         contexts = tuple(  # the fields of each group in the order of the schema, perhaps none
             in_order(self.contexts[group](batch), {})
             if group in self.contexts
-            else batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph cannot take len(batch)
+            else batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph has no len(batch)
             for group in map(str, range(self.groups))
         )
         return FieldTokens(tokens, linear, wanted, contexts, self._newest(batch) if self.events else None)
@@ -192,6 +190,7 @@ class FieldEmbedding(nn.Module):
         return torch.stack(parts).sum() * (self.spec.l2 / 2)
 
     def _tokens(self, batch: Impressions) -> Float[Tensor, "B F E"]:
+        """The vector of each field, in the order of the schema."""
         if not len(self.tables) and self.numeric is None:
             return batch.numeric.new_zeros(batch.categorical.shape[0], len(self.fields), 0)
         parts: PlacedVectors = [part for table in self.tables for part in table(batch)]
@@ -218,6 +217,7 @@ class FieldEmbedding(nn.Module):
             field = self.fields[position]
             if field.kind == "bag":
                 continue
+            # [B, n] places of the newest events, below 0 where a history has fewer
             at = bag.lengths[:, None] - 1 - back
             ids = nn.functional.pad(inside_of(bag)[1], (0, 1))  # a bag may have no column
             vectors = self._table(field.name).rows(field.name, ids.gather(1, at.clamp_min(0).long()))
@@ -231,6 +231,7 @@ class FieldEmbedding(nn.Module):
         return next(table for table in self._all_tables() if name in table.starts)
 
     def _linear(self, batch: Impressions) -> Float[Tensor, "B"]:
+        """The first-order part of the logit: the bias, and a weight for each id and number."""
         assert self.linear_table is not None and self.bias is not None
         parts = [part.sum((1, 2)) for _, part in self.linear_table(batch)]
         if self.linear_numeric is not None:
@@ -239,7 +240,7 @@ class FieldEmbedding(nn.Module):
 
 
 class Numbers(nn.Module):
-    """x_f w_f, and a vector of its own where the number is missing."""
+    """The vectors x_f w_f of numeric fields, and one of its own for each that is missing."""
 
     def __init__(self, numbers: int, width: int, std: float, weight_std: float):
         super().__init__()

@@ -106,7 +106,7 @@ class Gate(nn.Module):
             return 2 * torch.sigmoid(self.layers(context.flatten(1)))
         x: Tensor = self.learned
         for layer in self.layers:
-            # a matrix times a vector, which torch does not count among the FLOPs: those are of one impression
+            # a matrix times a vector, which torch does not count: FLOPs are of one impression, and this is of a batch
             x = layer.weight @ x + layer.bias if isinstance(layer, nn.Linear) else layer(x)
         return 2 * torch.sigmoid(x)
 

@@ -1,7 +1,6 @@
 """Factorization machine: the linear part plus the inner product of every pair of fields (Rendle, ICDM 2010, Eq. 1).
 
-logit = b + sum_f w_f + sum_{f<g} <v_f, v_g>,  the pairs as 1/2 (|sum_f v_f|^2 - sum_f |v_f|^2)
-(Lemma 3.1)
+logit = b + sum_f w_f + sum_{f<g} <v_f, v_g>,  the pairs as 1/2 (|sum_f v_f|^2 - sum_f |v_f|^2)      (Lemma 3.1)
 """
 
 from __future__ import annotations

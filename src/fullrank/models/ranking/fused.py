@@ -76,8 +76,7 @@ class FusedTable(nn.Module):
         return vectors
 
     def pool(self, bag: Bag, start: int) -> Float[Tensor, "B E"]:
-        """The sum (or mean) of each row's vectors, which begin at row `start`; a row without values has the missing
-        one."""
+        """Sum or mean of each row's vectors, whose ids begin at `start`; a row without values has the missing one."""
         ids, offsets = flattened(bag)
         return F.embedding_bag(ids + start, self.table, offsets, mode=self.mode, sparse=self.sparse)
 
@@ -95,8 +94,8 @@ class FusedTable(nn.Module):
     def squared(self, batch: Impressions) -> Float[Tensor, ""]:
         """The squared norm of the rows that occur in a batch, each once.
 
-        Of a table that is small beside the batch all rows are squared and those that occur are
-        added: cheaper than to gather rows and to scatter their gradients.
+        Where the table is small beside the batch, all rows are squared and those that occur are
+        added up: that is cheaper than to gather rows and to scatter their gradients.
         """
         if self.sparse or len(self.table) > self.offsets.numel() * len(batch):
             rows = distinct(self._every(batch), len(self.table))
@@ -111,6 +110,7 @@ class FusedTable(nn.Module):
         return torch.cat([*ids, *(flattened(batch.bags[number])[0] + start for number, _, start in self.bags)])
 
     def row_ids(self, batch: Impressions) -> Int[Tensor, "B F"]:
+        """The row of the table of each categorical value."""
         ids = batch.categorical if self.columns is None else batch.categorical[:, self.columns]
         return ids + self.offsets
 
@@ -135,7 +135,7 @@ class FusedTable(nn.Module):
 
 
 def flattened(bag: Bag) -> tuple[Int[Tensor, "n"], Int[Tensor, "B"]]:
-    """The values of all rows in a row, and where each row begins; a row without values has the missing one."""
+    """The values of all rows behind each other, and where each row begins; a row without values has the missing one."""
     lengths = bag.lengths.clamp_min(1)
     inside = torch.arange(max(1, bag.ids.shape[1]), device=lengths.device) < lengths[:, None]
     ids = bag.ids if bag.ids.shape[1] else bag.ids.new_zeros(len(lengths), 1)

@@ -1,7 +1,7 @@
 """LightGBM: boosted decision trees on the fields of impressions (Ke et al., NIPS 2017), a baseline for rankers.
 
-What trees read of an impression: the ids of categorical fields as categories, missing and unknown
-ones two of them; numbers, NaN where missing; of a bag the first id and the count, of a sequence the
+What trees read of an impression: the ids of categorical fields as categories, of which missing and
+unknown are two; numbers, NaN where missing; of a bag the first id and the count, of a sequence the
 newest id and the count.
 
 Weights of a run are the model in LightGBM's own text format, as bytes of one tensor: no pickle, and

@@ -1,7 +1,7 @@
 """Token mixings of RankMixer and RankElastor: information crosses from token to token.
 
 The contract: a `MixingSpec` whose ``build(tokens, width)`` gives a `Mixing`. Its FLOPs are counted
-as the ranker's `mixing_0`, `mixing_1`, ...; nothing has to be written.
+on shapes, as the ranker's `mixing_0`, `mixing_1`, ..., so it has nothing to write for them.
 
 Block transpose (RankMixer, arXiv:2507.15551, Sec. 3.3): token i's j-th part changes place with
 token j's i-th. Claim: tokens exchange information without a parameter. X in R^{T x D} is a T x T
@@ -18,9 +18,9 @@ effective rank more (Theorem 3.1).
     pre (the authors' code, which the trained results come from):  M = RMSNorm_D(X + W RMSNorm_TD(vec X) + b)
     post (the paper):                                              M = LN_D((W + I) vec X)
 
-vec is row by row and W in R^{TD x TD}. `factor` = k > 1 takes W = W' (x) I_k with W' in R^{TD/k x
-TD/k} and no bias, the cheap variant of the code. Differs: the paper does not say over what its LN
-goes; ours is over the width of each token, as in RankMixer.
+vec is row by row and W in R^{TD x TD}. `factor` = k > 1 takes W = W' (x) I_k with W' in R^{TD/k x TD/k}
+and no bias, the cheap variant of the code. Differs: the paper does not say over what its LN goes; ours
+is over the width of each token, as in RankMixer.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ class Mixing(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"]) -> Mixed:
-        """The mixed tokens before the last norm, which diagnostics read (as RankElastor's code does), and behind it,
-        which goes on."""
+        """The mixed tokens before the last norm, and behind it.
+
+        Diagnostics read the former, as RankElastor's code does; the next layer reads the latter.
+        """
 
     def start_near_identity(self) -> None:
-        """Make what is added to the tokens small at the start (`Blocks.initial`); without weights there is nothing."""
+        """Make what is added to the tokens small at the start (`Blocks.initial`); nothing to do without weights."""
 
 
 class MixingSpec(Spec):
@@ -148,7 +150,7 @@ class FullMixing(Mixing):
         return mixed, self.after(mixed)
 
     def start_near_identity(self) -> None:
-        """W x 0.1: Xavier's W has a spectral radius of 1, so that I + W is far from I."""
+        """Multiply W by 0.1: Xavier's W has a spectral radius of 1, so that I + W is far from I."""
         with torch.no_grad():
             self.linear.weight.mul_(0.1)
 

@@ -63,8 +63,7 @@ class Size:
     none; training takes about three times as many. Torch counts them (`ops/model_cost.py`); all
     experts of a mixture are computed and counted.
 
-    Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the
-    machine.
+    Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the machine.
     """
 
     embedding: int
@@ -103,7 +102,7 @@ class RankingModule(ClickModel):
         self.ranker = ranker.build(fields, spec.embedding.dim)
         self.l2 = spec.embedding.l2
         self.penalties = frozenset({"l2", "routing"})
-        """Terms that are no sum over rows."""
+        """Names of the terms that are not sums over rows."""
 
     def forward(self, batch: Impressions) -> dict[str, Float[Tensor, ""]]:
         """Named terms: the loss is the local sum over the global count of rows, so shards and micro-batches add up."""

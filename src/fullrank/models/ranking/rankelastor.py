@@ -7,9 +7,9 @@ learned mixing expands it more and a gate shrinks it less, and with it come AUC 
     M = X + W RMSNorm(vec X) (`mixings.py`, Eq. 3);  head: T D -> 2 T D -> ReLU -> 1
     Z = FFN(M) + M, the FFN a GLU with a skip inside its gate and a closing map (`feed_forwards/glu.py`)
 
-These are the blocks of the authors' code, which the paper's results come from. The paper prints Z_t
-= (GELU(M_t W1) * (M_t W2)) W3 + M_t W_r (Eq. 4), which has neither of the two skips nor the closing
-map: `feed_forward=glu` is that.
+These are the blocks of the authors' code, which the paper's results come from. The paper prints
+Z_t = (GELU(M_t W1) * (M_t W2)) W3 + M_t W_r (Eq. 4), which has neither of the two skips nor the
+closing map: `feed_forward=glu` is that.
 
 Differs: the paper's (T, D) are (15, 26) on Criteo and (16, 24) on Avazu; (16, 24) is the default,
 with the tokeniser that projects to it. The code has one GLU a block (Avazu) or two of width 64

@@ -27,7 +27,7 @@ class FileVectors(VectorsSpec):
     """Vectors of your own, from a table with a row for each item: any model, any modality.
 
     The numbers stand in one column of lists, or in a column each. Rows of items that the catalogue
-    has not are counted and left out; items without a row (or with a null in it) have no vector.
+    does not have are counted and left out; items without a row (or with a null in it) have no vector.
     """
 
     kind: Literal["file"] = "file"
@@ -84,6 +84,7 @@ def _matrix(frame: pl.DataFrame, chosen: tuple[str, ...], name: str) -> np.ndarr
 
 
 def _rows(column: pl.Series, name: str) -> np.ndarray:
+    """[n, D] of a column of lists; NaN where a list or a number is null."""
     lists = column.cast(pl.List(pl.Float32))
     sizes = lists.drop_nulls().list.len().unique().to_list()
     if len(sizes) != 1 or sizes[0] == 0:

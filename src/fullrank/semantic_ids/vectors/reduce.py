@@ -72,7 +72,7 @@ def fit_reduction(x: Float[Tensor, "n D"], pca: int | None, whiten: bool) -> Red
     values, directions = torch.linalg.eigh(covariance / len(x))
     values, directions = values.flip(0)[:width].clamp_min(0), directions.flip(1)[:, :width]
     largest = directions.abs().argmax(0)
-    # an eigenvector's sign is the solver's whim
+    # an eigenvector's sign is the solver's whim: the largest entry is made positive
     directions = directions * directions.gather(0, largest[None]).sign()
     spread = values.clamp_min(FLOOR * float(values[0])).sqrt() if whiten else torch.ones_like(values)
     if float(values[0]) == 0:

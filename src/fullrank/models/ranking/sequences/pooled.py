@@ -1,6 +1,6 @@
 """Pooled sequences: the mean or the sum of a history's vectors (`embedding.bags`), whatever the target is.
 
-The mean of fifty events says little of any one of them; what `target_attention` is compared with.
+The mean of fifty events says little of any one of them. `target_attention` is compared with it.
 """
 
 from __future__ import annotations

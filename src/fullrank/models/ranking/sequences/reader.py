@@ -1,7 +1,6 @@
 """Histories as a model reads them: in parallel, searched, and pooled by their targets.
 
-Sequences run in parallel, such as the items and the categories of the same events, where value i is
-of event i.
+Sequences such as the items and the categories of the same events run in parallel: value i of each is of event i.
 
 Hard search keeps of a long history the events of the target's category (SIM: Pi et al.,
 arXiv:2006.05639). Claim: what a user did in the target's category says most of what all of it says,
@@ -9,7 +8,7 @@ and costs a fraction (Sec. 3.2).
 
     kept_j = [category_j = category of the target],  of these the newest `most`
 
-Nothing is looked up or attended before. A target whose category is missing or unknown finds
+The search comes before anything is looked up or attended. A target whose category is missing or unknown finds
 nothing, and an event of an unknown category is never found. Ids alone are compared and moved,
 padded as they come, so that a graph can hold it.
 """
@@ -62,10 +61,9 @@ def members(names: Iterable[str], fields: Fields) -> list[Member]:
 
 
 def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", "newest"] = "error") -> list[Bag]:
-    """Parallel bags, equally wide and long (`SequenceSpec.uneven`). Raises `UserError` where it says so.
+    """Parallel bags made equally wide and long, or `UserError`, as `uneven` says (`SequenceSpec.uneven`).
 
-    A graph that is being exported has sizes without values: there they are of one letter, so they
-    agree.
+    While a graph is exported, sizes have no values to compare: parallel bags share one symbol there, so they agree.
     """
     if len(bags) == 1:
         return list(bags)
@@ -89,7 +87,7 @@ def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", 
 
 
 def _at_the_newest(bag: Bag, first: Bag) -> Bag:
-    """As many events as `first` has, the newest beside the newest; events that lack are missing values."""
+    """As many events as `first` has, the newest beside the newest; those that `bag` lacks are missing values."""
     at = torch.arange(first.ids.shape[1], device=bag.ids.device) + (bag.lengths - first.lengths)[:, None]
     inside = (at >= 0) & (at < bag.lengths[:, None])
     ids = nn.functional.pad(bag.ids, (0, 1))  # a bag may have no column
@@ -109,7 +107,7 @@ class SequenceReader:
     """Prepares the histories of a batch: parallel sequences aligned, and the events that the hard search keeps.
 
     It runs before anything is looked up, so that penalties and updates are of these events alone.
-    Twice is as once.
+    To prepare a batch twice is as good as once.
     """
 
     def __init__(self, fields: Fields, spec: SequenceSpec, together: Sequence[Sequence[Member]]):
@@ -161,8 +159,7 @@ def matching_reference(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int 
 class AttendedGroup(nn.Module):
     """Sequences of the same events, pooled together by their targets.
 
-    Widths are those of the tables: a projection to the common width is linear and comes behind the
-    sum.
+    Widths are those of the tables: a projection to the common width is linear and comes behind the sum.
     """
 
     def __init__(self, group: Sequence[Member], widths: Sequence[int], pooling: TargetPooling):

@@ -1,14 +1,13 @@
 """Target attention: events weighted by how they relate to the target (DIN; Zhou et al., KDD 2018, arXiv:1706.06978).
 
-Claim: a user's interests are many and a target meets few of them; one pooled vector must carry all
-(Sec. 4.2).
+Claim: a user's interests are many and a target meets few of them; one pooled vector must carry all (Sec. 4.2).
 
     v = sum_j a(q, k_j) k_j,   a(q, k) = w . MLP([q; k; q - k; q * k]) + b          (Eq. 3: the local activation unit)
 
 q is the target's vector, k_j that of event j. The weights are not normalised: their sum says how
 much of the history the target meets; `softmax` divides it out. Sequences of the same events may be
 attended `together`: q and k are then their vectors side by side, and v is cut back into one vector
-for each. What the target has not, such as the rating of a past event, is zeros in q.
+for each. What a target does not have, such as the rating of a past event, is zeros in q.
 
 Differs: the paper feeds the outer product of q and k; difference and product are its code's and
 FuxiCTR's. A history without events has one, the missing value, where FuxiCTR has a vector of zeros;
@@ -72,7 +71,7 @@ class ActivationUnit(TargetPooling):
         super().__init__()
         self.softmax = spec.softmax
         self.hidden = spec.unit.build(4 * width)
-        # no bias under a softmax, which sees no constant
+        # no bias where a softmax follows, which a constant does not change
         self.head = xavier(nn.Linear(self.hidden.out, 1, bias=not spec.softmax))
 
     def forward(

@@ -31,8 +31,7 @@ from fullrank.ops.model_cost import forward_flops
 from fullrank.ops.starting_values import start_small
 
 Memory = tuple[Tensor, Tensor]
-"""Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S,
-e]."""
+"""Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S, e]."""
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values by head, [B, H, T, e] each."""
 WithColumns = tuple[Float[Tensor, "B T D"], ColumnSums]
@@ -48,8 +47,7 @@ class Places:
     queries: Int[Tensor, "#B T"]
     keys: Int[Tensor, "#B S"]
     query_times: Int[Tensor, "B T"] | None = None
-    """The time that a query asks about: the next event's, or the row's last event's where none
-    follows."""
+    """The time that a query asks about: the next event's, or the row's last event's where none follows."""
     times: Int[Tensor, "B S"] | None = None
     """The time of each key."""
 
@@ -144,13 +142,11 @@ class Attention(nn.Module, ABC):
     sparse: bool = False
     """A distribution that may give some of these keys no weight at all."""
     linear: bool = True
-    """The output is linear in the values: nothing but weights and biases stands between the two
-    projections."""
+    """The output is linear in the values: nothing but weights and biases stands between the two projections."""
     captures_after_dropout: bool = True
     """It can tell how much each key received after dropout (`batch.Captures`)."""
     uncounted: str = ""
-    """Why its FLOPs cannot be counted on shapes (a kernel that torch's counter does not know);
-    empty where they can."""
+    """Why its FLOPs cannot be counted on shapes (a kernel that torch's counter does not know); empty where they can."""
 
     def __init__(self, dim: int, max_length: int, spec: AttentionSpec, *, bias: bool = False, projections: bool = True):
         """With ``projections=False`` the subclass makes its own and overrides `project` and `matrices`."""
@@ -254,7 +250,7 @@ class Attention(nn.Module, ABC):
     ) -> Float[Tensor, "B T D"]:
         """The output of tokens that look at others, which `remember` read: a decoder's at a history's.
 
-        Of a row without valid keys the first is seen, so that none is empty.
+        In a row without valid keys the first one is seen, so that no row is empty.
         """
         q = self.project(x, x.new_zeros(x.shape[:2], dtype=torch.long))[0]
         seen = valid | ((torch.arange(valid.shape[1], device=valid.device) == 0) & ~valid.any(1, keepdim=True))
@@ -306,6 +302,7 @@ class Attention(nn.Module, ABC):
         return self.close(dropped @ v, q), dropped if after_dropout else weights
 
     def _mix(self, q: Tensor, k: Tensor, allowed: Tensor, places: Places | None) -> Tensor:
+        """`mix`, with the places where it compares them."""
         more: tuple[Places, ...] = (places,) if self.positional and places is not None else ()
         return self.mix(q, k, allowed, *more)
 

@@ -23,15 +23,15 @@ Larger factors sharpen it. `relu_l1`: A = (D + eps A1) / (sum of D + eps) with D
 A2), which sees no key that the second map prefers and is A1 where no key is left.
 
 Differs: dropout falls on A behind Norm; on A1 and A2 apart it would break what cancels. The first
-event of a row sees itself alone in both maps, so with l1 = l2 and signed rows its output is exactly
-0 and the block's residual carries it; `softmax` and `relu_l1` give it weight 1. The factor 1 -
-lambda_init of the Differential Transformer is left out.
+event of a row sees itself alone in both maps, so with l1 = l2 and signed rows its output is
+exactly 0 and the block's residual carries it; `softmax` and `relu_l1` give it weight 1. The factor
+1 - lambda_init of the Differential Transformer is left out.
 
-SPRINT's columns: where the weights are made anyway (all but `none` and `head_rms`), sums of |A|;
-else of l1 A1 + l2 A2, since |l1 A1 - l2 A2| <= l1 A1 + l2 A2 everywhere and |A|_2 <= sqrt(|A|_1
-|A|_inf) holds for it. Its rows sum to l1 + l2, which `exact_bound` counts. RMSNorm of `head_rms` is
-outside of what the penalty bounds, as HSTU's gate is. Sums behind dropout would need one mask for
-two kernels and are refused.
+The columns that SPRINT's penalty reads are sums of |A| where the weights are made anyway (under all norms
+but `none` and `head_rms`). Elsewhere they are sums of l1 A1 + l2 A2, which is nowhere less than |A|, so
+that the bound |A|_2 <= sqrt(|A|_1 |A|_inf) holds with it too; its rows sum to l1 + l2, which
+`exact_bound` counts. The RMSNorm of `head_rms` is outside of what the penalty bounds, as HSTU's gate is.
+Sums behind dropout would need one mask for two kernels and are refused.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class FocusedAttention(Attention):
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
         """As `mix`, but in fp64 where no gradient is asked for, as in diagnostics.
 
-        Of maps that nearly agree fp32 leaves little but its own rounding.
+        Where the two maps nearly agree, fp32 leaves little but its own rounding.
         """
         q, k, _ = self.project(x, batch.positions(from_end=False))
         q, k = (q, k) if torch.is_grad_enabled() else (q.double(), k.double())

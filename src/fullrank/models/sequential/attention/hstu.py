@@ -6,8 +6,7 @@ keys that i may see (Eqs. 1 and 2; no softmax and no 1 / sqrt d), y = W_o dropou
 shared by the heads; the last event of a row asks about its own time. The defaults are the paper's;
 the norm before it, the residual and learned positions are the encoder's.
 
-SPRINT's backbone is the ungated setting: y = W_o A V with ``gate=False, rel_bias=none, rope=True,
-bias=False``.
+SPRINT's backbone is the ungated setting: y = W_o A V with ``gate=False, rel_bias=none, rope=True, bias=False``.
 
 Differs: n is the model's `max_length`, where SPRINT's code takes the padded length of the batch,
 which would show a row how long its neighbours are. W_o starts Xavier-uniform in both settings. The
@@ -186,9 +185,11 @@ class HSTUAttention(Attention):
         return self.close(mixed, q), columns, rows
 
     def _divisor(self, q: Tensor) -> Float[Tensor, "1 1 1 1"]:
+        """n, as a tensor that broadcasts over the weights."""
         return torch.full((1, 1, 1, 1), float(self.max_length), device=q.device)
 
     def _bias(self, places: Places) -> Bias | None:
+        """What is added to the scores, made for a block of queries when that is asked for; None where nothing is."""
         if self.by_time is not None:
             require_times(places.times, "attention.rel_bias=positions")
         if self.by_distance is None:
@@ -196,6 +197,7 @@ class HSTUAttention(Attention):
         return lambda queries, keys: self._added(places, queries, keys)
 
     def _added(self, places: Places, queries: slice, keys: int) -> Float[Tensor, "#B 1 m n"]:
+        """b_p(i - j) and b_t of these queries against the first `keys` keys, the same for all heads."""
         assert self.by_distance is not None
         most = self.max_length - 1
         apart = places.queries[:, queries, None] - places.keys[:, None, :keys]
@@ -204,7 +206,7 @@ class HSTUAttention(Attention):
             assert places.query_times is not None and places.times is not None
             since = places.query_times[:, queries, None] - places.times[:, None, :keys]
             at = buckets(since) if self.bucket_edges is None else buckets_by_edges(since, self.bucket_edges)
-            # in 0.4 of the time of by_time[at], forward and backward
+            # takes 0.4 of the time of by_time[at], forward and backward
             added = added + self.by_time.index_select(0, at.flatten()).view(at.shape)
         return added[:, None]
 
@@ -229,6 +231,6 @@ def bucket_edges() -> Int[Tensor, "n"]:
 
 
 def buckets_by_edges(seconds: Int[Tensor, "*n"], edges: Int[Tensor, "m"]) -> Int[Tensor, "*n"]:
-    """`buckets` where the logarithm may be off by its last digit: the entry is put right by whole numbers."""
+    """`buckets`, where the logarithm may be off by its last digit: whole numbers put the entry right."""
     near, apart = buckets(seconds), seconds.abs()
     return near + (apart >= edges[near + 1]).long() - (apart < edges[near]).long()

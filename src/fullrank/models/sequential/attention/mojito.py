@@ -8,14 +8,14 @@ of positions, turns the two numbers into one for each head:
 
     A_h = softmax((W_2 relu(W_1 [S_item, S_time] + b))_h / sqrt e),  y = W_o concat_h(A_h V_h)
 
-Differs: the authors' tokens are items and moments side by side, twice as wide; here the width stays
-the model's, and an encoder with ``context: calendar`` adds the moment to the item. Every layer has
-calendar codes of its own, where theirs reads the second half of the layer below. Noise is drawn in
-training alone, so that an answer can be given twice. W_2 has no bias, which softmax would not see.
-The score of a candidate has no part of its own moment: it is the same for all candidates, and not
-known when an answer is asked for. SPRINT's authors compare a variant without this mixture: items
-plus a vector of the logarithm of the time, which their 20 buckets cut to one value for all times
-since 1970.
+Differs: the authors' tokens are items and moments side by side, twice as wide; here the width
+stays the model's, and an encoder with ``context: calendar`` adds the moment to the item. Every
+layer has calendar codes of its own, where theirs reads the second half of the layer below. Noise
+is drawn in training alone, so that an answer can be given twice. W_2 has no bias, which softmax
+would not see. The score of a candidate has no part of its own moment: it is the same for all
+candidates, and not known when an answer is asked for. SPRINT's authors compare a variant without
+this mixture: items plus a vector of the logarithm of the time, which their 20 buckets cut to one
+value for all times since 1970.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class MojitoAttention(Attention):
         self.sigma = nn.Parameter(torch.full((2,), SIGMA)) if spec.noise else None
 
     def mix(self, q: Tensor, k: Tensor, allowed: Mask, places: Places | None = None) -> Float[Tensor, "B H T S"]:
+        # [B, T, S, 2]: the score of the items, and that of the moments
         maps = torch.stack([(q @ k.mT)[:, 0].float(), self._moment_scores(places, q.shape[2]).float()], -1)
         if self.sigma is not None and self.training:
             maps = maps + self.sigma.square() * torch.randn_like(maps)

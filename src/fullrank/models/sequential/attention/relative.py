@@ -5,8 +5,7 @@ distances. Half of the buckets are for distances of their own, 0, 1, 2, ..; the 
 logarithms up to `FURTHEST`, and the last takes all beyond. An attention that sees both sides shares
 its buckets between them.
 
-Differs: T5 shares one table among all layers and has no 1 / sqrt(e), which its starting values make
-up for.
+Differs: T5 shares one table among all layers and has no 1 / sqrt(e), which its starting values make up for.
 """
 
 from __future__ import annotations
@@ -102,11 +101,12 @@ class RelativeAttention(Attention):
         return self.close(stream_mix(dropped, prefix[1], streams[1]), q)
 
     def _bias(self, places: Places) -> Float[Tensor, "#B #H T S"]:
+        """b_h(i - j) of each query and key; zeros where there are no buckets."""
         if self.by_bucket is None:
             return torch.zeros(1, 1, places.queries.shape[1], places.keys.shape[1], device=places.keys.device)
         apart = places.queries[:, :, None] - places.keys[:, None]
         at = distance_classes(apart, self.buckets, both_sides=not self.causal)
-        # in a third of the time of by_bucket[at], forward and backward
+        # takes a third of the time of by_bucket[at], forward and backward
         return self.by_bucket.index_select(0, at.flatten()).view(*at.shape, self.heads).permute(0, 3, 1, 2).float()
 
 

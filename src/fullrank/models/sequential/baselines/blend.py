@@ -1,15 +1,14 @@
 """Blend: the lists of several recommenders as one list, by weights of the members.
 
-A member m lists for a history u the `depth` best items that it may be shown. Its score of item i
-there is
+A member m lists for a history u the `depth` best items that it may be shown. Its score of item i there is
 
     ranks     r_m(u, i) = (offset + 1) / (offset + rank), rank 1 is the best (reciprocal ranks: Cormack et al. 2009)
     scores    r_m(u, i) = (s - s_last) / (s_best - s_last) of its scores s in that list (CombSUM: Fox and Shaw 1994)
 
-and 0 of an item that is not there. The list has the items with the largest sum over m of w_m(u)
-r_m(u, i), equal ones by item id, with w_m(u) = exp(b_m + a_m x(u)) and, with a gate, x(u) what is
-known of the history: its length, the training events of its newest item, and the share of its items
-that have none. U histories, M members, L = M x depth.
+and 0 for an item that is not in it. The blended list has the items with the largest sum over m of
+w_m(u) r_m(u, i), equal ones in the order of their ids. The weights are w_m(u) = exp(b_m), or with a
+gate exp(b_m + a_m x(u)), where x(u) is what is known of the history: its length, the training events
+of its newest item, and the share of its items that have none. U histories, M members, L = M x depth.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ KNOWN = ("history_length", "events_of_newest_item", "share_of_cold_items")
 MEMBER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """The name of a member, which is that of its folder."""
 MOST_MEMBERS = 32
+"""Most runs of a blend."""
 OFFSET = 60.0
 """Default offset of reciprocal ranks (Cormack et al. 2009)."""
 
@@ -177,7 +177,7 @@ def joined_scores(lists: Sequence[MemberLists], join: str, offset: float | None)
             low = np.where(there, scores, np.inf).min(1, keepdims=True, initial=np.inf)
             with np.errstate(invalid="ignore", divide="ignore"):
                 r = (scores - low) / (scores[:, :1] - low)
-            r = np.where(np.isfinite(r), r, 1.0)  # of equal scores
+            r = np.where(np.isfinite(r), r, 1.0)  # all scores of this list are equal
         terms.append(np.where(there, r, 0.0))
     return terms
 

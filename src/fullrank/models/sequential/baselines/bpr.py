@@ -1,8 +1,7 @@
 """BPR-MF: matrix factorisation that learns to rank pairs of items (Rendle et al., UAI 2009, arXiv:1205.2618).
 
 With vectors w_u of users and h_i of items, biases b_i, and S the (user, item) pairs of training,
-minimise by stochastic gradient descent over (u, i) drawn from S and j drawn from the items that u
-has not
+minimise by stochastic gradient descent over (u, i) drawn from S and j drawn from the items that u has not seen
 
     -ln sigmoid(x) + l2 / 2 (|w_u|^2 + |h_i|^2 + |h_j|^2 + b_i^2 + b_j^2),   x = w_u (h_i - h_j) + b_i - b_j
 
@@ -39,8 +38,9 @@ BATCH = 256
 OTHERS = 256
 """Items that a history's own are compared with when it is answered."""
 STEPS, INNER = 50, 4
-"""Most of Newton's method, which ends when no score moves by `NEAR`, and those of conjugate gradients in each."""
+"""Most steps of Newton's method, which ends when no score moves by `NEAR`, and of conjugate gradients in each."""
 NEAR = 1e-4
+"""Largest change of a score at which Newton's method ends."""
 
 
 class BPR(BaselineSpec):
@@ -90,6 +90,7 @@ class BPRModel(FactorisedBaseline):
         biases = torch.zeros(self.num_items, 1)
         for _ in range(spec.epochs if len(pairs) else 0):
             for user, item, other in zip(*(column.split(BATCH) for column in pairs.draw(draw)), strict=True):
+                # w of the user; h and b, the vector and the bias of the seen item; g and c of the other
                 w, h, g, b, c = users[user], items[item], items[other], biases[item], biases[other]
                 wrong = torch.sigmoid((w * (g - h)).sum(1, keepdim=True) + c - b)
                 users.index_add_(0, user, spec.lr * (wrong * (h - g) - spec.l2 * w))
@@ -106,10 +107,11 @@ class BPRModel(FactorisedBaseline):
 
     def answer(self, batch: Batch) -> DenseScorer:
         users = self._users(batch.items, counted_once(batch))
+        # an item's bias is one more component of its vector, which is 1 in every history's
         return DenseScorer(F.pad(users, (0, 1), value=1.0), torch.cat([self.vectors, self.biases[:, None]], 1))
 
     def _users(self, items: Int[Tensor, "B T"], counted: Bool[Tensor, "B T"]) -> Float[Tensor, "B D"]:
-        """The minimum of mean -ln sigmoid(x) + l2 / 2 |w|^2 over pairs of a counted item and one that is not there.
+        """The minimum of mean -ln sigmoid(x) + l2 / 2 |w|^2, over pairs of a counted item and one of `others`.
 
         A step of Newton that moves no x by more than m is shortened to ln(1 + m) / m of it: since
         the third derivative of -ln sigmoid is at most its second, the loss falls all the way.
@@ -162,7 +164,7 @@ def conjugate_gradients(
 
 
 class UnseenPairs:
-    """The (user, item) pairs of training, of users who have not seen everything; `draw` puts an unseen item to each."""
+    """The (user, item) pairs of training, of users who have not seen everything; `draw` adds an unseen item to each."""
 
     def __init__(self, store: Store):
         seen = seen_items(store)

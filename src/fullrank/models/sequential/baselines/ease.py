@@ -5,13 +5,12 @@ B_jj = 0: with P = (X'X + l2 I)^-1
 
     B_ij = -P_ij / P_jj       score of j = sum_i B_ij over the different items i of a history
 
-Weights may be negative: two items that say the same count once. Each item i keeps its `neighbours`
-largest |B_ij|.
+Weights may be negative: two items that say the same count once. Each item i keeps its `neighbours` largest |B_ij|.
 
-From `dense` items on, P is of each item j and its `local` most alike items alone, by the cosine of
-their users (the approximation of Steck, NeurIPS 2019, "Markov random fields for collaborative
-filtering", Sec. 3.2, for each item by itself): the regression of j on those, of the items that
-share a user with it.
+With `dense` items or more, each item j is regressed on its `local` most alike items alone, by the
+cosine of their users: P is then of j and these, for each j anew (the approximation of Steck,
+NeurIPS 2019, "Markov random fields for collaborative filtering", Sec. 3.2). Only items that share a
+user with j are among them.
 
 Differs: an event may count less than the one after it (`decay`; 1 is the paper's).
 """
@@ -66,7 +65,7 @@ class EASE(BaselineSpec):
 
 @dataclass(frozen=True)
 class SignedSparse(Sparse):
-    """Scores given by pairs of (row, item), of either sign, above what all items have (`rest`, from 0 to `SMALL`)."""
+    """Scores given by pairs of (row, item), of either sign, beside what all items have (`rest`, from 0 to `SMALL`)."""
 
     def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
         inside = (self.ids >= low) & (self.ids < high)
@@ -98,6 +97,7 @@ def whole(seen: sparse.csr_matrix, spec: EASE) -> Weights:
     gram = torch.from_numpy((seen.T @ seen).toarray())
     gram.diagonal().add_(spec.l2)
     weights = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+    # -P_ij / P_jj: each column is divided by its own diagonal
     weights.div_(weights.diagonal().neg().clone()).fill_diagonal_(0)
     parts = []
     count = min(spec.neighbours, len(weights))

@@ -5,9 +5,8 @@ With S the (user, item) pairs of training, w_u and h_i vectors of users and item
     sum_{(u,i) in S} (1 - w_u h_i)^2 + unobserved sum_{u,i} (w_u h_i)^2
       + l2 (sum_u (|I_u| + unobserved |I|)^nu |w_u|^2 + sum_i (|U_i| + unobserved |U|)^nu |h_i|^2)
 
-by solving for all users, then for all items, `sweeps` times; each solve is exact. A history is
-answered by the w that solves its own line against the items as they are, so that users need not be
-known.
+by solving for all users, then for all items, `sweeps` times; each solve is exact. A history is answered
+by the w that solves its own line against the items as they are, so that users need not be known.
 
 Source: "Revisiting the performance of iALS on item recommendation benchmarks" (arXiv:2110.14037),
 Eqs. 1 to 3. Differs: dense solves of all rows at once in place of blocks of coordinates.
@@ -60,7 +59,7 @@ class IALS(BaselineSpec):
 
 class IALSModel(FactorisedBaseline):
     gram: Tensor
-    """[D, D] vectors' vectors."""
+    """[D, D] V'V, of the items' vectors V."""
     counts: Tensor
     """[V] training events, by which a history without items is answered."""
 
@@ -83,7 +82,7 @@ class IALSModel(FactorisedBaseline):
         self.counts = torch.as_tensor(store.catalog.popularity, dtype=torch.float32)
 
     def _solved(self, rows: Jagged, table: Float[Tensor, "n D"]) -> Float[Tensor, "r D"]:
-        """The vectors of `rows`, which name the vectors of `table` they were seen with; rows without any are 0.
+        """The vectors of `rows`, each of which lists the vectors of `table` it was seen with; empty rows get 0.
 
         The longest rows come first, so that those solved together are of like length.
         """

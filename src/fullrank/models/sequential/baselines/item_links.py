@@ -1,8 +1,10 @@
 """Links from item to item: each item's best other items, read off for the last events of a history.
 
-A history scores an item by the sum of its links to the last events, later ones more: s(b) = sum_g
-decay^g link(a_g, b), with a_0 the last event. Items that no link leads to come after all others, by
-popularity.
+A history scores an item by the sum of its links to the last events, later ones more:
+
+    s(b) = sum_g decay^g link(a_g, b),   a_0 the last event, a_1 the one before
+
+Items that no link leads to come after all others, by popularity.
 """
 
 from __future__ import annotations
@@ -65,8 +67,10 @@ class ItemLinks(BufferBaseline):
         counts: Float[np.ndarray, "V"],
         by: Float[np.ndarray, "p"] | None = None,
     ) -> None:
-        """Keep the best links left -> right of each item: the largest in `by` (left out: their value), of equal ones
-        the smaller id."""
+        """Keep the best links left -> right of each item.
+
+        They are the largest in `by`, or in value where that is left out; of equal ones the smaller id.
+        """
         best, rank = best_of_rows(left, value if by is None else by, self.ids.shape[1], right)
         ids, likeness = np.zeros(self.ids.shape, np.int64), np.zeros(self.ids.shape, np.float32)
         ids[left[best], rank], likeness[left[best], rank] = right[best], value[best]
@@ -74,7 +78,7 @@ class ItemLinks(BufferBaseline):
         self.counts = torch.from_numpy(counts.astype(np.float32))
 
     def answer(self, batch: Batch) -> Sparse:
-        # Rises with the count, is below every link, and single precision tells counts of millions apart.
+        # rises with the count and is below every link; single precision tells counts of millions apart
         return Sparse(*self.links_of(batch, batch.valid), -1 / (1 + self.counts))
 
     def links_of(self, batch: Batch, counted: Bool[Tensor, "B T"]) -> tuple[Int[Tensor, "B P"], Float[Tensor, "B P"]]:

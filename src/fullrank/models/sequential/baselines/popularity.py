@@ -1,12 +1,11 @@
 """Popularity: the same items for everybody, by their training events, counted alike or the recent ones more.
 
-`popularity` with `days` counts the events of the last days before the newest training event alone,
-whenever a list is asked for: no event that was held out is counted. Under leave-one-out others'
-training events may be newer than a test event (the store's manifest says how many); with a split by
-time they are not.
+`popularity` with `days` counts the events of the last days before the newest training event
+alone, whenever a list is asked for: no event that was held out is counted. Under leave-one-out
+others' training events may be newer than a test event (the store's manifest says how many); with
+a split by time they are not.
 
-`recency` counts each event half as much for every `half_life_days` between it and the last training
-event.
+`recency` counts each event half as much for every `half_life_days` between it and the last training event.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ i in the history, its newest event counting 1,
     score(j) = sum over the `neighbours` n with the largest sim, that have j, of
                sim(n) w(last shared item of n) log(N / N_j)
 
-N sessions, N_j of them with j. Of sessions with equal sim the newest are nearest. As VMIS-kNN does,
-each item knows its `recent` newest sessions alone, so that an answer costs the same however many
-there are.
+N sessions, N_j of them with j. Among sessions with equal sim the newest are nearest. As VMIS-kNN does, each
+item knows its `recent` newest sessions alone, so that an answer costs the same however many there are.
 
 Sources: V-SKNN of Ludewig & Jannach 2018 (arXiv:1803.09587), VMIS-kNN of Kersbergen et al.
 (Serenade, SIGMOD 2022). Differs: the history's own training session is a session like others; w is
@@ -37,6 +36,7 @@ from fullrank.models.sequential.baselines import BaselineSpec, BufferBaseline, c
 from fullrank.models.sequential.baselines.item_links import best_of_rows
 
 NONE = -1
+"""In the place of a session where an item has fewer."""
 
 
 class SessionKNN(BaselineSpec):
@@ -182,8 +182,10 @@ class Pairs:
 
 
 def sessions_of(store: Store, most: int) -> tuple[Jagged, Int[np.ndarray, "N"]]:
-    """Training histories in stretches of at most so many events, cut from their ends; and when each ended (without
-    times where it ends)."""
+    """Training histories in stretches of at most so many events, cut from their ends, and when each ended.
+
+    In a store without times that is where it ends.
+    """
     starts, ends = store.offsets[:-1], store.bounds[:, 0]
     counts = -(-(ends - starts) // most)
     user = np.repeat(np.arange(len(starts)), counts)

@@ -36,6 +36,7 @@ from fullrank.models.sequential.baselines.item_links import ItemLinks
 from fullrank.semantic_ids.vectors.text import text_columns
 
 WORD = r"[\p{L}\p{N}]+"
+"""A word: letters and digits of any alphabet."""
 _COMMON_SHARE, _COMMON = 20, 1000
 """A feature of more than one item in 20, and of more than 1,000 items, is left out."""
 DIGITS = 9

@@ -1,9 +1,9 @@
 """History of vectors -> States.
 
 The room's contract: an `EncoderSpec` that builds an `Encoder`. ``start`` and ``step`` are what a
-reasoner needs of it: the history is read once and never sees the latent tokens. They are vectors as
-the encoder's own states are, so they get no item position and no scale of the input. FLOPs are
-counted by the base class, for vectors of width `Encoder.dim`.
+reasoner needs of it: the history is read once and never sees the latent tokens. Latent tokens are
+vectors like the encoder's own states, so they get no item position and no scale of the input. FLOPs
+are counted by the base class, for vectors of width `Encoder.dim`.
 """
 
 from __future__ import annotations
@@ -108,10 +108,9 @@ class Encoder(nn.Module, ABC):
     """How its cache branches: the first tensors of a layer that all streams of a row share, and the
     axis along which the others have a part for each stream; None where it cannot."""
     decodes: bool = False
-    """It reads a history from both sides and answers behind it with a decoder, so that a row has
-    one answer."""
+    """It reads a history from both sides and answers behind it with a decoder, so that a row has one answer."""
     featureless: str = "it does not say that it reads them"
-    """Why features may not be part of its vectors (`sequential/features.py`); empty where they may."""
+    """Why features may not be part of its vectors (`items/event_features.py`); empty where they may."""
     uncounted: str = ""
     """Why its FLOPs cannot be counted on shapes; empty where they can."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "encoder"}
@@ -147,8 +146,10 @@ class Encoder(nn.Module, ABC):
         return cache.branched(parents, *self.branching)
 
     def flops(self, length: int, answer: int = 0) -> Flops:
-        """FLOPs of one row of that many positions, of which the last are its answer
-        (`Batch.answer`), forward, by part; None for all where they cannot be counted."""
+        """FLOPs of one row of that many positions, forward, by part; None for all where they cannot be counted.
+
+        The last `answer` positions of the row are its answer (`Batch.answer`).
+        """
         if self.uncounted or not self.dim:
             return dict.fromkeys(self.flop_parts.values())
         return row_flops(self, self.dim, length, self.flop_parts, answer)

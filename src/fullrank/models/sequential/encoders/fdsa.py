@@ -86,6 +86,7 @@ class FDSAEncoder(Encoder):
         return (self.ids, slice(self.cut)), (self.features, slice(self.cut, None))
 
     def _joined(self, x: Tensor, ids: States, features: States) -> States:
+        """The states of both streams through the linear layer."""
         y = self.join(torch.cat([ids.tokens, features.tokens], -1))
         return States(y, (x, y), (self,))
 

@@ -8,12 +8,11 @@ With x_k the vectors of the last `window` events:
 
 The second sum scores an item by its products with the events themselves.
 
-Differs: no vector of the user. In the paper it adds to both gates, of which b and c stay, and to
-the state. In place of the second table of items that the paper scores with there is a linear map of
-the state (`projection`), which begins as the identity: with one table and no map an item would
-score others as they score it, in either order. Every position of a history is a window of its own
-and predicts the next item, where a window of the authors predicts T. What lies before the first
-event adds nothing.
+Differs: no vector of the user. In the paper it adds to both gates, of which b and c stay, and to the
+state. In place of the second table of items that the paper scores with there is a linear map of the
+state (`projection`), which begins as the identity: with one table and no map, item a would score
+item b exactly as b scores a. Every position of a history is a window of its own and predicts the
+next item, where a window of the authors predicts T. What lies before the first event adds nothing.
 """
 
 from __future__ import annotations
@@ -63,6 +62,7 @@ class HGNEncoder(WindowEncoder):
     def read(self, x: Float[Tensor, "B n D"], known: Bool[Tensor, "B n"]) -> Float[Tensor, "B T D"]:
         x = self.drop(x)
         gated = x * self.features(x).sigmoid()
+        # windows: [B, T, window] of scores, [B, T, D, window] of vectors
         score = self.events(gated)[..., 0].unfold(1, self.window, 1)
         score = (score + self.places).sigmoid() * known.unfold(1, self.window, 1)
         weighted = (gated.unfold(1, self.window, 1) * score[:, :, None]).sum(-1)

@@ -2,15 +2,14 @@
 
 The encoder reads the history from both sides. The decoder starts from one learned token and goes on
 with the codes of the answer; a block of it is attention to the decoder's tokens so far, attention
-to what the encoder read, feed-forward, each behind a norm and a residual. What a history has to
-remember is read once, for any number of streams.
+to what the encoder read, feed-forward, each behind a norm and a residual. What is remembered of a
+history is read once, for any number of streams.
 
 As everywhere, the state at a place predicts the token behind it: the last place of a history has
 the decoder's state of its first token, those of the answer (`Batch.answer`) the decoder's of each
 of them; the places before have the encoder's.
 
-Differs from T5: the decoder ends with a norm and no factor 1 / sqrt(D), and attention divides by
-sqrt(e).
+Differs from T5: the decoder ends with a norm and no factor 1 / sqrt(D), and attention divides by sqrt(e).
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ from fullrank.models.sequential.encoders.transformer import Block, Transformer, 
 from fullrank.ops.starting_values import small
 
 SHARED = 4
-"""Tensors of a cached block that all streams of a row share: keys and values of the first token and
-of the history."""
+"""Tensors of a cached block that all streams of a row share: keys and values of the first token and of the history."""
 
 
 class Seq2Seq(EncoderSpec):
@@ -110,6 +108,7 @@ class DecoderBlock(Block):
         return y, (*memory[:SHARED], *streams)
 
     def _after_history(self, x: Tensor, history: Memory, valid: Tensor, captures: Captures | None) -> Tensor:
+        """Look at the history, then go through the feed-forward, each with its residual."""
         return self._after_feed_forward(x + self.drop(self.cross.across(self.cross_norm(x), history, valid, captures)))
 
 

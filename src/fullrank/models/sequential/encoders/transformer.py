@@ -109,6 +109,7 @@ class SwiGLU(nn.Module):
 
 
 def make_norm(spec: Transformer, dim: int) -> nn.Module:
+    """A norm as the settings say."""
     kind = nn.RMSNorm if spec.norm == "rms" else nn.LayerNorm
     return kind(dim, eps=spec.norm_eps, elementwise_affine=spec.norm_affine)
 
@@ -142,13 +143,16 @@ class Block(nn.Module):
         return self._after_mixing(x, y), streams
 
     def _before(self, x: Tensor) -> Tensor:
+        """What the attention reads: normalised where norms stand before it."""
         return self.attention_norm(x) if self.pre else x
 
     def _after_mixing(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The residual around the attention, and all that follows."""
         y = x + self.drop(mixed)
         return self._after_feed_forward(y if self.pre else self.attention_norm(y))
 
     def _after_feed_forward(self, x: Tensor) -> Tensor:
+        """The feed-forward with its residual and norm, where there is one."""
         if self.feed_forward is None:
             return x
         if self.pre:
@@ -215,6 +219,7 @@ class TransformerEncoder(Encoder):
         return cast(list[Block], list(self.blocks))
 
     def _embedded(self, x: Tensor, batch: Batch) -> Tensor:
+        """What the first block reads: the history scaled, with positions and moments added, normalised."""
         x, positions = x * self.scale, batch.positions(from_end=self.from_end)
         if self.position is not None:
             require_length(positions, self.max_length)

@@ -2,8 +2,9 @@
 
 The room's contract: an `ItemsSpec` whose ``build(dim, catalog)`` gives an `Items` module. The same
 vectors are the model's input and what queries search (tied). A step searches an `ItemIndex`, so
-that the whole table is made once a step. ``flops(count)`` is what the matrix products of so many
-vectors cost forward (look-ups and their sums are none), or there is a sentence ``uncounted``.
+that the whole table is made once a step. ``flops(count)`` are the FLOPs of the matrix products
+behind so many vectors, forward (look-ups and their sums have none); items whose FLOPs cannot be
+counted have a sentence ``uncounted`` instead.
 """
 
 from __future__ import annotations
@@ -40,11 +41,9 @@ class Items(nn.Module, ABC):
     popularity: Tensor
     """[V] training events of each item; saved with the weights."""
     computed = False
-    """Whether a vector costs more than a look-up, so that a step should compute each of them once
-    (`for_one_step`)."""
+    """Whether a vector costs more than a look-up, so that a step should compute each of them once (`for_one_step`)."""
     needs_times = False
-    """Whether a score in training depends on when the target happened (`added`), so that batches
-    need times then."""
+    """Whether a score in training depends on when the target happened (`added`), so that batches need times then."""
     requires: tuple[Requirement, ...] = ()
     """Requirements on the model's other parts."""
     reads_apart = False
@@ -82,8 +81,8 @@ class Items(nn.Module, ABC):
     ) -> Float[Tensor, "M n"] | None:
         """The term of these items' scores in training beside the inner product with `embed`; None where there is none.
 
-        `vectors` are of queries for events at `times`. With an `order`, each query's term is made
-        with what depends on the items and times of query ``order[m]``.
+        `vectors` are of queries for events at `times`. With an `order`, what depends on items and
+        times alone is that of query ``order[m]`` in the term of query m.
         """
         return None
 
@@ -111,9 +110,9 @@ class Items(nn.Module, ABC):
     def transferred(self, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
         """Move the tensors that an earlier run learned to the values (columns, tokens) of the catalogue `new`.
 
-        `tensors` are the run's by the names of this module's state, `old` is its catalogue. Those
-        that are missing from the answer fit as they are. Raises `UserError` where the run's tensors
-        or columns are others.
+        `tensors` are the run's by the names of this module's state, `old` is its catalogue.
+        Tensors that are missing from the answer fit as they are. Raises `UserError` where the
+        run's tensors or columns do not fit.
         """
         return {}
 
@@ -204,8 +203,8 @@ class CachedItems(ItemsView):
 
     For items whose vectors cost something (text). Histories and targets are asked for first, then
     negatives: only what was not asked for before is computed, and memory and time grow with the
-    distinct items of the step, not with the catalogue. To be thrown away after the step: weights
-    must not change while it lives.
+    distinct items of the step, not with the catalogue. Throw it away after the step: weights must
+    not change while it lives.
     """
 
     def __init__(self, items: Items):
@@ -349,11 +348,12 @@ def shares(counts: Float[Tensor, "V"]) -> Shares:
 def keep_shares(counts: Float[Tensor, "V"], known: Shares) -> None:
     """Let `shares` answer with these.
 
-    Those of counts without a version (made under inference mode) are not cached.
+    Shares of counts without a version (made under inference mode) are not cached.
     """
     if known.version is not None:
         _SHARES[counts] = known
 
 
 def _version(counts: Tensor) -> int | None:
+    """How often a tensor was changed; None for one made under inference mode, which does not count."""
     return None if counts.is_inference() else counts._version

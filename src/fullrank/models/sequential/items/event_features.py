@@ -1,7 +1,6 @@
 """Features beside the items: what is known of events, of the requests that they answered, and of users.
 
-A place of a history is the vector x of its event's item and the vectors e_1 .. e_n of the features
-known there,
+A place of a history is the vector x of its event's item and the vectors e_1 .. e_n of the features known there,
 
     sum      x + e_1 + .. + e_n
     concat   W [x; e_1; ..; e_n] + b, which starts as the sum
@@ -48,14 +47,17 @@ from fullrank.models.sequential.items import TrainingEvents
 from fullrank.ops.starting_values import small, start_small
 
 AUTO = "auto"
+"""In place of names: every feature that the store declares."""
 FIRST_TIME = "first_event_time"
-"""Column of a run's item table: the second of an item's first training event, where it has one."""
+"""Column of a run's item table: when an item's first training event was, in seconds, where it has one."""
 BUCKETS = 42
-"""Of seconds: 0, then 2^n to 2^(n + 1) - 1; the last takes all from 2^40, 35,000 years."""
+"""Buckets of seconds: 0, then 2^n to 2^(n + 1) - 1; the last takes all from 2^40, 35,000 years."""
 CALENDAR = {"hour": hour_of, "weekday": weekday_of, "day": day_of}
+"""Features that are made of a single time."""
 SIZES = {name: FIELDS[name] for name in CALENDAR} | dict.fromkeys(("gap", "age"), BUCKETS)
 """How many values each feature has that is made of times."""
 MADE: dict[Role, tuple[str, ...]] = {"event": tuple(SIZES), "request": (*CALENDAR, "gap"), "user": ()}
+"""Features that are made of times, by role."""
 
 
 class FeatureInput(Spec):
@@ -158,7 +160,7 @@ class FieldVectors(nn.Module):
         self.register_buffer("number_columns", torch.tensor(numbers, dtype=torch.long), persistent=False)
         self.table = small(int(offsets[-1]), dim) if names else None
         self.numbers = small(3, len(numbers), dim) if numbers else None
-        """Of each number: slope, value at 0, and the vector where it is missing."""
+        """For each number its slope, its value at 0, and the vector where it is missing."""
 
     def forward(self, fields: Fields | None, time_ids: Sequence[Tensor], *shape: int) -> Float[Tensor, "*n f D"]:
         """One vector for each feature.
@@ -188,9 +190,9 @@ class FieldVectors(nn.Module):
 def _mean_vector(ids: Int[Tensor, "*n L"], table: Float[Tensor, "R D"], start: int) -> Float[Tensor, "*n D"]:
     """The mean over the ids of each list; of an empty one the vector of what is missing."""
     there, rows = ids > 0, ids + start
-    if torch.compiler.is_exporting():  # a bag fixes its sizes
+    if torch.compiler.is_exporting():  # embedding_bag would fix the sizes of the graph
         mean = (F.embedding(rows, table) * there[..., None]).sum(-2) / there.sum(-1, keepdim=True).clamp_min(1)
-    else:  # without a vector of each value
+    else:  # no vector of each value is made
         mean = F.embedding_bag(rows.flatten(0, -2), table, mode="mean", padding_idx=start).view(*ids.shape[:-1], -1)
     return torch.where(there.any(-1, keepdim=True), mean, table[start])
 
@@ -268,6 +270,7 @@ class FeatureReader(nn.Module):
         return (x, inputs) if token is None else _with_token(x, inputs, token)
 
     def _fused(self, x: Float[Tensor, "B T D"], parts: Sequence[Float[Tensor, "B #T _ D"]]) -> Float[Tensor, "B T D"]:
+        """One vector for each place, of the item's and the features'."""
         if self.map is not None and self.fuse == "concat":
             beside = [part.expand(*x.shape[:2], -1, -1).flatten(2).to(x.dtype) for part in parts]
             return self.map(torch.cat([x, *beside], -1))
@@ -295,7 +298,7 @@ class FeatureReader(nn.Module):
     def made_ids(
         self, part: FieldVectors, at: Int[Tensor, "*n"], since: Int[Tensor, "*n"], items: Int[Tensor, "*n"]
     ) -> list[Int[Tensor, "*n"]]:
-        """Ids of the features made of times, of events of `items` behind others at `since`; 0 where one is missing."""
+        """Ids of the features made of times, for events of `items` at `at`, each after one at `since`; 0 if missing."""
         ids = []
         for name in part.made:
             if name in ("gap", "age"):

@@ -5,10 +5,9 @@ its values. They share a table, so a value has one vector wherever in a list it 
 standardised, a missing one is 0 with an indicator of its own. Without the id vector, an item is
 known by its features alone, so a new item has a useful vector on its first day.
 
-`combine: beside` is FDSA's (Zhang et al., IJCAI 2019): the vector's first half is the id's, its
-second the mean of the values' vectors a_k (numbers are one of them), weighed by softmax(w . a_k).
-Differs: there an item is searched by its id alone; a bias, which the softmax would cancel, is left
-out.
+`combine: beside` is FDSA's (Zhang et al., IJCAI 2019): the vector's first half is the id's, its second
+the mean of the values' vectors a_k (numbers are one of them), weighed by softmax(w . a_k). Differs:
+there an item is searched by its id alone; a bias, which the softmax would cancel, is left out.
 """
 
 from __future__ import annotations
@@ -177,7 +176,8 @@ def _scales(names: tuple[str, ...], old: Catalog, new: Catalog) -> tuple[Tensor,
             raw = catalog.frame[name].cast(float).fill_nan(None)
             mean = cast(float, raw[: catalog.base].mean()) or 0.0
             offset = (raw - mean).fill_null(0.0).to_numpy()
-            far = int(np.abs(offset).argmax())  # where rounding of the standardised value matters least
+            # read off the item furthest from the mean, where rounding of its standardised value matters least
+            far = int(np.abs(offset).argmax())
             scaling.append((mean, float(values[far, i]) / offset[far] if offset[far] else 0.0))
     means, scales = torch.tensor(scaling, dtype=torch.float64).view(2, len(names), 2).unbind(2)
     return scales[0], scales[1], means[1] - means[0]

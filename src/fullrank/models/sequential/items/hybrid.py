@@ -3,10 +3,10 @@
     sum     x = own + c                          c the sum of the parts' vectors
     gate    x = g own + (1 - g) c                g = sigmoid(a log(1 + n) + b), of n training events
 
-with a and b learned for each component, so that an item stands the more by itself the more was seen
-of it. In training the own vector of an item is left out of a step with probability `id_dropout`, so
-that the parts learn to stand alone; an item without training events has none, which makes new items
-warm from their first day.
+with a and b learned for each component, so that the more was seen of an item, the more it stands by
+itself. In training an item's own vector is left out of a step with probability `id_dropout`,
+so that the parts learn to stand alone; an item without training events has none, which makes new
+items warm from their first day.
 
 The trick of leaving ids out: DropoutNet (Volkovs et al., NeurIPS 2017). Text and ids in one item:
 UniSRec's transductive form (`items/unisrec.py`), of which `sum` is the general case.

@@ -5,9 +5,9 @@
 behind the other). Parameters grow with the codebooks and not with the catalogue, and an item that
 comes later has a vector as soon as it has codes.
 
-A run keeps the codes in its own item table, in the columns `codes` and `code_sizes` (`known`), so
-it needs the folder that `fullrank encode` wrote only once. Rows of the code table: code c of level
-k is row offset_k + c.
+A run keeps the codes in its own item table, in the columns `codes` and `code_sizes` (`add_columns`), so
+it needs the folder that `fullrank encode` wrote only once. Rows of the code table: code c of
+level k is row offset_k + c.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ class SemanticItems(LookedUpItems):
         return self.table.shape[1]
 
     def _joined(self, rows: Int[Tensor, "*n K"]) -> Float[Tensor, "*n D"]:
+        """The items' vectors, put together from these rows of the code table."""
         if self.parts == "concat":
             return self.table[rows].flatten(-2)
         flat, mode = rows.reshape(-1, rows.shape[-1]), "mean" if self.parts == "mean" else "sum"
@@ -144,7 +145,7 @@ def code_items(items: Items | None, task: str) -> SemanticItems:
 
 @dataclass(frozen=True, eq=False)
 class CodeLevel:
-    """One level of semantic ids as what queries search (`batch.Catalogue`): its codes are the items."""
+    """One level of semantic ids as what queries search (`models.ItemVectors`): its codes are the items."""
 
     items: SemanticItems
     number: int
@@ -206,7 +207,7 @@ def score_by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeS
 def read_codes(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
     """Codes [V, K] and the sizes of their levels.
 
-    Raises `UserError` where the columns are missing or are none.
+    Raises `UserError` where the columns are missing or hold no codes.
     """
     how = "make them by `fullrank encode STORE --out FOLDER`, then set model.items.codes=FOLDER"
     cells = derived_column(catalog.frame, CODES, "codes", pl.Array, pl.UInt16, how)

@@ -1,9 +1,9 @@
 """One learned vector per item, shared by input and output (tied).
 
-In one process, or a slice of the table in each (`training.shard_items`): its values are then those
-that one process draws from the same seed, bit for bit. All processes embed and score together, in
-the same order: training does so, and validation ranks the same users everywhere
-(`inference/search.py`).
+The table lies in one process, or each process has a slice of it (`training.shard_items`), whose
+values are those that one process would draw from the same seed, bit for bit. All processes embed
+and score together, in the same order: training does so, and validation ranks the same users
+everywhere (`inference/search.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ShardedItemTable(LookedUpItems):
     def __init__(self, dim: int, catalog: Catalog, shard: RowShard):
         super().__init__()
         self.shard = shard
-        normal_rows(shard.size, dim, shard.low, shard.high, 1.0)  # torch's own start of a table, drawn over (`Table`)
+        normal_rows(shard.size, dim, shard.low, shard.high, 1.0)  # the draws that `nn.Embedding` makes first
         drawn = normal_rows(shard.size, dim, shard.low, shard.high, STD)
         self.embedding = nn.Embedding.from_pretrained(drawn, freeze=False)
         setattr(self.embedding.weight, MARK, True)

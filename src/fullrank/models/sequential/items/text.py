@@ -1,12 +1,12 @@
 """Items made of their text: sums of token vectors, one table for each field, joined by a linear map.
 
-SRT (Text-Based Recommender, SIGIR 2024, Sec. 3): an item has no vector of its own; title and brand
-become tokens (`tokeniser.py`), each field's token vectors are summed, the sums stand one behind the
-other, and a linear map with a bias gives the item's vector. Parameters do not grow with the
-catalogue; an item that comes later has a vector from its text alone, and one without text has the
-bias of the map.
+SRT (Text-Based Recommender, SIGIR 2024, Sec. 3): an item has no vector of its own; title and
+brand become tokens (`tokeniser.py`), each field's token vectors are summed, the sums stand one
+behind the other, and a linear map with a bias gives the item's vector. Parameters do not grow
+with the catalogue; an item that comes later has a vector from its text alone, and one without
+text has the bias of the map.
 
-A run keeps the tokens and the tokeniser in its own item table (`known`): columns NAME_tokens,
+A run keeps the tokens and the tokeniser in its own item table (`add_columns`): columns NAME_tokens,
 `tokeniser` and `tokeniser_size`. In a model they lie packed and are no part of the weights.
 
 Differs: both tables have a row for each token of the tokeniser (the code: for those that occur).
@@ -70,9 +70,11 @@ class TextField(Spec):
 
 
 MADE = "items become tokens when a model is trained on a store (or: catalog = model.items.add_columns(catalog))"
+"""What an error says of items without tokens."""
 
 
 def _field(column: Any) -> Any:
+    """The bare name of a column as the settings of a field."""
     return {"column": column} if isinstance(column, str) else column
 
 
@@ -90,7 +92,8 @@ class Packed(NamedTuple):
 def text_of(field: TextField, catalog: Catalog, *, may_be_empty: bool = False) -> pl.Series:
     """Words of each item.
 
-    Raises `UserError` for a column that is missing, holds no text, or (unless it may) none.
+    Raises `UserError` for a column that is missing or not of text, and, unless `may_be_empty`,
+    for one without any word.
     """
     if field.column not in catalog.columns and field.empty is not None:
         if not may_be_empty:
@@ -269,7 +272,7 @@ class Text(ItemsSpec):
         Raises `UserError` for names that are taken, and where there is no text.
         """
         catalog.require_free(*self._columns)
-        if not self._present(catalog):  # else the text would be what stands for none, of all items
+        if not self._present(catalog):  # else every item would be read as one that has no text
             _strings(self.fields[0], catalog)
         return {field: text_of(field, catalog) for field in self.fields}
 

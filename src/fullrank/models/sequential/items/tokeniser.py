@@ -1,7 +1,6 @@
 """Text to tokens as in SRT: lower case, word characters alone, SentencePiece's BPE (Kudo and Richardson 2018).
 
-Token 0 is what the tokeniser does not know; models leave it out. Equal lines give an equal
-tokeniser.
+Token 0 is what the tokeniser does not know; models leave it out. Equal lines give an equal tokeniser.
 """
 
 from __future__ import annotations
@@ -23,8 +22,11 @@ TOKENISER, TOKENISER_SIZE = "tokeniser", "tokeniser_size"
 MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 """SentencePiece writes this in place of a space."""
 MOST_TOKENS = 1 << 20
+"""Most tokens of a tokeniser."""
 _MOST_BYTES = 64 * 2**20
+"""Most bytes of a tokeniser's file."""
 _CHUNK = 100_000
+"""Lines that are made tokens at once."""
 
 
 def words(texts: pl.Series) -> pl.Series:
@@ -65,7 +67,7 @@ def train_tokeniser(lines: Iterable[str], vocabulary: int) -> bytes:
 
 
 class TextTokeniser:
-    """An opened tokeniser. Raises `UserError` for bytes that are none; nothing of them is run."""
+    """An opened tokeniser. Raises `UserError` for bytes that are no tokeniser; nothing in them is run."""
 
     def __init__(self, model: bytes, where: str = "the items' tokeniser"):
         processors = _package()
@@ -103,7 +105,7 @@ class TextTokeniser:
 
     @classmethod
     def open(cls, path: str | Path) -> TextTokeniser:
-        """From a run's folder or a SentencePiece model file."""
+        """The tokeniser of a run's folder, or of a SentencePiece model file."""
         path = Path(path)
         if path.is_dir():
             return cls.of(Catalog.open(checked_file(path, "items.parquet", RUN_AGAIN)))
@@ -133,4 +135,5 @@ def _package() -> Any:
 
 
 def _reason(error: Exception) -> str:
+    """The first line of an error, without what SentencePiece puts in brackets before it."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].split("] ")[-1].rstrip(".")[:200]

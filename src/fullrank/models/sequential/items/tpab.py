@@ -1,9 +1,9 @@
 """TPAB: an intrinsic vector of each item, and a vector of how popular it is at the time (Yoo et al., KDD 2025).
 
 The time of the training events is cut into `stages` of equal length. An item's events in a stage
-fall into one of `buckets`, bucket i up to n^((i + 1) / buckets) events, with n the most of any item
-in any stage (exponential coarsening). With v intrinsic, p the vector of a bucket and h the state
-that asks at time t,
+fall into one of `buckets`, bucket i up to n^((i + 1) / buckets) events, with n the most of any
+item in any stage (exponential coarsening). With v intrinsic, p the vector of a bucket and h the
+state that asks at time t,
 
     s(h, i, t) = h . v_i + h . p_b(i, t)
 
@@ -11,11 +11,11 @@ so that v need not explain what was popular when. At inference the popularity is
 to come, forecast as c + growth (c - c'), where c and c' are the item's events in the last two
 stages. The penalty `tpab` adds bootstrapping.
 
-Differs: the paper factorises a matrix, where a user has a second vector for popularity; a linear
-map of h would take its place, and p takes it in. Training events alone are counted: the authors'
-forecast for the test reads the events of validation. An encoder reads intrinsic vectors. In the
-code of SPRINT's authors for sequences popularity runs over batches, one stage for all rows of a
-batch, and answers are intrinsic (`answers: intrinsic`).
+Differs: the paper factorises a matrix, where a user has a second vector for popularity. Here a
+linear map of h would take its place, and since p can absorb that map, there is none. Training
+events alone are counted: the authors' forecast for the test reads the events of validation. An
+encoder reads intrinsic vectors. In the code of SPRINT's authors for sequences popularity runs over
+batches, one stage for all rows of a batch, and answers are intrinsic (`answers: intrinsic`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from fullrank.models.sequential.items import Items, ItemsSpec, TrainingEvents
 from fullrank.ops.starting_values import small, start_small
 
 COUNTS, STARTS = "stage_counts", "stage_starts"
-"""Columns of a run's item table: an item's training events in each stage, and the second in which
-each stage begins."""
+"""Columns of a run's item table: an item's training events in each stage, and the second in which each stage begins."""
 GROWTH = 0.2
+"""Default of `TPAB.growth`."""
 READER = "model.items=tpab"
 """These items as sentences name them."""
 

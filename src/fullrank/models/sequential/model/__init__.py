@@ -126,7 +126,7 @@ class RecommenderModel(nn.Module, Model):
             penalty.read_items(catalog)
             penalty.attach(self)
         if spec.initial == "width":
-            start_by_width(self.penalties, spec.dim)  # what they have made meanwhile
+            start_by_width(self.penalties, spec.dim)  # what penalties made when they were attached
         self._needs = reduce(Needs.__or__, (penalty.needs for penalty in self._penalties), Needs())
         self._first_view_only = self._needs.loss_of == "first_view"
 
@@ -141,7 +141,7 @@ class RecommenderModel(nn.Module, Model):
         return self.encoder if isinstance(self.encoder, Reasoner) else None
 
     def _read_features(self, catalog: Catalog, spec: Recommender, features: FeatureInput) -> None:
-        """Raises `UserError` where the task or the encoder cannot read them."""
+        """Read features beside the items. Raises `UserError` where the task or the encoder cannot."""
         require_readable("task", spec.task, self.task)
         require_readable("encoder", spec.encoder, self.encoder)
         assert isinstance(self.task, HistoryTask)
@@ -206,6 +206,7 @@ class RecommenderModel(nn.Module, Model):
         return self.searched(self.task.readout(states, inputs), index)
 
     def _generated(self, task: GenerateTask, x: Tensor, inputs: Batch, index: ItemIndex | None) -> GeneratedScorer:
+        """A scorer that generates codes behind the histories, which are read here, once."""
         index = ItemIndex(self.items, normalise=self.cosine) if index is None else index
         assert isinstance(self.items, SemanticItems) and isinstance(self.encoder, Encoder)
         states, cache = self.encoder.start(x, inputs)
@@ -215,8 +216,10 @@ class RecommenderModel(nn.Module, Model):
     def searched(
         self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"], index: ItemIndex | None = None
     ) -> Scorer:
-        """The answer that these states give, scored as in training: one vector against all items, or one for each level
-        of their codes."""
+        """The answer that these states give, scored as in training.
+
+        A single vector is scored against all items, K vectors against the codes of the K levels.
+        """
         index = ItemIndex(self.items, normalise=self.cosine) if index is None else index
         vectors = unit(vectors) if self.cosine else vectors
         if vectors.ndim == 2:
@@ -230,5 +233,6 @@ class RecommenderModel(nn.Module, Model):
         return DenseScorer(vectors[items], vectors)
 
     def _scaled(self, q: Queries) -> Queries:
+        """The queries as the scoring has them: of length one under cosine, at its temperature."""
         vectors = unit(q.vectors) if self.cosine else q.vectors
         return replace(q, vectors=vectors, temperature=self.temperature * q.temperature)

@@ -1,8 +1,7 @@
 """Sampled negatives: a mixture of sources with the exact probability of each item under the mixture.
 
-Draws are a function of their place (seed, step, row, position), so shards and resumed runs draw the
-same ones. In-batch negatives are the targets of the queries at hand: under DDP those of this
-process alone.
+Draws are a function of their place (seed, step, row, position), so shards and resumed runs draw the same
+ones. In-batch negatives are the targets of the queries at hand: under DDP those of this process alone.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Negatives(Spec):
 
 
 def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:
-    """Item ids: R is M, B or 1 as `share` says."""
+    """The ids of drawn items: R is M, B or 1, as `share` says."""
     keys = _row_keys(spec, q, batch)
     u = uniform_draws(batch.seed, batch.step, keys, 2 * spec.count)
     # `source` draws a source of the mixture, `value` an item of it
@@ -130,6 +129,7 @@ def _cumulative(table: ItemVectors, device: torch.device) -> Float[Tensor, "V"]:
 
 
 def _weights(spec: Negatives) -> tuple[float, float, float]:
+    """Shares of the mixture: uniform, popularity, in-batch."""
     total = spec.uniform + spec.popularity + spec.in_batch
     return spec.uniform / total, spec.popularity / total, spec.in_batch / total
 

@@ -116,10 +116,10 @@ class Reasoner(nn.Module, ABC):
         return self.steps
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> States:
-        """With the budget's steps in its first streams, whose gate then sums to one; as trained without one.
+        """Read the history and reason: the budget's steps in its first streams; without a budget, as trained.
 
-        No step is h_0 alone; a step beyond those trained gets the last one's position vector.
-        Raises `UserError` for more streams than were trained.
+        The gate of the streams in use sums to one. Without any step the answer is h_0; a step beyond
+        those trained gets the last one's vector. Raises `UserError` for more streams than were trained.
         """
         history, reasoning = self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))
         drawn = self.training and budget is None
@@ -146,6 +146,7 @@ class Reasoner(nn.Module, ABC):
         return self.answer(reasoning.states) if reasoning.taken else reasoning.states.start
 
     def _outputs(self, states: ReasoningStates) -> Outputs:
+        """The answers after each number of steps, the last of them, and the one that is trained."""
         steps = states.steps.shape[1]
         make: dict[str, Callable[[], Tensor]] = {"step_0": lambda: states.start}
         for s in range(1, steps + 1):
@@ -168,8 +169,7 @@ class StepwiseReasoner(Reasoner):
         self.residual = residual
         self.step_vectors = small(steps, dim)
         self.input_noise = 0.0
-        """Standard deviation of what a second view's tokens get in training; set by the penalty
-        that reads it."""
+        """Standard deviation of what a second view's tokens get in training; set by the penalty that reads it."""
 
     @abstractmethod
     def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B P D"]:

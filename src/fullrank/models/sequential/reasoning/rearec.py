@@ -1,13 +1,12 @@
 """ReaRec: the last state is fed back some times, and each time it is read anew (Tang et al. 2025, arXiv:2503.22675).
 
 o_0 is the encoder's state of the last event and o_s its state of a token behind it that starts as
-o_(s-1) + r_s, with r_s the vector of step s. ERL answers with the mean of o_0 .. o_S, PRL with o_S.
-ERL trains with `kl_diversity`, PRL with `progressive`, which this reasoner leaves to the penalties
-of these names.
+o_(s-1) + r_s, with r_s the vector of step s. ERL answers with the mean of o_0 .. o_S, PRL with
+o_S. ERL trains with `kl_diversity`, PRL with `progressive`, which this reasoner leaves to the
+penalties of these names.
 
-Differs: rows are padded on the right, so a token stands at the row's length. It gets no item
-position and no sqrt(d): r_s takes their place, and the encoder's input norm and dropout (the same
-module) follow.
+Differs: rows are padded on the right, so a token stands at the row's length. It gets no item position
+and no sqrt(d): r_s takes their place, and the encoder's input norm and dropout (the same module) follow.
 """
 
 from __future__ import annotations

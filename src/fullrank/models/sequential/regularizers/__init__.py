@@ -41,7 +41,7 @@ class Needs:
     mean), or the first alone."""
 
     def __or__(self, other: Needs) -> Needs:
-        """Raises `UserError` where one step cannot serve both."""
+        """The needs of both. Raises `UserError` where one step cannot serve both."""
         wishes = {needs.loss_of for needs in (self, other)} - {"all"}
         if len(wishes) > 1:
             raise UserError(
@@ -91,7 +91,7 @@ class Penalty(nn.Module, ABC):
     """Whether one process must hold the vectors of all items. False where the penalty reads none, or the queries'."""
 
     featureless: str = ""
-    """Why features may not stand beside the items of its step (`sequential/features.py`); empty where they may."""
+    """Why features may not stand beside the items of its step (`items/event_features.py`); empty where they may."""
     reads_start: bool = False
     """Whether it reads the weights that training starts from, which a run that was cut off then reads again."""
 
@@ -145,15 +145,14 @@ class QueryPenalty(SpecPenalty[S]):
     """A penalty whose term is the model's loss of its `extra_queries`."""
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        """Nothing more: the term is in the model's loss of these queries."""
+        """Zero: the term is in the model's loss of these queries already."""
         return torch.zeros((), device=step.batch.items.device)
 
 
 def user_vectors(step: Step) -> Float[Tensor, "B D"]:
     """The vectors of each row's queries (first group), summed, over the longest history that the model reads.
 
-    SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding
-    has no say.
+    SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding has no say.
     """
     q = step.queries[0]
     vectors = q.vectors.float()  # a sum of many in bf16 would drop the small ones

@@ -6,16 +6,14 @@ Of each history two views are made, each by one of three operators that is drawn
     mask       floor(mask n) events become one learned vector
     reorder    floor(reorder n) events from a random place on are shuffled
 
-With z the answers to the 2B views of a batch and s_ij = z_i . z_j / temperature, the term is the
-mean over all views of -log softmax_j(s_ij) at the other view of i's history, j over the views but i
-itself.
+With z the answers to the 2B views of a batch and s_ij = z_i . z_j / temperature, the term is the mean
+over all views of -log softmax_j(s_ij) at the other view of i's history, j over the views but i itself.
 
-Differs: other histories of the same user are no negatives. What is contrasted is the vector that
-the model would search with, for any task and encoder. `normalise` takes cosines for the paper's
-inner products. The time of a masked event stays, shuffled events leave their times where they were.
-Operators and places are a function of seed, step and row. Negatives are those of this process's
-micro-batch: nothing is gathered, so shards give the mean of their own terms. With one row the term
-is 0.
+Differs: other histories of the same user are no negatives. What is contrasted is the vector that the
+model would search with, for any task and encoder. `normalise` takes cosines for the paper's inner
+products. The time of a masked event stays, shuffled events leave their times where they were. Operators
+and places are a function of seed, step and row. Negatives are those of this process's micro-batch:
+nothing is gathered, so shards give the mean of their own terms. With one row the term is 0.
 """
 
 from __future__ import annotations
@@ -40,6 +38,7 @@ from fullrank.ops.starting_values import small
 APART = 0xC14_5EC0
 """Added to the seed: sets these draws apart from those of negatives, covered places and noise."""
 OPERATORS = ("crop", "mask", "reorder")
+"""Operators, by the numbers that a drawn one has."""
 
 
 class CL4SRec(PenaltySpec):
@@ -105,6 +104,7 @@ def augmented(batch: Batch, spec: CL4SRec) -> Batch:
     at, length = torch.arange(width, device=device), both.lengths.double()
 
     def stretch(share: float, least: int) -> tuple[Int[Tensor, "B"], Int[Tensor, "B"]]:
+        """Where a stretch of this share of each row begins, and its number of events."""
         count = (share * length).long().clamp_min(least)
         return (draws[:, 1] * (both.lengths - count + 1)).long(), count
 

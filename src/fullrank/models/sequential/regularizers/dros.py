@@ -59,6 +59,7 @@ class DROSPenalty(SpecPenalty[DROS]):
         return self.spec.weight * torch.stack(parts).sum()
 
     def _parts(self, q: Queries, record: Record) -> tuple[Tensor, Tensor]:
+        """The soft maximum of the targets' errors, and that of the negatives'."""
         positive, negative, ids = record.positive, record.negative, record.negative_ids
         # a loss that says it is sampled, and is not
         if positive is None or negative is None or ids is None:

@@ -6,8 +6,8 @@ writes theta*, the weights of a run, and F, the mean over its training batches o
 gradient. Without such a file all F are 1 and theta* is where training started: L2-SP (Li et al.,
 ICML 2018, Eq. 4), which asks for a smaller weight.
 
-Differs: F is the squared gradient of a batch's mean loss, as in SRT's code, not the mean of squared
-gradients of examples.
+Differs: F is the squared gradient of a batch's mean loss, as in SRT's code, not the mean of
+squared gradients of examples.
 """
 
 from __future__ import annotations

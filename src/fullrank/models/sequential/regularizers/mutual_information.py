@@ -59,6 +59,7 @@ class MutualInformationPenalty(SpecPenalty[MutualInformation]):
         return spec.weight * in_batch_contrast(*pair, targets, temperature=spec.temperature, both=both)
 
     def _sources(self, step: Step) -> Float[Tensor, "B D"]:
+        """The vector of each history, as `source` says."""
         tokens, inputs = step.states.tokens, step.inputs
         assert inputs is not None
         if self.spec.source == "last":

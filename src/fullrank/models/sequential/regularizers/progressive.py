@@ -9,9 +9,9 @@ authors have one temperature for the scores and this contrast, and so has the de
 
 Differs: the state after t steps of a reasoner with several streams is their gated sum. Other rows
 of the same user are no negatives. The authors start the noise after two epochs: `after_steps`
-counts optimizer steps, and before them no row is read twice. The task's loss reads the clean view.
-Negatives are those of this process's micro-batch: nothing is gathered, so shards give the mean of
-their own terms.
+counts optimizer steps, and before them no row is read twice. The task's loss reads the clean
+view. Negatives are those of this process's micro-batch: nothing is gathered, so shards give the
+mean of their own terms.
 """
 
 from __future__ import annotations

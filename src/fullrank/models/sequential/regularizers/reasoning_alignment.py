@@ -1,11 +1,11 @@
 """Alignment of reasoning: trajectories to one target agree, and so do the steps of one trajectory (LARES, Sec. SPT).
 
-Two InfoNCE terms on cosines, each the mean of both directions. `trajectory`: every row is read and
-reasoned about twice (other dropout, another T_0), and a row's final state has to find, among the
-second views of the batch, that of another row with the same target; of a row whose target nobody
-shares, its own. `step`: a row's final state has to find its own state after one step that is drawn
-for the whole batch, among those of the other rows, and the other way round. With one step alone the
-second term is 0.
+Two InfoNCE terms on cosines, each the mean of both directions. `trajectory`: every row is read
+and reasoned about twice (other dropout, another T_0), and a row's final state has to find, among
+the second views of the batch, that of another row with the same target; of a row whose target
+nobody shares, its own. `step`: a row's final state has to find its own state after one step that
+is drawn for the whole batch, among those of the other rows, and the other way round. With one
+step alone the second term is 0.
 
 Works on any reasoner; that of the paper is `lares` (arXiv:2505.16865).
 
@@ -72,6 +72,7 @@ class ReasoningAlignmentPenalty(SpecPenalty[ReasoningAlignment]):
         if spec.step_weight and steps.shape[1] > 1:
             drawn = int(_draws(step.batch, torch.zeros(1, dtype=torch.long))[0] * steps.shape[1])
             total = total + spec.step_weight * self._contrast(final, first[:, drawn], targets)
+        # the graph stays where neither contrast is made
         return total + 0.0 * final.sum()
 
     def _contrast(self, a: Float[Tensor, "B D"], b: Float[Tensor, "B D"], targets: Int[Tensor, "B"]) -> Tensor:
@@ -94,4 +95,5 @@ def same_target(targets: Int[Tensor, "B"], batch: Batch) -> Int[Tensor, "B"]:
 
 
 def _draws(batch: Batch, rows: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """A uniform number for each row."""
     return uniform_draws(batch.seed + PLACE, batch.step, rows, 1)[:, 0]

@@ -88,6 +88,7 @@ class S3RecPenalty(SpecPenalty[S3Rec]):
     )
 
     count = 0
+    """Number of attributes, those of all columns."""
 
     def read_items(self, catalog: Catalog) -> None:
         if not (self.spec.associated or self.spec.masked):
@@ -137,6 +138,7 @@ class S3RecPenalty(SpecPenalty[S3Rec]):
         return (F.softplus(scores).sum(1) - present).sum()
 
     def _segments(self, step: Step, side: nn.Module) -> Float[Tensor, ""]:
+        """SP, summed over rows: the two halves of a doubled batch are contexts and segments."""
         batch = step.batch.first_view()
         within = segments(batch)
         both = replace(batch.repeated(2), views=1)

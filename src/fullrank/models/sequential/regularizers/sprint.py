@@ -10,23 +10,23 @@ function f of such factors:
 - embedding: f(sigma(E)) of the table that the queries search: of items, or of the codes of all
   levels, one below the other, where a task predicts codes.
 
-`outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code,
-which takes the mean over layers: a factor that is small already is hardly pulled. log is what Eq.
-4.5 prints, for blocks without residual: its pull on a matrix does not fall as that shrinks, so with
-it the objective has no lower bound and attention that is not defended by the loss is switched off.
+`outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code, which
+takes the mean over layers: a factor that is small already is hardly pulled. log is what Eq. 4.5
+prints, for blocks without residual: its pull on a matrix does not fall as that shrinks, so with it
+the objective has no lower bound and attention that is not defended by the loss is switched off.
 hinge is ours: max(0, log(C / bound)), since a bound asks no more than C <= bound.
 
 Which weight holds the projections is read in three ways (`projections`): A.56's formula has both in
 the attention term; its text puts W_O under the feed-forward's weight; Eq. 4.4 puts both there.
 
-Differs: A.56 prints sigma(W_V,h) without the square that its derivation needs (`value_norms`); the
-columns are those of the weights before dropout, whose rows sum to one as the bound assumes
-(`dropped_weights`). The log-sum-exp runs over the batch at hand: it is not gathered over processes
-or micro-batches, of which each counts its own. Around a reasoner the columns are those of the
-histories: its latent tokens are queries behind them and note nothing. Of an encoder with a decoder
-both are penalised, each attention a layer; what the decoder looks at the history with is not, since
-no key there can receive more than one for each token of an answer (`between` adds it;
-docs/decisions/0016-seq2seq.md).
+Differs: A.56 prints sigma(W_V,h) without the square that its derivation needs (`value_norms`);
+the columns are those of the weights before dropout, whose rows sum to one as the bound assumes
+(`dropped_weights`). The log-sum-exp runs over the batch at hand: it is not gathered over
+processes or micro-batches, of which each counts its own. Around a reasoner the columns are those
+of the histories: its latent tokens are queries behind them and note nothing. An encoder and a
+decoder are both penalised, each attention as a layer. The attention from the decoder to the
+history is not, since no key there can receive more than one for each token of an answer
+(`between` adds it; docs/decisions/0016-seq2seq.md).
 
 Ours: `column_mean`, since among causal weights whose rows sum to one the identity alone has columns
 that sum to one, and it is where the column term is least; `final_gain`, since a model with a final
@@ -241,6 +241,7 @@ class SprintPenalty(SpecPenalty[Sprint]):
         return self._outer(torch.stack(factors).prod())
 
     def _outer(self, factor: Tensor, bound: float | None = None) -> Tensor:
+        """f of a factor (`outer`)."""
         if self.spec.outer == "log1p":
             return factor.log1p()
         if self.spec.outer == "log":
@@ -258,6 +259,7 @@ class SprintPenalty(SpecPenalty[Sprint]):
         return sigma[0], self._gained(sigma[1])
 
     def _over_layers(self, terms: list[Tensor]) -> Tensor:
+        """The mean or the sum of the layers' terms."""
         return torch.stack(terms).mean() if self.spec.layer_reduction == "mean" else torch.stack(terms).sum()
 
 

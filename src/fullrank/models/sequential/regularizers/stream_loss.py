@@ -1,8 +1,8 @@
 """Stream loss: each of a reasoner's streams predicts the target on its own. Ours, in no paper.
 
 weight * (1/P) sum_m loss(z_m), with z_m the mean of stream m's steps (PLR, Eq. 6) and `loss` the
-model's own. It is added to the loss of the gated sum (PLR, Eq. 9), under the names `last_stream_0`,
-`last_stream_1`, ...
+model's own. It is added to the loss of the gated sum (PLR, Eq. 9), under the names
+`last_stream_0`, `last_stream_1`, ...
 
 Why: the derivative of that loss by g_m is z_m times its slope at z_rea. Streams that are alike get
 the same, of which a softmax makes nothing: the gate does not learn, and nothing asks a stream to be

@@ -1,7 +1,6 @@
 """Losses: scores -> one number per query.
 
-The room's contract: a `LossSpec` whose ``build()`` gives a `Loss`, which never makes the full [M,
-V] scores.
+The room's contract: a `LossSpec` whose ``build()`` gives a `Loss`, which never makes the full [M, V] scores.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ class Loss(ABC):
     couples: bool = False
     """Whether a query is always compared with the targets of the batch's other queries."""
     reads_every_item: bool = False
-    """Whether it reads the vectors of all items otherwise than by the exact softmax, so that one process must hold
-    them."""
+    """Whether it reads the vectors of all items otherwise than by the exact softmax, so that one
+    process must hold them."""
 
     @abstractmethod
     def __call__(self, queries: Queries, batch: Batch) -> Record:

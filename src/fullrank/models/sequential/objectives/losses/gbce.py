@@ -1,7 +1,9 @@
 """Generalised binary cross-entropy (gSASRec, arXiv:2308.07192, Eq. 14): undoes the overconfidence of few negatives.
 
-loss = -(beta log sigma(s+) + sum_j log(1 - sigma(s_j))) / (N + 1) with alpha = N / (V - 1) and beta
-= alpha (t (1 - 1/alpha) + 1/alpha); t = 0 is plain binary cross-entropy, t = 1 full calibration.
+    loss = -(beta log sigma(s+) + sum_j log(1 - sigma(s_j))) / (N + 1)
+    beta = alpha (t (1 - 1/alpha) + 1/alpha),  alpha = N / (V - 1)
+
+t = 0 is plain binary cross-entropy, t = 1 full calibration.
 """
 
 from __future__ import annotations

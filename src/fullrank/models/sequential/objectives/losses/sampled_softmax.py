@@ -1,8 +1,8 @@
 """Softmax over the target and sampled negatives with the logQ correction (Bengio & Senecal 2008; SRT, Sec. 3).
 
-Each score is lowered by the log probability that a draw gives its item. The number of draws cancels
-where the positive is corrected too; where it is not, negatives are lowered by the log of their
-expected count instead.
+Each score is lowered by the log probability that a draw gives its item. The number of draws
+cancels where the positive is corrected too; where it is not, negatives are lowered by the log of
+their expected count instead.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fullrank.models.sequential.objectives.negatives import (
 )
 
 Draw = Callable[[Negatives, Queries, Batch], Tensor]
+"""Where negatives come from: `negatives.draw`, or the same ones everywhere."""
 
 
 class SampledSoftmax(LossSpec):

@@ -28,9 +28,11 @@ Inputs = tuple[Float[Tensor, "B T D"], Batch]
 
 
 GOES_ON = "the task {part!r} goes on with a history token by token, and "
+"""Beginning of the sentences about encoders that cannot go on with a history."""
 
 
 def _goes_on(model: Any) -> bool:
+    """Whether a task that goes on with a history token by token has an encoder that can."""
     return not model.task.code_by_code or model.encoder.continues
 
 
@@ -85,8 +87,8 @@ class Task(nn.Module, ABC):
     causal: bool | None = None
     """Whether the encoder must be causal (True), must see both sides (False), or may be either (None)."""
     reads_outputs = False
-    """Whether its queries are made of `States.outputs` where a reasoner gives them; without it a reasoner would not
-    learn."""
+    """Whether its queries are made of `States.outputs` where a reasoner gives them; without it a
+    reasoner would not learn."""
     generates = False
     """Whether its readout scores codes, which decoders may search (`inference/search.py`)."""
     tokens_per_event = 1
@@ -96,7 +98,7 @@ class Task(nn.Module, ABC):
     reads_users = False
     """Whether it needs `Batch.user_keys` to know whose row it is."""
     featureless = "it does not say that it reads them"
-    """Why features may not stand beside its items (`sequential/features.py`); empty where they may."""
+    """Why features may not stand beside its items (`items/event_features.py`); empty where they may."""
     adds_groups = False
     """Whether inference reads out the sum of what its groups of queries ask with, each times its weight; else the first
     group alone is answered with."""
@@ -132,7 +134,7 @@ class Task(nn.Module, ABC):
 
 
 class HistoryTask(Task):
-    """A task whose rows are read without their last event, a target alone, and whose histories are read whole."""
+    """A task that reads rows without their last event, which is a target alone, and histories whole."""
 
     def __init__(self) -> None:
         super().__init__()

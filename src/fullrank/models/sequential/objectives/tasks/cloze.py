@@ -1,10 +1,10 @@
 """Cover random positions and recover them from both sides (BERT4Rec, arXiv:1904.06690, Sec. 3.6).
 
-At inference one covered position is put behind the history. A reasoner goes on behind a row's last
-position, as it does at inference: with `covers_end` that one is always covered, and its query is
-the reasoner's output (PLR, Table 2). Differs: which positions are covered is a function of (seed,
-step, row), so that resumed and sharded runs cover the same ones; the time of a covered event is
-covered with it.
+At inference one covered position is put behind the history. A reasoner goes on behind a row's
+last position, as it does at inference: with `covers_end` that one is always covered, and its
+query is the reasoner's output (PLR, Table 2). Differs: which positions are covered is a function
+of (seed, step, row), so that resumed and sharded runs cover the same ones; the time of a covered
+event is covered with it.
 """
 
 from __future__ import annotations
@@ -108,15 +108,15 @@ class ClozeTask(Task):
         return states.outputs.get("answer", last(states.tokens, inputs))
 
     def _view(self, items: Items, inputs: Batch) -> Tensor:
+        """The item vectors, with the cover in the hidden places."""
         assert inputs.hidden is not None
         return torch.where(inputs.hidden[..., None], self.cover, items.read(inputs.items))
 
 
 def known_times(times: Int[Tensor, "B T"], hidden: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
-    """Each covered event at the time of the last one before it that is not covered (before the first of those: at its).
+    """Each covered event at the time of the last one before it that is not covered (where there is none: of the first).
 
-    What follows a history has no time yet, so a model may not learn from the times of covered
-    events either.
+    What follows a history has no time yet, so a model may not learn from the times of covered events either.
     """
     # the running maximum of positions that are not covered is the last one known so far
     at = torch.arange(times.shape[1], device=times.device).expand_as(times)

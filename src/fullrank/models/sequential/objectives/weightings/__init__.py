@@ -21,8 +21,9 @@ class Weighting(ABC):
     couples: bool = False
     """Whether a query's weight depends on the other queries at hand.
 
-    Where not, weights have mean one under the training distribution, and shards and accumulation do not change them.
-    Where so, they have mean one over the queries of one process's micro-batch: nothing is gathered.
+    Where it does not, weights have mean one under the training distribution, and shards and
+    accumulation do not change them. Where it does, they have mean one over the queries of one
+    process's micro-batch: nothing is gathered.
     """
 
     @abstractmethod
