@@ -1,6 +1,7 @@
 """The functions of `import fullrank as fr`: train, evaluate, recommend, by name or folder; the command line calls them.
 
-One file although it is long: every call that takes a run stands in one place, and all of them read alike.
+One file although it is long: every call that takes a run stands in one place, and all of them read
+alike.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
 def load(run: AnyRun, *, data: StoreOrPath = None, device: str = "auto") -> Predictor:
     """A trained model, opened once for many calls.
 
-    A recommender has `recommend`, `similar`, `score` and vectors as arrays, a ranking model `predict`.
+    A recommender has `recommend`, `similar`, `score` and vectors as arrays, a
+    ranking model `predict`.
 
     It needs the run folder alone (a ranking run of format 1 its store too, `data`), and threads may
     share it. What a call does not say (how many steps a reasoner computes, how semantic ids are
@@ -195,7 +197,8 @@ def blend(
 ) -> Run:
     """Join the lists of several runs in one run, whose folder holds them all and which is used as any other.
 
-    Weights are learned on the validation split of `data` (the store of the first run where none is named).
+    Weights are learned on the validation split of `data` (the store of the first run where none is
+    named).
 
     `runs` may be of any recommender, baselines too, and of different stores of the same items.
     `set` changes how lists are joined (`"model.join=ranks"`, `"model.gate=true"`,
@@ -238,11 +241,12 @@ def auto(
     """Find the best list for some data within `minutes`: a run in the folder `out`, and the reasons for it.
 
     `data` is a prepared store, or a table of events (a file or a DataFrame), which is prepared with
-    leave-one-out; `items` is then a table of items and `user_col`, `item_col`, `time_col` (None: rows
-    are in order) and `time_unit` name its columns. Models that count come first, then recipes that read
-    what the data has race on validation, then the best of both are blended. The folder `out`-auto keeps
-    all runs; a call that was cut off goes on there. `engine` runs them as that of `sweep` does. `tell`
-    is called with what begins and gives what is called with (done, in all). See `fullrank.sweeps.auto`.
+    leave-one-out; `items` is then a table of items and `user_col`, `item_col`, `time_col` (None:
+    rows are in order) and `time_unit` name its columns. Models that count come first, then recipes
+    that read what the data has race on validation, then the best of both are blended. The folder
+    `out`-auto keeps all runs; a call that was cut off goes on there. `engine` runs them as that of
+    `sweep` does. `tell` is called with what begins and gives what is called with (done, in all).
+    See `fullrank.sweeps.auto`.
     """
     from fullrank.data.events.prepare import prepare
     from fullrank.sweeps.auto import auto as _auto
@@ -338,9 +342,10 @@ def evaluate_lists(
     """Metrics of recommendations made elsewhere, on a split of the store `data`, as a run would get them.
 
     `lists` is a file or a DataFrame with a row for each recommendation: user, item, and a rank (the
-    smallest first) or a score (the largest first), in columns of the usual names or those that are named.
-    Users without a list count as given an empty one. `set` changes the evaluation as in `evaluate`;
-    `fr.compare` pairs the result with that of a run on the same store. See `fullrank.evaluation.lists`.
+    smallest first) or a score (the largest first), in columns of the usual names or those that are
+    named. Users without a list count as given an empty one. `set` changes the evaluation as in
+    `evaluate`; `fr.compare` pairs the result with that of a run on the same store. See
+    `fullrank.evaluation.lists`.
     """
     from fullrank.evaluation.lists import evaluate_lists as _evaluate_lists
 
@@ -381,7 +386,8 @@ def step_curve(
 ) -> list[StepCurvePoint]:
     """Accuracy and seconds per 1,000 users of a run that reasons, by steps, and with adaptive stopping.
 
-    `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
+    `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments
+    are those of `evaluate`.
     """
     measured = _reasoner_of(run, split, data, set, device)
     return accuracy_by_steps(*measured, metrics=metrics, rounds=rounds, progress=progress or untold)
@@ -668,7 +674,8 @@ def predict_file(
 ) -> PredictionFile:
     """Write the probabilities of `predict` to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
 
-    The file appears whole or not at all. The result says how many rows it has, and the mean probability.
+    The file appears whole or not at all. The result says how many rows it has, and the mean
+    probability.
     """
     return load(run, data=data, device=device).predict_file(
         impressions, out, users=users, column=column, list_separator=list_separator, progress=progress
@@ -784,14 +791,16 @@ def _later_events(run: Run, split: str, data: Any, events: Any, before: Any, col
 def _reasoner_of(
     run: AnyRun, split: Split, data: EventStoreOrPath, settings: Sequence[str], device: str
 ) -> tuple[Any, Store, Split, Evaluation]:
-    """The model of a run, a store and its split, and how it is evaluated, for the studies of reasoning steps."""
+    """The model of a run, a store and its split, and how it is evaluated, for the
+    studies of reasoning steps."""
     opened = opened_run(run)
     spec, store = opened.spec.lists.override(*settings), event_store_of(opened, data)
     return load(opened, device=device).model, store, split, spec
 
 
 def _store_of_users(run: Run, users: Any, data: EventStoreOrPath) -> EventStoreOrPath:
-    """The store that users are looked up in: `data`, or the run's own where there are users and no `data`."""
+    """The store that users are looked up in: `data`, or the run's own where
+    there are users and no `data`."""
     return event_store_of(run) if users is not None and data is None else data
 
 

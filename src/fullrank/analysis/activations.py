@@ -213,7 +213,8 @@ def _recording(model: Model) -> Iterator[_Record]:
 
     if isinstance(model, RecommenderModel):
         hooks.append(model.encoder.register_forward_hook(on_encoder))
-        # the norms of a decoder, outside of the reader, read other positions than those of the history
+        # the norms of a decoder, outside of the reader, read other positions than those of the
+        # history
         reader = reader_of(model) or model.encoder
         norms = [m for m in reader.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
         feeds = [getattr(block, "feed_forward", None) for block in blocks_of(model)]
@@ -300,7 +301,8 @@ def layers_of(model: RankingModule, name: str) -> list[nn.Module]:
 
 @contextmanager
 def _recording_ranker(model: RankingModule) -> Iterator[dict[str, Tensor]]:
-    """Record the inputs of a ranker's feed-forwards, by the names of their outputs, inside the block."""
+    """Record the inputs of a ranker's feed-forwards, by the names of
+    their outputs, inside the block."""
     inputs: dict[str, Tensor] = {}
 
     def record(name: str, _: nn.Module, arguments: tuple[Any, ...]) -> None:

@@ -1,6 +1,7 @@
 """Diagnose a model: every diagnostic of its problem on a bounded sample of users, or of impressions.
 
-The size of a sample has the name of what is counted; the other problem's name is refused, because it would say nothing.
+The size of a sample has the name of what is counted; the other problem's name is refused,
+because it would say nothing.
 """
 
 from __future__ import annotations
@@ -242,7 +243,8 @@ class _Measurement:
 def _checked(rows: Any, name: str) -> list[Row]:
     """Rows of another package's diagnostic, as they will be written.
 
-    Raises `TypeError` for a row that would make the file unreadable or has another diagnostic's name.
+    Raises `TypeError` for a row that would make the file unreadable or has another diagnostic's
+    name.
     """
     entries: Any = jsonable(list(rows))
     for entry in entries:

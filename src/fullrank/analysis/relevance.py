@@ -1,8 +1,9 @@
 """Which events of a history are relevant to what was chosen next, and which are noise (FAIR, Sec. 1 and Figure 1).
 
-Claim: relevant context are the recent interactions that co-occurrence statistics and semantic
-relevance tie to the target; all else is noise. The paper gives no threshold. Here an event among the
-last 20 is relevant where the pointwise mutual information of its item i and the target t is positive,
+Claim: relevant context are the recent interactions that co-occurrence statistics and
+semantic relevance tie to the target; all else is noise. The paper gives no threshold. Here
+an event among the last 20 is relevant where the pointwise mutual information of its item i
+and the target t is positive,
 
     PMI = log(N n_it / (n_i n_t))    over the N users of the training events, n_it of whom had both
 

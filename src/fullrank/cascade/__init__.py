@@ -73,13 +73,14 @@ STAGE_DEFAULTS: StageKeywords = {"store": None, "impressions": None, "device": "
 class Cascade:
     """A retriever and a ranker, opened once.
 
-    `retriever` and `ranker` are run folders, runs, or `RetrievalStage` and `RankingStage` of models in memory.
-    `users` and `items` are tables (a path or a DataFrame) with a row per id and the columns that the ranker
-    reads; without them those of the retriever's store and catalogue are taken. `user` and `item` name the
-    columns of the ranker's schema that hold the ids (else the group column, and `user`, `user_id`, `item`,
-    `item_id`); in a table, the id column has that name or the usual one. `store` and `impressions` are the two
-    stores, where they were moved since the training (that of impressions is needed by runs of format 1 alone).
-    Raises `UserError` where one of these is not what it should be.
+    `retriever` and `ranker` are run folders, runs, or `RetrievalStage` and `RankingStage` of models
+    in memory. `users` and `items` are tables (a path or a DataFrame) with a row per id and the
+    columns that the ranker reads; without them those of the retriever's store and catalogue are
+    taken. `user` and `item` name the columns of the ranker's schema that hold the ids (else the
+    group column, and `user`, `user_id`, `item`, `item_id`); in a table, the id column has that name
+    or the usual one. `store` and `impressions` are the two stores, where they were moved since the
+    training (that of impressions is needed by runs of format 1 alone). Raises `UserError` where one
+    of these is not what it should be.
     """
 
     @takes(StageKeywords, STAGE_DEFAULTS)

@@ -1,9 +1,10 @@
 """Evaluation of a cascade: retrieved and re-ranked lists of the same users, measured alike, and their difference.
 
-The times of the two stores tell whether a ranker may have been trained on what the retriever is tested on (`leakage`).
-Two stores are consistent that were split at the same moment: `global_time` for events and `temporal` for impressions,
-with the same `validation_from` and `test_from`. Leave-one-out cannot be consistent: the last event of a user who left
-early lies before the moment at which a ranker's training ends.
+The times of the two stores tell whether a ranker may have been trained on what the retriever is
+tested on (`leakage`). Two stores are consistent that were split at the same moment: `global_time`
+for events and `temporal` for impressions, with the same `validation_from` and `test_from`.
+Leave-one-out cannot be consistent: the last event of a user who left early lies before the moment
+at which a ranker's training ends.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class CascadeResult:
     def save(self, folder: Path | str) -> None:
         """Write `cascade.json`, and both results into `before` and `after` (`EvaluationResult.load` reads them).
 
-        The folder is replaced at once. Raises `UserError` where it holds anything else, and where the disk refuses.
+        The folder is replaced at once. Raises `UserError` where it holds anything else,
+        and where the disk refuses.
         """
         out = Path(folder)
         self.check_folder(out)

@@ -24,7 +24,8 @@ class Context:
     """Fields of a call, such as the hour: the same for all users (a mapping), or a table with a row for each user."""
 
     def __init__(self, context: Any, fields: Iterable[str], keys: Sequence[str]):
-        """`fields` are those that the ranker reads, `keys` the names that the user's id may have in a table."""
+        """`fields` are those that the ranker reads, `keys` the names that the
+        user's id may have in a table."""
         allowed = list(fields)
         self._constants: dict[str, Any] = {}
         self._table: KeyedTable | None = None
@@ -112,7 +113,8 @@ def fields_of_callers(
 
 
 def _of_history(field: AnyField, of_items: Collection[str], events: Collection[str]) -> bool:
-    """Whether the request's own history fills a field: a sequence of what is read of items, or of an event feature."""
+    """Whether the request's own history fills a field: a sequence of what is read of
+    items, or of an event feature."""
     return isinstance(field, SequenceOf) and (field.shares in of_items or field.name in events)
 
 

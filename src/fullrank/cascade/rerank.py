@@ -122,7 +122,8 @@ class EncodedFields:
 
         `rows` are different, in rising order, and leave no gap behind the last.
         """
-        # source[n]: where row n of the copy stands in the N rows of these, then the m rows of `other`
+        # source[n]: where row n of the copy stands in the N rows of these, then the m rows of
+        # `other`
         size = max(len(self.categorical), int(rows.max(initial=-1)) + 1)
         source = np.arange(size)
         source[rows] = len(self.categorical) + np.arange(len(rows))
@@ -214,9 +215,10 @@ def history_bags(
 ) -> dict[int, Jagged]:
     """Bag number -> the sequence of a field in `names`: the ranker's id of the field's value at each event.
 
-    `items` has these fields, `histories` internal item ids, oldest first; `past` has the ids of event
-    features, beside the items. A missing value is left out, as in training, but where the sequence
-    keeps it or the model reads sequences event by event: there it is an event of the missing value.
+    `items` has these fields, `histories` internal item ids, oldest first; `past` has the ids
+    of event features, beside the items. A missing value is left out, as in training, but
+    where the sequence keeps it or the model reads sequences event by event: there it is an
+    event of the missing value.
     """
     encoder = ranker.encoder
     aligned = {number for group in ranker.model.parallel for number in group}
@@ -315,7 +317,8 @@ def check_candidates(k: int, candidates: int, blend: float) -> None:
 
 
 def _standardised(scores: CandidateScores, there: Bool[np.ndarray, "B C"]) -> CandidateScores:
-    """Each row minus its mean, divided by its deviation, over the candidates that are `there`; 0 elsewhere."""
+    """Each row minus its mean, divided by its deviation, over the candidates
+    that are `there`; 0 elsewhere."""
     filled = np.where(there, scores, 0.0).astype(np.float64)
     count = np.maximum(there.sum(1, keepdims=True), 1)
     away = np.where(there, filled - filled.sum(1, keepdims=True) / count, 0.0)

@@ -34,7 +34,8 @@ class RetrievalStage:
     def of(cls, stage: RetrievalStage | Run | str | Path, data: AnyStore | str | Path | None = None) -> RetrievalStage:
         """Open a run as a retriever.
 
-        Raises `UserError` for a ranking model, and for a store given as `data` that is not the run's.
+        Raises `UserError` for a ranking model, and for a store given as `data` that is not the
+        run's.
         """
         if isinstance(stage, RetrievalStage):
             return stage

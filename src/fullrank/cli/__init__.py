@@ -1,6 +1,7 @@
 """The command line: one file for each verb or family of verbs, a shell around `fullrank.api`.
 
-A verb is a function that `@verb()` of `cli.verbs` puts on the app, in a module that is named in `VERBS`. Its rules:
+A verb is a function that `@verb()` of `cli.verbs` puts on the app, in a module that is
+named in `VERBS`. Its rules:
 
 - Import nothing heavy when the module is imported: `--help` and `list` load no torch. Import inside the command, and
   look at arguments, then at folders, files and settings (`early_checks`), before what loads torch.
@@ -63,7 +64,8 @@ AT_ONCE = ("list", "schema", "keys")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default that of this process) and return its exit code.
 
-    0 done, 1 a bug, 2 a user error, 130 interrupted, 141 the reader of its output has gone, 143 ended by SIGTERM.
+    0 done, 1 a bug, 2 a user error, 130 interrupted, 141 the reader of its output has
+    gone, 143 ended by SIGTERM.
     """
     signalled: list[int] = []
     try:
@@ -80,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(signalled: list[int], number: int, _: object) -> None:
-    """Treat SIGTERM as Ctrl-C (close what is open, take away what is half written), and note it for the exit status."""
+    """Treat SIGTERM as Ctrl-C (close what is open, take away what is half written), and
+    note it for the exit status."""
     signalled.append(number)
     raise KeyboardInterrupt
 

@@ -68,7 +68,8 @@ def list_(
 
 
 def _list_recipes(output: Output, lines: list[JsonObject]) -> None:
-    """Print recommenders and rankers apart, with the data that each needs, which is added to `lines`."""
+    """Print recommenders and rankers apart, with the data that each
+    needs, which is added to `lines`."""
     for line in lines:
         line["needs"] = needs_of(line["kind"])
     for title, rankers in (

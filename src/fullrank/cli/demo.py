@@ -93,7 +93,8 @@ def demo(
 
 
 def _claim(out: Path) -> None:
-    """Make an empty folder for the demo, in place of its former one. Raises `UserError` where it holds other files."""
+    """Make an empty folder for the demo, in place of its former one. Raises `UserError`
+    where it holds other files."""
     from fullrank.data.manifest import require_outside_stores
 
     require_outside_stores(out)

@@ -118,7 +118,8 @@ def _files(output: Output) -> JsonObject:
 
 
 def _redis_server(output: Output) -> str | None:
-    """The path of a Redis or Valkey server here, which tests of the store start; a service may use one anywhere."""
+    """The path of a Redis or Valkey server here, which tests of the store start; a
+    service may use one anywhere."""
     server = next((path for name in REDIS if (path := shutil.which(name))), None)
     output.say(f"redis-server: {server or 'none here (only stores redis://... need one, here or elsewhere)'}")
     return server

@@ -1,6 +1,7 @@
 """Checks before torch is loaded, which takes seconds: of folders that are not there, and of settings.
 
-What passes here is looked at again by the verb itself, with the model; nothing here decides a number.
+What passes here is looked at again by the verb itself, with the model; nothing here decides a
+number.
 """
 
 from __future__ import annotations

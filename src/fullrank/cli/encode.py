@@ -1,6 +1,7 @@
 """`fullrank encode`: items of a store to semantic ids, with a report of how good they are.
 
-`show_codes` prints the reports of several folders side by side, for `fullrank show CODES CODES ...`.
+`show_codes` prints the reports of several folders side by side, for `fullrank show CODES CODES
+...`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ def guarded(build: Callable[[], typer.Typer], arguments: list[str]) -> int:
             if isinstance(error, SystemExit):
                 return error.code if isinstance(error.code, int) else 1
             if isinstance(error, OSError) and (isinstance(error, BrokenPipeError) or error.errno == errno.EPIPE):
-                # the reader (`| head`) has gone: nothing more can be said, and Python must not try at exit
+                # the reader (`| head`) has gone: nothing more can be said, and
+                # Python must not try at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
                 return 128 + 13  # the status of a process that SIGPIPE ended: no bug, and not done
             if type(error).__name__ == "NoArgsIsHelpError":  # verbs of verbs, such as `scale`
@@ -158,7 +159,8 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
 
 @cache
 def _command(build: Callable[[], typer.Typer]) -> Any:
-    """The verbs with their options: a process that runs several command lines reads the declarations once."""
+    """The verbs with their options: a process that runs several command lines
+    reads the declarations once."""
     import typer
 
     return typer.main.get_command(build())
@@ -234,12 +236,14 @@ def _broken(word: str) -> bool:
 
 
 def _one_line(text: str) -> str:
-    """A text in one line of bounded length, in which no word (a path, what was typed) is longer than helps."""
+    """A text in one line of bounded length, in which no word (a path, what was
+    typed) is longer than helps."""
     return middle_cut(" ".join(middle_cut(word) for word in text.split()), MOST_SENTENCE)
 
 
 def _tracker() -> str:
-    """Where bugs are reported: the address in the package's metadata, or who gave the package where it has none."""
+    """Where bugs are reported: the address in the package's metadata, or who gave
+    the package where it has none."""
     from importlib import metadata
 
     try:
@@ -252,7 +256,8 @@ def _tracker() -> str:
 
 
 def _interrupted_in_polars(error: BaseException | None) -> bool:
-    """Whether a signal arrived inside polars, which panics with its text: the file that was read is not damaged."""
+    """Whether a signal arrived inside polars, which panics with its text: the file
+    that was read is not damaged."""
     while error is not None:
         if type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error):
             return True

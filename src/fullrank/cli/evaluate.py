@@ -195,7 +195,8 @@ def evaluate_lists(
 
 
 def _settings_for_lists(spec: Evaluation, changes: list[str]) -> list[str]:
-    """Settings by which lists are measured like a run: its own and the `changes` of the call, less `OF_ANSWERS`."""
+    """Settings by which lists are measured like a run: its own and the `changes` of
+    the call, less `OF_ANSWERS`."""
     shared = [f"{name}={json.dumps(jsonable(getattr(spec, name)), ensure_ascii=False)}" for name in SHARED]
     return [*shared, *(text for text in changes if text.partition("=")[0].strip().split(".")[0] not in OF_ANSWERS)]
 

@@ -92,7 +92,8 @@ class Call:
 
 
 def _evaluate_retrieval(call: Call) -> None:
-    """Measure and print recommenders: of two, the difference of the metrics at 10 where none are named."""
+    """Measure and print recommenders: of two, the difference of the metrics
+    at 10 where none are named."""
     changes = metric_settings(call)
     if len(call.runs) == 2:  # before minutes are spent on evaluations that could not be compared
         from fullrank.evaluation.compare import check_comparable
@@ -115,7 +116,8 @@ def _evaluate_retrieval(call: Call) -> None:
 
 
 def _evaluate_ranking(call: Call) -> None:
-    """Measure and print ranking models: of two, the difference of the metrics that have intervals."""
+    """Measure and print ranking models: of two, the difference of the
+    metrics that have intervals."""
     from fullrank.evaluation import compare
     from fullrank.evaluation.statistics import RESAMPLED
 

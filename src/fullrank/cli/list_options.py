@@ -156,7 +156,8 @@ def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:
 def parse_filters(texts: Sequence[str] | None, columns: Mapping[str, pl.Series]) -> dict[str, Any] | None:
     """Filters by column. A column named twice by `=` may have either value; `>=` and `<=` bound numbers.
 
-    Raises `UserError` for what has no such form, for an unknown column, and for a value that it cannot hold.
+    Raises `UserError` for what has no such form, for an unknown column, and for a
+    value that it cannot hold.
     """
     if not texts:
         return None

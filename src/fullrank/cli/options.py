@@ -165,9 +165,10 @@ class Setting(NamedTuple):
 def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
     """A class of commands with an option for each of some settings of a Spec.
 
-    `spec` is `module:Class`. `flags` has the option of each dotted path, with the placeholder of its
-    value in the help where that is no NAME (`--log FOLDER`); an empty one is the setting's own name with
-    dashes (`k_core`: `--k-core`). An error sentence that names such a setting names its option instead.
+    `spec` is `module:Class`. `flags` has the option of each dotted path, with the placeholder of
+    its value in the help where that is no NAME (`--log FOLDER`); an empty one is the setting's
+    own name with dashes (`k_core`: `--k-core`). An error sentence that names such a setting
+    names its option instead.
     """
 
     def settings() -> dict[str, Setting]:
@@ -327,7 +328,8 @@ def spec_of(name: str) -> type[Spec]:
 
 
 def _field(spec: type[Spec], path: str) -> tuple[FieldInfo, str | None]:
-    """The field at a dotted path of the default spec, and the kind it belongs to where others could stand there."""
+    """The field at a dotted path of the default spec, and the kind it belongs to
+    where others could stand there."""
     *outer, last = path.split(".")
     owner = None
     for key in outer:

@@ -106,7 +106,8 @@ class Output:
     def finish(self, result: Mapping[str, Any], *, broken: UserError | None = None) -> None:
         """Print the verb's result for a program, if --json was given.
 
-        An error that the verb came upon (`broken`) is part of the result, and the verb then ends with exit code 2.
+        An error that the verb came upon (`broken`) is part of the result, and the verb
+        then ends with exit code 2.
         """
         if self.as_json and not self.silent:
             print_json({**result, **({} if broken is None else {"error": str(broken), "code": broken.code})})
@@ -122,7 +123,8 @@ class Output:
         return round(time.perf_counter() - self._begun, 3)
 
     def _width(self) -> int | None:
-        """Columns of a terminal, or of COLUMNS; None for a pipe or a file, whose lines are left whole for `grep`."""
+        """Columns of a terminal, or of COLUMNS; None for a pipe or a file, whose
+        lines are left whole for `grep`."""
         fixed = os.environ.get("COLUMNS", "").isdecimal()
         return max(40, shutil.get_terminal_size().columns) if fixed or self._human.isatty() else None
 

@@ -212,7 +212,8 @@ def _split_source_settings(changes: list[str]) -> tuple[list[str], list[str]]:
 def _source_or_file(
     name: str, settings: list[str], folder: Path | None, flag: str
 ) -> EventSource | ImpressionSource | None:
-    """The source of this name; None where it is a file. Refuses settings and a folder (`flag`) without effect."""
+    """The source of this name; None where it is a file. Refuses settings and a
+    folder (`flag`) without effect."""
     from fullrank.core.registry import kinds
 
     known = kinds("data.sources")
@@ -343,7 +344,8 @@ def prepare_impressions(
 
 
 def _kind(info: FieldInfo, field: AnyField, store: ImpressionStore) -> str:
-    """A field's kind for the table; of numbers in buckets also how many there are, and should have been."""
+    """A field's kind for the table; of numbers in buckets also how many
+    there are, and should have been."""
     if field.kind != "numeric" or info.kind == "numeric":
         return info.kind
     buckets = len(store.encoder.fitted[field.name]["edges"]) + 1

@@ -100,7 +100,8 @@ def _print_retrieval(output: Output, evaluation: EvaluationResult, whole: bool, 
 
 
 def _say_bands(output: Output, evaluation: EvaluationResult, main: str) -> None:
-    """Print recall by popularity and by type of the target, at the list length of the metric `main`."""
+    """Print recall by popularity and by type of the target, at the list
+    length of the metric `main`."""
     name = f"recall@{main.split('@')[1]}"
     for kind in ("target", "type"):
         bands = {label: part[name] for label, part in evaluation.slices.get(kind, {}).items() if name in part}

@@ -1,6 +1,7 @@
 """`fullrank recommend`, `recommend-parts`, `similar` and `vectors`: ranked items, and the vectors behind them.
 
-Items for histories or known users, for all users in parts, or like an item; vectors of items or of users in a file.
+Items for histories or known users, for all users in parts, or like an item; vectors of
+items or of users in a file.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ def _source(path: Path, names: TableColumns) -> InputTable:
 
 
 def _items(source: InputTable, column: str, catalog: Catalog) -> pl.Series:
-    """The distinct items of a table of histories, in the catalogue's type (a CSV file knows text alone)."""
+    """The distinct items of a table of histories, in the catalogue's type (a
+    CSV file knows text alone)."""
     from fullrank.data.values import without_fractions
 
     items = source.read([column])[column]
@@ -181,7 +183,8 @@ def _items(source: InputTable, column: str, catalog: Catalog) -> pl.Series:
 
 @contextmanager
 def _warnings_as_notes(output: Output, *options: str) -> Iterator[None]:
-    """Print warnings of the library in the block as notes, in the words of a shell that has these options."""
+    """Print warnings of the library in the block as notes, in the words of a
+    shell that has these options."""
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always", UserWarning)
         yield

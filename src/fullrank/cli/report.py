@@ -194,7 +194,8 @@ def _item(run: Run, item: int) -> JsonObject:
 
 
 def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explanation) -> JsonObject:
-    """The n-th event from the end, and the share of attention of each layer of each run that reads so far back."""
+    """The n-th event from the end, and the share of attention of each layer of each
+    run that reads so far back."""
     shares = {
         str(run.path): [float(layer[-n]) for layer in case.shares] if n <= len(case.items) else None
         for run, case in zip(opened, cases, strict=True)

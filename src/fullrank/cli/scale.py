@@ -188,7 +188,8 @@ def growth(
 
 
 def _check_report(out: Path | None, overwrite: bool, name: str) -> None:
-    """Check, before minutes are spent, that a report and the file `name` can be written into the folder `out`."""
+    """Check, before minutes are spent, that a report and the file `name` can be
+    written into the folder `out`."""
     check_out(out, overwrite, "report.html", name)
     if out is not None:
         from fullrank.analysis.report.page import check_extra
@@ -207,7 +208,8 @@ def _save(output: Output, page: Any, facts: JsonObject, out: Path, name: str) ->
 
 
 def _hold_out_largest(output: Output, ladder: Ladder, form: str, runs: Runs) -> tuple[list[HeldOut], dict[str, str]]:
-    """Predict the largest data set and the largest size from the rest; also the reasons why one could not be."""
+    """Predict the largest data set and the largest size from the rest; also the
+    reasons why one could not be."""
     from fullrank.analysis.scaling.holdout import By, hold_out
 
     held: list[HeldOut] = []

@@ -1,6 +1,7 @@
 """`fullrank study`: a run measured again and again, with events hidden or by its reasoning steps.
 
-`drop` hides events, `oracle-step` stops each user at their best step, `step-curve` and `dial` go over all steps.
+`drop` hides events, `oracle-step` stops each user at their best step, `step-curve` and
+`dial` go over all steps.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ def read_shares(text: str, changes: list[str]) -> list[float]:
 
 
 def _hidden(call: Call, shares: list[float], changes: list[str]) -> JsonObject:
-    """Measure with each share of events hidden: the metrics of the run, or the differences of the two."""
+    """Measure with each share of events hidden: the metrics of the run, or
+    the differences of the two."""
     rows: list[JsonObject] = []
     for share in shares:
         out = None if call.output.out is None else call.output.out / f"drop-{share:g}"
@@ -182,7 +184,8 @@ def _oracle(call: Call, changes: list[str]) -> JsonObject:
 
 
 def _curve(call: Call, changes: list[str], *, every: bool) -> JsonObject:
-    """Measure over the steps, in the streams that are set; with `every` in one stream, in two, up to those trained."""
+    """Measure over the steps, in the streams that are set; with `every` in one stream,
+    in two, up to those trained."""
     from fullrank import api
 
     (run,) = call.runs

@@ -236,7 +236,8 @@ def _tuned_row(name: str, best: JsonObject | None, trials: list[JsonObject]) -> 
 
 
 def _table(output: Output, summary: JsonObject, history: dict[str, dict[str, str]]) -> None:
-    """Print means and standard deviations over seeds of a few metrics, one row per cell and evaluation."""
+    """Print means and standard deviations over seeds of a few metrics, one
+    row per cell and evaluation."""
     rows = []
     ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
     columns, extra = (RANKING, ()) if ranking else (RETRIEVAL, ("history",))

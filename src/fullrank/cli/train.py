@@ -170,7 +170,8 @@ def train(
 
 
 def _identity(folder: Path) -> int | None:
-    """The inode of a folder, which changes where another folder takes its place; None where it is absent."""
+    """The inode of a folder, which changes where another folder takes its
+    place; None where it is absent."""
     return folder.stat().st_ino if folder.exists() else None
 
 

@@ -1,7 +1,8 @@
 """`fullrank pretrain`, `fisher`, `finetune` and `grow`: take what a model learned to other stores and new items.
 
-One model of several stores is what others start from; a run goes on with another store, its blocks freed
-one by one, and holds on to the weights that mattered; or it learns to know new items without training.
+One model of several stores is what others start from; a run goes on with another store,
+its blocks freed one by one, and holds on to the weights that mattered; or it learns to
+know new items without training.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The app, and how a function becomes a verb of it.
 
-A parameter of the function is an option, an argument, or a group, whose fields are options (`option_groups.py`).
+A parameter of the function is an option, an argument, or a group, whose fields are
+options (`option_groups.py`).
 """
 
 from __future__ import annotations

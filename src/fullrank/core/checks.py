@@ -37,7 +37,8 @@ MOST = 2**63 - 1
 def keywords_checked(public: C) -> C:
     """Answer an unknown keyword with the nearest known one: a decorator of functions and classes.
 
-    Raises `UserError` for such a keyword, before anything is done. What takes any keyword stays as it is.
+    Raises `UserError` for such a keyword, before anything is done. What takes any keyword stays as
+    it is.
     """
     if isinstance(public, type):
         for name, member in vars(public).items():

@@ -123,7 +123,8 @@ def needs(setting: str, *values: Hashable, code: str = "missing-setting") -> Con
 
 
 def _between(setting: str, wrong: Callable[[str, Any, Any], str | None], code: str) -> Constraint:
-    """A demand on `setting` by a field that was changed: `wrong(name, value, other)` ends the sentence, or is None."""
+    """A demand on `setting` by a field that was changed: `wrong(name, value, other)`
+    ends the sentence, or is None."""
 
     def broken(spec: BaseModel, name: str) -> str | None:
         if not changed(spec, name):
@@ -186,12 +187,12 @@ def _holds(value: Any, values: tuple[Hashable, ...]) -> bool:
 
 
 def _wanted(setting: str, values: tuple[Hashable, ...]) -> str:
-    """What a setting has to be, in words."""
+    """The demand on a setting, in words."""
     return " or ".join(f"{setting}={typed(value)}" for value in values) or setting
 
 
 def _remedy(setting: str, other: Any, values: tuple[Hashable, ...]) -> str:
-    """What to do about a setting that is `other`, in words."""
+    """Advice about a setting that is `other`, in words."""
     if values or other is False:
         return f"set {_wanted(setting, values or (True,))}"
     return f"set {setting} above 0" if isinstance(other, int | float) else f"set {setting}"

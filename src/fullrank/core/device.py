@@ -13,9 +13,9 @@ from fullrank.core.memory import keep_freed_memory
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
     """`auto` is the first CUDA device, else the CPU; else a name that torch knows (`cpu`, `cuda`, `cuda:1`, `mps`).
 
-    Apple's `mps` is taken by name only: it has no double precision, which click probabilities are computed in. A
-    process that is to run a model on the CPU keeps the memory that one batch frees for the next (`keep_freed_memory`).
-    Raises `UserError` for a device that is not there.
+    Apple's `mps` is taken by name only: it has no double precision, which click probabilities are
+    computed in. A process that is to run a model on the CPU keeps the memory that one batch frees
+    for the next (`keep_freed_memory`). Raises `UserError` for a device that is not there.
     """
     if isinstance(name, str) and name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -44,8 +44,8 @@ class UserError(ValueError):
 def in_context(before: str, after: str = "", *, code: str | None = None, public: bool = False) -> Iterator[None]:
     """Put words `before` and `after` the sentence of any `UserError` of the block: where it happened, what to do.
 
-    `code` replaces the code of the error. Each is `public` as said here, whatever it was: the block knows what its
-    sentences are about.
+    `code` replaces the code of the error. Each is `public` as said here, whatever it was: the block
+    knows what its sentences are about.
     """
     try:
         yield
@@ -76,7 +76,8 @@ def nearest(word: str, allowed: Iterable[str]) -> str | None:
 
 
 def _is_slip(word: str, name: str) -> bool:
-    """Whether the longer of two words begins with the shorter, or ends in `_shorter`, or differs in few letters."""
+    """Whether the longer of two words begins with the shorter, or ends in
+    `_shorter`, or differs in few letters."""
     short, long = sorted((word.lower().lstrip("-"), name.lower().lstrip("-")), key=len)
     same = sum(block.size for block in difflib.SequenceMatcher(None, short, long).get_matching_blocks())
     part = len(short) > 2 and (long.startswith(short) or long.endswith(f"_{short}"))
@@ -122,8 +123,8 @@ def brief(value: object, most: int = MOST_GIVEN) -> str:
 def reason_line(error: BaseException, *, file: bool = False) -> str:
     """The first line of an error of the system or a library, or its type where it says nothing.
 
-    An error of the system is given without its number; `file` adds the file that it is about, where the
-    sentence does not.
+    An error of the system is given without its number; `file` adds the file that it is about,
+    where the sentence does not.
     """
     said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     name = getattr(error, "filename", None) if file else None
@@ -185,6 +186,7 @@ RENAMED = {
 
 
 def called_now(where: str, old: str) -> str:
-    """The end of a sentence that gives the new spelling of a renamed word; empty for a word that was not renamed."""
+    """The end of a sentence that gives the new spelling of a renamed word; empty for
+    a word that was not renamed."""
     new = RENAMED.get(f"{where} {old}")
     return "" if new is None else f"; it is {new} now"

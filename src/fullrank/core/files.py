@@ -44,7 +44,8 @@ class NotWritten(UserError):
 
 @contextmanager
 def not_written(path: Path, *, folder: bool = False) -> Iterator[None]:
-    """Raise `NotWritten` where the system refuses to write in the block; the `BrokenPipeError` of a file passes."""
+    """Raise `NotWritten` where the system refuses to write in the block; the
+    `BrokenPipeError` of a file passes."""
     try:
         yield
     except OSError as error:
@@ -196,7 +197,8 @@ class Pending:
 class PendingFolder:
     """A folder being written: `begin`, `commit`, and `abandon` in any case. All raise `OSError`.
 
-    The caller holds its lock. `keeps` says of a name in the older folder whether it goes over into the new one.
+    The caller holds its lock. `keeps` says of a name in the older folder whether it
+    goes over into the new one.
     """
 
     def __init__(self, path: str | Path, keeps: Callable[[str], bool] = lambda name: False):
@@ -271,7 +273,8 @@ def require_replaceable(
     """Raise `UserError` unless `what` may be written at `out`: nothing there, an empty folder, or
     one of its kind, which is replaced where `overwrite` is true.
 
-    `is_own` says of a file's name whether such a folder may hold it: nothing else is deleted by replacing it.
+    `is_own` says of a file's name whether such a folder may hold it: nothing else is
+    deleted by replacing it.
     """
     if not out.exists():
         return

@@ -143,8 +143,8 @@ def offsets_of(lengths: Integer[np.ndarray, "R"] | Bool[np.ndarray, "R"]) -> Int
 def _padded(values: Flat, at: np.ndarray, padding: np.ndarray, fill: Any = 0) -> np.ndarray:
     if len(values) == 0:
         return np.full((*at.shape, *values.shape[1:]), fill, dtype=values.dtype)
-    # One gather of the whole table, padding included, since rows that are padded together have like lengths. Places
-    # behind the last value are clipped to it.
+    # One gather of the whole table, padding included, since rows that are padded together have like
+    # lengths. Places behind the last value are clipped to it.
     whole = np.asarray(values) if isinstance(values, np.ndarray) else values  # of a mapped file the array, not the map
     rows = whole.take(at, axis=0, mode="clip")
     rows[padding] = fill
@@ -158,9 +158,9 @@ _BITS = 63
 def stable_order(*keys: Shaped[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
     """The rows in order of the first key, those where it is equal by the second, and so on; equal ones as they stood.
 
-    The same as `np.lexsort`, by one sort of numbers that hold key and row: numpy sorts plain 64-bit numbers with vector
-    instructions, ten times as fast as it sorts rows by a key. Keys that do not fit one number are sorted one after the
-    other, from the last.
+    The same as `np.lexsort`, by one sort of numbers that hold key and row: numpy sorts plain 64-bit
+    numbers with vector instructions, ten times as fast as it sorts rows by a key. Keys that do not
+    fit one number are sorted one after the other, from the last.
     """
     rows = len(keys[0])
     row_bits = max(rows - 1, 0).bit_length()

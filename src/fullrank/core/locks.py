@@ -51,12 +51,12 @@ _HELD: ContextVar[Mapping[Path, bool]] = ContextVar("_HELD", default={})  # noqa
 def folder_lock(folder: str | Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
     """Hold a folder while it is written; `what` (`train`) is for the sentence of the one who is refused.
 
-    The folder need not exist. Whoever holds it already, further up in the same chain of calls, may enter again. Where
-    the disk has no locks, one note is logged and nobody is kept out. `wait`: seconds to wait for another holder, such
-    as one that is being ended.
+    The folder need not exist. Whoever holds it already, further up in the same chain of calls, may
+    enter again. Where the disk has no locks, one note is logged and nobody is kept out. `wait`:
+    seconds to wait for another holder, such as one that is being ended.
 
-    Raises `UserError`: `folder-locked` where another process or thread has it, `not-written` where no lock file
-    can be made.
+    Raises `UserError`: `folder-locked` where another process or thread has it, `not-written` where
+    no lock file can be made.
     """
     target = Path(os.path.realpath(folder))
     held = _HELD.get()
@@ -159,7 +159,8 @@ _NUMBERS = itertools.count(1)
 
 
 def part_name(path: Path) -> Path:
-    """A hidden name beside `path` that no other writer has, in this process or another; `forget_part` ends its use."""
+    """A hidden name beside `path` that no other writer has, in this process or another;
+    `forget_part` ends its use."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}-{_HOST}.part")
     _LIVE.add(str(part))
     return part
@@ -174,7 +175,8 @@ def forget_part(part: Path) -> None:
 def remove_tree(folder: Path) -> None:
     """Remove a folder and all that is in it, as far as that can be.
 
-    One file is open at a time (`shutil.rmtree` has one a level): what ran out of them still clears up behind itself.
+    One file is open at a time (`shutil.rmtree` has one a level): what ran out of them still
+    clears up behind itself.
     """
     for path, folders, files in reversed([*os.walk(folder)]):
         with suppress(OSError):  # gone by now, or of another user
@@ -191,8 +193,8 @@ def is_leftover(name: str) -> bool:
 def remove_leftovers(path: Path) -> None:
     """Remove what killed writers left beside `path`.
 
-    Whoever holds the lock of the place, or of the folder around it, is its only writer: all that is half written there
-    goes. Without the lock, only what belongs to processes that are gone does.
+    Whoever holds the lock of the place, or of the folder around it, is its only writer: all that is
+    half written there goes. Without the lock, only what belongs to processes that are gone does.
     """
     alone = holds_lock(path) or holds_lock(Path(os.path.realpath(path.parent)))
     for left in _leftovers(path.parent):

@@ -5,9 +5,9 @@ Messages are one tree of loggers, `fullrank`:
     logging.getLogger("fullrank").setLevel(logging.WARNING)   # steps are silent, doubts are told
     logging.getLogger("fullrank").setLevel(logging.DEBUG)     # all steps, also those that nobody asked to see
 
-A module takes its logger by ``log = logger(__name__)``. Steps that a person asked to see, and what a person should
-know, are `INFO`; steps that nobody asked to see are `DEBUG`. The root logger is never touched; where it writes to
-stderr already, ours is silent.
+A module takes its logger by ``log = logger(__name__)``. Steps that a person asked to see, and what
+a person should know, are `INFO`; steps that nobody asked to see are `DEBUG`. The root logger is
+never touched; where it writes to stderr already, ours is silent.
 
 `Progress` is what a library function takes, and `Reporter` shows it: a bar on a terminal, a line
 now and then elsewhere, nothing where it is off.

@@ -1,7 +1,8 @@
 """How much memory this process may still take: of the machine, of its control group, and of its own limit.
 
-What is larger than that is refused before it is made, with its size in the sentence: a process that takes more is
-killed without one. `keep_freed_memory` says what a process may keep of the memory that it has freed.
+What is larger than that is refused before it is made, with its size in the sentence: a process
+that takes more is killed without one. `keep_freed_memory` says what a process may keep of the
+memory that it has freed.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def keep_freed_memory() -> bool:
     ):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    # The largest tensors stay apart, so that the heap has no holes of their size. Setting one threshold alone would
-    # keep glibc from raising the other.
+    # The largest tensors stay apart, so that the heap has no holes of their size. Setting one
+    # threshold alone would keep glibc from raising the other.
     return mallopt is not None and bool(mallopt(M_TRIM_THRESHOLD, KEPT) and mallopt(M_MMAP_THRESHOLD, 2**25))
 
 

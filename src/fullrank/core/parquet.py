@@ -1,9 +1,9 @@
 """Parquet files that somebody else made: refused where they would take too much memory, and of one type in a folder.
 
-A few bytes can announce a billion equal values, and a page of some KB can unpack to gigabytes. So the footer and the
-header of every page are read first (https://parquet.apache.org/docs/file-format, Thrift's compact protocol), and a
-file that would take memory out of all proportion to its size is refused. What the library writes takes up to a hundred
-times its bytes.
+A few bytes can announce a billion equal values, and a page of some KB can unpack to gigabytes. So
+the footer and the header of every page are read first (https://parquet.apache.org/docs/file-format,
+Thrift's compact protocol), and a file that would take memory out of all proportion to its size is
+refused. What the library writes takes up to a hundred times its bytes.
 
 Files of a folder may have columns of different types, as those of different months do
 (`unlike_files`). A column is cast where that loses nothing: whole numbers of any width, whole
@@ -44,7 +44,8 @@ def read_parquet(
 ) -> pl.DataFrame:
     """The table of a folder's file, of so many `rows` where the caller knows; `what` names it in errors.
 
-    Raises `FileNotFoundError`, and `UserError` for a file that is damaged, has other rows, or is out of all proportion.
+    Raises `FileNotFoundError`, and `UserError` for a file that is damaged, has other rows, or
+    is out of all proportion.
     """
     name = f"{what} {str(path)!r}"
     try:
@@ -78,9 +79,10 @@ def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str, *
     if end != _END or not 0 < length <= min(MOST_FOOTER, size - 8):
         raise ValueError(f"its footer of {length:,} bytes is none")
     file.seek(size - 8 - length)
-    # Fields by their numbers in parquet.thrift: of the footer 3 rows and 4 row groups; of a group 1 columns and 3 rows;
-    # of a column's metadata 1 type, 7 bytes, 9 first data page, 11 dictionary page; of a page's header 2 and 3 bytes
-    # uncompressed and compressed, and 5, 7 or 8 the kind of page, whose 1 is how many values it has.
+    # Fields by their numbers in parquet.thrift: of the footer 3 rows and 4 row groups; of a group 1
+    # columns and 3 rows; of a column's metadata 1 type, 7 bytes, 9 first data page, 11 dictionary
+    # page; of a page's header 2 and 3 bytes uncompressed and compressed, and 5, 7 or 8 the kind of
+    # page, whose 1 is how many values it has.
     footer, _ = _struct(file.read(length), 0)
     if rows is not None and footer[3] != rows:
         raise UserError(f"{name} is damaged: it has {footer[3]:,} rows, not {rows:,}", code="file-damaged")
@@ -148,7 +150,8 @@ def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
 
 
 def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
-    """A value of one of Thrift's kinds, and where it ends; None for floats and texts, which are skipped."""
+    """A value of one of Thrift's kinds, and where it ends; None for floats
+    and texts, which are skipped."""
     if kind in (4, 5, 6):  # whole numbers of 16, 32 and 64 bits
         return _whole(data, at)
     if kind in (1, 2, 3):  # a truth value in a list, or a byte
@@ -179,7 +182,8 @@ def _whole(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A whole number of seven bits a byte, the lowest first, and where it ends: the byte whose eighth bit is 0."""
+    """A whole number of seven bits a byte, the lowest first, and where it ends: the
+    byte whose eighth bit is 0."""
     number = shift = 0
     while True:
         number |= (data[at] & 127) << shift

@@ -1,6 +1,7 @@
 """Arrays in parts: several arrays that are read as if they lay behind each other, such as the files of a large store.
 
-Nothing is copied until values are asked for: `array[positions]` and `take` gather from the parts that hold them.
+Nothing is copied until values are asked for: `array[positions]` and `take` gather from
+the parts that hold them.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class PartedArray:
         if len(self.parts) == 1:
             return np.asarray(self.parts[0][flat]).reshape((*positions.shape, *self._width))
         gathered = np.empty((len(flat), *self._width), self.dtype)
-        # one gather from each part: `order` has the requests by part, those of part p from starts[p] to starts[p + 1]
+        # one gather from each part: `order` has the requests by part, those of part p from
+        # starts[p] to starts[p + 1]
         owner = self.owners(flat)
         order = np.argsort(owner, kind="stable")
         starts = np.searchsorted(owner[order], np.arange(len(self.parts) + 1))

@@ -188,8 +188,8 @@ class _TooMany(_Refused):
 class _Loader(yaml.SafeLoader):
     """PyYAML's loader of plain data, which stops at the bounds.
 
-    PyYAML alone looks a thousand brackets ahead before it says that they are too deep, and it is too slow to read on
-    behind the last value that is allowed.
+    PyYAML alone looks a thousand brackets ahead before it says that they are too deep, and it is
+    too slow to read on behind the last value that is allowed.
     """
 
     nodes = 0

@@ -1,10 +1,11 @@
 """The registry of components (which kinds a room has, and the Spec class of each), and the two families of models.
 
-A room here is a group of components that do the same job; its folder is in `PLACES`. Its kinds are found by reading the
-source of its folder for Spec classes with a field `kind`, as in ``kind: Literal["gru"] = "gru"``; nothing is imported
-before a kind is asked for. A field of a Spec that holds a component is annotated with its room, as in ``Annotated[Spec,
-Room("attention")]``: it accepts a Spec, a mapping with ``kind``, or the bare kind. Third parties join a room through
-the entry-point group ``fullrank.<room>``.
+A room here is a group of components that do the same job; its folder is in `PLACES`. Its kinds are
+found by reading the source of its folder for Spec classes with a field `kind`, as in ``kind:
+Literal["gru"] = "gru"``; nothing is imported before a kind is asked for. A field of a Spec that
+holds a component is annotated with its room, as in ``Annotated[Spec, Room("attention")]``: it
+accepts a Spec, a mapping with ``kind``, or the bare kind. Third parties join a room through the
+entry-point group ``fullrank.<room>``.
 
 The two families of models are told apart by one word, their `Problem`, which stores, evaluation
 specs, experiments and results have as an attribute:

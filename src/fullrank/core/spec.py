@@ -198,7 +198,8 @@ def _entry(tree: Any, key: str, whole: str, root: JsonObject) -> Any:
             return key
         names = [n for n in tree if n != "kind"]
         paths = {path: path.rpartition(".")[2] for path in _paths(root)}
-        # the path that ends in what was typed (`lr`: `training.lr`), else the nearest name here, else anywhere
+        # the path that ends in what was typed (`lr`: `training.lr`), else the nearest
+        # name here, else anywhere
         meant, here = [path for path in paths if path.endswith(f".{whole}")], did_you_mean(key, names)
         if not meant and not here:
             meant = [path for path, last in paths.items() if last == nearest(key, paths.values())]
@@ -245,7 +246,8 @@ def spec_tree(spec: Spec, without: Mapping[tuple[str, str], Any] | None = None) 
 
 
 def _hashed(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) -> Any:
-    """`spec_tree` of a value inside a spec, beside its dump. Raises `LookupError` in place of None."""
+    """`spec_tree` of a value inside a spec, beside its dump. Raises
+    `LookupError` in place of None."""
     if isinstance(value, list | tuple):
         return [_hashed(element, plain, without) for element, plain in zip(value, dumped, strict=True)]
     if isinstance(value, Mapping):  # a dump keeps the order of a mapping, and has its keys as text

@@ -1,10 +1,11 @@
 """Specs without torch: a module's settings without the code that computes.
 
-A Spec stands in the file of the model that it builds, so importing it imports torch, which takes seconds; a page of
-help and a mistake in a setting need the Spec alone. Here the class is made a second time from the source of its module,
-with the names that it needs and no others: neither torch, nor classes that derive from torch's own. Fields, bounds,
-validators and the `build` of a recipe are the module's. The classes are not: a Spec from here is asked and thrown away,
-and never handed to the library.
+A Spec stands in the file of the model that it builds, so importing it imports torch, which takes
+seconds; a page of help and a mistake in a setting need the Spec alone. Here the class is made a
+second time from the source of its module, with the names that it needs and no others: neither
+torch, nor classes that derive from torch's own. Fields, bounds, validators and the `build` of a
+recipe are the module's. The classes are not: a Spec from here is asked and thrown away, and
+never handed to the library.
 """
 
 from __future__ import annotations
@@ -123,14 +124,16 @@ def _defined(statement: ast.stmt) -> Iterator[str]:
     elif isinstance(statement, ast.Import | ast.ImportFrom):
         yield from (alias.asname or alias.name.split(".")[0] for alias in statement.names)
     else:
-        # of an assignment its targets: the variable of a comprehension on its right is no name of the module
+        # of an assignment its targets: the variable of a comprehension on its right
+        # is no name of the module
         targets = getattr(statement, "targets", [getattr(statement, "target", statement)])
         names = (n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
         yield from (n.id for n in names if isinstance(n.ctx, ast.Store))
 
 
 def _used(node: ast.AST) -> Iterator[str]:
-    """The names that are read when a node runs; those inside the functions that it defines are not."""
+    """The names that are read when a node runs; those inside the
+    functions that it defines are not."""
     if isinstance(node, ast.Name):
         yield node.id
     inside = (node.args, *node.decorator_list) if isinstance(node, ast.FunctionDef) else ast.iter_child_nodes(node)

@@ -39,8 +39,9 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
 class TableWriter:
     """A table that grows by frames into a file, in the memory of one frame. Use it in a `with`.
 
-    Leaving without an error puts the file in place of an older one, else nothing is left. Parquet is gathered in
-    pieces, because its rows are known only at the end. Raises `UserError` as `write_table` does.
+    Leaving without an error puts the file in place of an older one, else nothing is left.
+    Parquet is gathered in pieces, because its rows are known only at the end. Raises
+    `UserError` as `write_table` does.
     """
 
     def __init__(self, path: Path):

@@ -153,7 +153,8 @@ class BatchFeatures:
         """Features of whole histories: behind each position stands the next event's request, behind
         the last one the request to be answered (missing where it is not known)."""
         rows, asked_at = lengths.shape[0], None  # len() of a tensor would fix it in a graph
-        # position t of a row reads t + 1; its last event reads column `width`, where the request to be answered stands
+        # position t of a row reads t + 1; its last event reads column `width`, where the
+        # request to be answered stands
         at = torch.arange(1, width + 1, device=lengths.device).expand(rows, -1)
         at = torch.where(at < lengths[:, None], at, width)
         row = torch.arange(rows, device=lengths.device)[:, None]

@@ -62,11 +62,13 @@ class Check:
 def check(store: Store | ImpressionStore | str | Path) -> Check:
     """Look for what is wrong with the data of a store, by counts: nothing is trained.
 
-    Of events: copies, bots, times that cannot be right, training events that happened after test events, ties, cold
-    users and targets, and whether the order of events matters. Of impressions: labels, copies, fields that are constant
-    or tell the label, unseen values, groups, order in time.
+    Of events: copies, bots, times that cannot be right, training events that happened
+    after test events, ties, cold users and targets, and whether the order of events
+    matters. Of impressions: labels, copies, fields that are constant or tell the label,
+    unseen values, groups, order in time.
 
-    Raises `UserError` for a folder that is no store; faults of the data stand in the result (`Check.require_ok`).
+    Raises `UserError` for a folder that is no store; faults of the data stand in the
+    result (`Check.require_ok`).
     """
     if not isinstance(store, Store):  # imported late: loading these takes as long as a check of events
         from fullrank.data.impressions.check import impression_findings

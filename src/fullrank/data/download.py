@@ -118,7 +118,8 @@ class _Part:
                 noted = read_json(part.note)
         validator, total = noted.get("validator"), noted.get("total")
         sound = _is_validator(validator) and (total is None or (is_count(total) and total < MOST_BYTES))
-        # A part without a validator could mix two versions; a checksum would find that out at the end.
+        # A part without a validator could mix two versions; a checksum would find that out at the
+        # end.
         if sound and noted.get("url") == file.url and (validator or file.md5 or file.sha256) and part.path.is_file():
             part.validator, part.total, part.done = validator, total, part.path.stat().st_size
             return part
@@ -126,7 +127,8 @@ class _Part:
         return part
 
     def restart(self, total: int | None = None, validator: str | None = None) -> None:
-        """Begin another version. The old bytes go first: a killed process must not pair them with a new validator."""
+        """Begin another version. The old bytes go first: a killed process must not
+        pair them with a new validator."""
         self.path.unlink(missing_ok=True)
         self.note.unlink(missing_ok=True)
         self.done, self.total, self.validator = 0, total, validator
@@ -162,7 +164,8 @@ class _Part:
         write_json(self.note, {"url": self.file.url, "validator": self.validator, "total": total}, indent=None)
 
     def copy(self, response: urllib3.BaseHTTPResponse, tell: Callable[[], None]) -> None:
-        """Append the body. Raises `_Interrupted` for the network, `OSError` for the disk, `UserError` for no end."""
+        """Append the body. Raises `_Interrupted` for the network, `OSError` for the
+        disk, `UserError` for no end."""
         most = self.total or self.file.size or MOST_BYTES
         with open(self.path, "r+b" if self.done else "wb") as out:
             out.seek(self.done)
@@ -226,7 +229,8 @@ def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Pa
 
 
 def _attempt(part: _Part, tell: Callable[[], None]) -> None:
-    """Request the missing bytes of a part. Raises `_Interrupted` for failures that may pass, `UserError` for others."""
+    """Request the missing bytes of a part. Raises `_Interrupted` for failures that may
+    pass, `UserError` for others."""
     url = part.file.url
     # identity: a length and a range mean the stored bytes only without a transport compression.
     headers = {"User-Agent": "fullrank (dataset download)", "Accept-Encoding": "identity"}
@@ -270,7 +274,8 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
 
 
 def _pool(url: str) -> urllib3.PoolManager:
-    """Connections by way of the proxy that the environment (`https_proxy`, `no_proxy`, ...) names for an address."""
+    """Connections by way of the proxy that the environment (`https_proxy`,
+    `no_proxy`, ...) names for an address."""
     where = parse_url(url)
     proxy = urllib.request.getproxies().get(where.scheme or "")
     if proxy is None or urllib.request.proxy_bypass(where.netloc or ""):
@@ -303,7 +308,8 @@ def _refusal(url: str, response: urllib3.BaseHTTPResponse) -> _Interrupted | Use
 
 
 def _length(header: str, url: str) -> int | None:
-    """The length in a header, None where there is none (`*` of a range). Raises `UserError` for nonsense."""
+    """The length in a header, None where there is none (`*` of a range).
+    Raises `UserError` for nonsense."""
     if header in ("", "*"):
         return None
     if not re.fullmatch("[0-9]{1,15}", header):
@@ -326,13 +332,15 @@ def _shown(text: str) -> str:
 
 
 def _cause(error: BaseException) -> Exception:
-    """The error below those of urllib3, which wraps an error as its cause or as one of its arguments."""
+    """The error below those of urllib3, which wraps an error as its cause
+    or as one of its arguments."""
     below = error.__cause__ or next((a for a in error.args if isinstance(a, Exception)), None)
     return cast(Exception, error) if below is None else _cause(below)
 
 
 def _complete(file: RemoteFile, folder: Path) -> Path | None:
-    """The path of a file, or of its content under another name, where it is there; None: download it (again)."""
+    """The path of a file, or of its content under another name, where it is
+    there; None: download it (again)."""
     for name in (file.name, *file.alternatives):
         path = folder / name
         if path.is_file() and (name != file.name or _fault(path, file) is None):

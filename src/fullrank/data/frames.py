@@ -1,11 +1,13 @@
 """Reading any table (a path, or a DataFrame that narwhals reads) as a polars frame of chosen columns.
 
-Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the others. Every check and
-every filter happens afterwards on the same arrays, so that all engines give the same store.
+Only those columns are read: Parquet and lazy engines (DuckDB, Spark, polars) never load the
+others. Every check and every filter happens afterwards on the same arrays, so that all
+engines give the same store.
 
-`Chunks` gives a table as frames of `CHUNK` rows in input order, as often as needed, in the memory of one of them.
-Parquet is read by row groups. What cannot be read from the middle (CSV, JSONL, lazy queries) is first streamed into a
-Parquet file in a scratch folder. A DataFrame in memory is cut as it is.
+`Chunks` gives a table as frames of `CHUNK` rows in input order, as often as needed, in the
+memory of one of them. Parquet is read by row groups. What cannot be read from the middle
+(CSV, JSONL, lazy queries) is first streamed into a Parquet file in a scratch folder. A
+DataFrame in memory is cut as it is.
 """
 
 from __future__ import annotations
@@ -135,7 +137,8 @@ class InputTable:
         return values.ids(frame[column], self.name, typed=self.typed or text)
 
     def require_one_kind(self, column: str) -> None:
-        """Raise `UserError` where JSON lines hold numbers beside text in a column: 7 and "7" would become one id."""
+        """Raise `UserError` where JSON lines hold numbers beside text in a column: 7
+        and "7" would become one id."""
         if self.path is None or not _is_json(self.path) or self.frame.collect_schema()[column] != nw.String:
             return
         lines = pl.scan_csv(
@@ -160,7 +163,8 @@ class InputTable:
                 )
 
     def infer(self, frame: pl.DataFrame, keep_text: str | None = None) -> pl.DataFrame:
-        """Cast columns of an untyped file (not `keep_text`) to integers, floats or booleans where all values fit."""
+        """Cast columns of an untyped file (not `keep_text`) to integers, floats or
+        booleans where all values fit."""
         return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name != keep_text)
 
     def attempt(self, action: Callable[[], R]) -> R:
@@ -174,7 +178,8 @@ class InputTable:
             raise UserError(
                 f"reading {self.name} needs the package {package!r}: pip install {package}", code="missing-package"
             ) from None
-        # Each engine has errors of its own; polars' panic is no Exception. The cause stays for --debug.
+        # Each engine has errors of its own; polars' panic is no Exception. The cause stays for
+        # --debug.
         except (Exception, pl.exceptions.PanicException) as error:
             if "utf" in str(error).lower() and self.separator is not None and self.path is not None:
                 _refuse_other_encoding(self.path, self.name)
@@ -188,7 +193,8 @@ class InputTable:
 class Chunks:
     """Columns of a table in chunks; iterate over it for (row number of the first row, frame).
 
-    With `spooled`, `scratch` holds the Parquet file of a table that an earlier process could not read from the middle.
+    With `spooled`, `scratch` holds the Parquet file of a table that an earlier process could
+    not read from the middle.
     """
 
     def __init__(self, source: InputTable, columns: Sequence[str], scratch: Path, *, spooled: bool = False):
@@ -218,7 +224,8 @@ class Chunks:
         return self._read(0, self.rows, self._columns).clear()
 
     def each(self, work: Callable[[int, pl.DataFrame], R], columns: Sequence[str]) -> Iterator[R]:
-        """Call `work` with the first row number and the frame of each chunk; results in order, several at once."""
+        """Call `work` with the first row number and the frame of each chunk;
+        results in order, several at once."""
         chosen, starts = list(dict.fromkeys(columns)), range(0, self.rows, CHUNK)
         return in_order(lambda start: work(start, self._read(start, self.rows, chosen)), starts, thread_count())
 
@@ -232,7 +239,8 @@ class Chunks:
         size = min(CHUNK, stop - start)
         frame = self._source.attempt(self._lazy.slice(start, size).select(columns).collect)
         assert isinstance(frame, pl.DataFrame)
-        # The table is read twice; a file that grew or shrank between would give a store that fits neither.
+        # The table is read twice; a file that grew or shrank between would give a
+        # store that fits neither.
         if len(frame) != size:
             raise UserError(f"{self.name} changed while it was read; run it again", code="table-changed")
         return frame
@@ -306,7 +314,8 @@ def check_separator(separator: Any) -> str | None:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a text file, of at most `LONGEST_HEADER` bytes each; none where it cannot be read."""
+    """The lines of a text file, of at most `LONGEST_HEADER` bytes each;
+    none where it cannot be read."""
     if not path.is_file():  # missing, or a pipe, which would wait
         return
     try:
@@ -318,7 +327,8 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _refuse_other_encoding(path: Path, name: str) -> None:
-    """Raise `UserError` that names the first line of a text file that is not UTF-8, if there is one."""
+    """Raise `UserError` that names the first line of a text file that is
+    not UTF-8, if there is one."""
     for number, line in enumerate(_lines(path), 1):
         try:
             line.decode()
@@ -332,7 +342,8 @@ def _refuse_other_encoding(path: Path, name: str) -> None:
 
 
 def _infer_separator(path: Path, header: str) -> str:
-    """The separator of a text file: that of its suffix where its first line has it, else the most frequent one."""
+    """The separator of a text file: that of its suffix where its first line has it,
+    else the most frequent one."""
     usual = "\t" if _suffix(path).startswith(".tsv") else ","
     header = re.sub('"[^"]*"', "", header)
     return usual if usual in header else max(SEPARATORS, key=lambda mark: (header.count(mark), mark == usual))
@@ -368,7 +379,8 @@ def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
 
 
 def _require_parquet(folder: Path, name: str) -> None:
-    """Raise `UserError` unless the folder holds Parquet files and, at any depth, few others: not a whole disk."""
+    """Raise `UserError` unless the folder holds Parquet files and, at any depth,
+    few others: not a whole disk."""
     tables = others = 0
     for _, folders, files in os.walk(folder):
         parquet = sum(file.endswith(".parquet") for file in files)

@@ -91,7 +91,8 @@ class EvalSet:
         return np.asarray(self.targets.values[self.targets.starts])
 
     def repeated_targets(self, chunk: int = 1 << 16) -> int:
-        """Number of `truth` items in their own user's history: where lists exclude the history, none can be hit."""
+        """Number of `truth` items in their own user's history: where lists exclude
+        the history, none can be hit."""
         count = 0
         for low in range(0, len(self), chunk):
             users = self.take(slice(low, low + chunk))
@@ -155,7 +156,8 @@ def user_keys(ids: pl.Series) -> OfUsers:
 
 
 def _of_text(text: pl.Series) -> UInt64[np.ndarray, "U"]:
-    """The polynomial of each text, plus its length: a running sum over all bytes, differenced at the ends of texts."""
+    """The polynomial of each text, plus its length: a running sum over all bytes,
+    differenced at the ends of texts."""
     sizes = text.str.len_bytes().to_numpy().astype(np.int64)
     letters = np.frombuffer(joined(text), np.uint8).astype(np.uint64)
     ends = np.cumsum(sizes)
@@ -166,7 +168,8 @@ def _of_text(text: pl.Series) -> UInt64[np.ndarray, "U"]:
 
 
 def _of_numbers(numbers: Integer[np.ndarray, "U"]) -> UInt64[np.ndarray, "U"]:
-    """`_of_text` of the digits of whole numbers, by Horner's rule from the last digit on, four digits at a time."""
+    """`_of_text` of the digits of whole numbers, by Horner's rule from the last
+    digit on, four digits at a time."""
     negative = numbers < 0
     left = numbers.astype(np.uint64)
     left = np.where(negative, ~left + np.uint64(1), left)

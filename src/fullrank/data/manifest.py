@@ -101,7 +101,8 @@ def sha256_file(path: Path) -> str:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file, read once in a process for as long as the file stays as it is.
 
-    One that was written in the last seconds is read each time. Raises `UserError` where it cannot be read.
+    One that was written in the last seconds is read each time. Raises `UserError`
+    where it cannot be read.
     """
     try:
         at = path.stat()
@@ -118,7 +119,8 @@ def _hash_of(path: str, *state: int) -> str:
 
 
 def sealed(tree: JsonObject) -> JsonObject:
-    """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and without spaces."""
+    """A manifest with its seal: the SHA-256 of all its other keys, as JSON with
+    sorted keys and without spaces."""
     unsealed = {key: entry for key, entry in tree.items() if key != SEAL}
     as_read = read_json_text(json.dumps(unsealed))  # keys that are numbers become text
     text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
@@ -133,13 +135,15 @@ def write_manifest(folder: Path, form: FolderFormat, facts: JsonObject, files: d
 
 
 def check_seal(tree: JsonObject, path: Path, again: str = AGAIN) -> None:
-    """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older ones have none."""
+    """Raise `UserError` where the manifest `path`, as read, has a seal that is not
+    its own. Older ones have none."""
     if SEAL in tree and tree[SEAL] != sealed(tree)[SEAL]:
         raise damaged_file(path, "it is not as it was written (its seal differs)", again)
 
 
 def is_store(folder: Path, *problems: Problem) -> bool:
-    """Whether a folder's manifest is that of a store (of any version), for one of `problems` where any are named."""
+    """Whether a folder's manifest is that of a store (of any version), for one of
+    `problems` where any are named."""
     named = format_of(folder)
     return any(named in FORMATS[problem] for problem in problems or PROBLEMS)
 
@@ -164,7 +168,8 @@ def require_elsewhere(out: Path, *read: Path) -> None:
 
 
 def require_outside_stores(out: Path) -> None:
-    """Raise `UserError` where a folder would be written into a store or a folder of codes: it could not be replaced."""
+    """Raise `UserError` where a folder would be written into a store or a folder of
+    codes: it could not be replaced."""
     for around in Path(os.path.realpath(out)).parents:
         if is_described(around):
             raise UserError(
@@ -245,7 +250,8 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 def verify_hashes(folder: Path, manifest: JsonObject, again: str = AGAIN, *, verify: bool | None = True) -> None:
     """Read the files and compare their hashes. Raises `UserError` for the first that differs.
 
-    `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this process.
+    `verify=None` leaves out those above `HASHED_WHEN_OPENED`, and those compared before in this
+    process.
     """
     if verify is False:
         return
@@ -282,12 +288,14 @@ def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:
 
 
 def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserError:
-    """The error for a manifest that lacks something; `what` says it behind the manifest's name ("lacks 'split'")."""
+    """The error for a manifest that lacks something; `what` says it behind the
+    manifest's name ("lacks 'split'")."""
     return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
 
 
 def require_keys(folder: Path, tree: JsonObject, kinds: Mapping[str, Any], again: str = AGAIN) -> None:
-    """Raise `UserError` unless a manifest has these keys, each valid for its annotation (`kinds`, by pydantic)."""
+    """Raise `UserError` unless a manifest has these keys, each valid for its
+    annotation (`kinds`, by pydantic)."""
     for key, kind in kinds.items():
         try:
             _adapter(kind).validate_python(tree.get(key))

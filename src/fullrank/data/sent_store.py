@@ -52,7 +52,8 @@ def _opened(reference: StoreAt, placed: Path | None) -> AnyStore:
 
 
 def _copied(reference: StoreAt, below: Path) -> Path:
-    """The path of the store on the local disk, copied unless another process of this node has done it."""
+    """The path of the store on the local disk, copied unless another
+    process of this node has done it."""
     copy = below / reference.fingerprint[:16] / reference.path.name
     with folder_lock(copy, "sweep", wait=COPY_SECONDS):
         if not is_store(copy):

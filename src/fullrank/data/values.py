@@ -33,9 +33,10 @@ _LIMIT = 2**62  # seconds; far outside of any calendar, far inside of int64
 def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
     """External ids, whole numbers or strings, of the dtype they came in (categoricals as strings).
 
-    Floats without fractions, as pandas makes of whole numbers with a gap, become int64, and so does text of an untyped
-    file where every value is a whole number: ``42``, ``42.0`` or ``+42``, not ``042``. Raises `UserError` for missing
-    ids and for types that cannot be an id (fractions, dates, lists).
+    Floats without fractions, as pandas makes of whole numbers with a gap, become int64, and so
+    does text of an untyped file where every value is a whole number: ``42``, ``42.0`` or
+    ``+42``, not ``042``. Raises `UserError` for missing ids and for types that cannot be an id
+    (fractions, dates, lists).
     """
     series = without_fractions(series)
     refuse(series.is_null(), series, what, "missing ids", code="missing-ids")
@@ -81,7 +82,8 @@ def whole_text(series: pl.Series) -> pl.Series:
 
 
 def nearly_whole(text: T) -> T:
-    """Text (a Series or an expression) as int64, also `12.0`, `+12` and ` 12`; null where it is no whole number."""
+    """Text (a Series or an expression) as int64, also `12.0`, `+12` and ` 12`; null
+    where it is no whole number."""
     return text.str.extract(_NEARLY_WHOLE).cast(pl.Int64, strict=False)
 
 
@@ -129,7 +131,8 @@ def distinct(series: pl.Series) -> pl.Series:
 def _presence(series: pl.Series) -> tuple[Bool[np.ndarray, "span"], Int64[np.ndarray, "E"]] | None:
     """For whole numbers that lie close together: which of the span from least to most occur, and the index of each.
 
-    A table over the span takes far less memory than ranks. None for numbers that are spread too widely.
+    A table over the span takes far less memory than ranks. None for numbers that are spread too
+    widely.
     """
     least, most = int(series.to_numpy().min()), int(series.to_numpy().max())
     if most - least >= min(2**31 - 1, max(4 * len(series), 2**16)) or most >= 2**63:
@@ -197,7 +200,8 @@ class IntIndex:
     def find(self, keys: np.ndarray) -> np.ndarray:
         """The row of each whole number, -1 where it is not there."""
         if self.table is not None:
-            # A difference that does not fit 64 bits wraps round, but for a key outside never to an entry inside.
+            # A difference that does not fit 64 bits wraps round, but for a key outside
+            # never to an entry inside.
             return self.table.take(keys.astype(np.int64, copy=False) - self.shift, mode="clip")
         at = np.minimum(np.searchsorted(self.sorted, keys), len(self.sorted) - 1)
         return np.where(self.sorted[at] == keys, self.order[at], -1)
@@ -293,7 +297,8 @@ def seconds(
 
 
 def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit) -> None:
-    """Raise `UserError` where numbers that were read as `unit` lie beyond the year 5000: they count a finer one."""
+    """Raise `UserError` where numbers that were read as `unit` lie beyond the year
+    5000: they count a finer one."""
     if not len(time) or max(int(time.max()), -int(time.min())) <= _YEAR_5000:
         return
     late = np.abs(time) > _YEAR_5000
@@ -317,8 +322,9 @@ def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit) -> N
 def moments(series: pl.Series, what: str, *, typed: bool = True, notes: set[str] | None = None) -> pl.Series:
     """Times as numbers, dates or datetimes: text is parsed, the other types stay as they are, with their nulls.
 
-    Text is ISO 8601; in an untyped file it is numbers where most values are. `notes` gets a sentence where some text
-    has an offset and some has none. Raises `UserError` for text that is neither, and for columns of other types.
+    Text is ISO 8601; in an untyped file it is numbers where most values are. `notes` gets a
+    sentence where some text has an offset and some has none. Raises `UserError` for text that is
+    neither, and for columns of other types.
     """
     if series.dtype == pl.String:
         parsed, mixed, problem = None if typed else _numeric_text(series), False, "no numbers"
@@ -342,8 +348,9 @@ def in_time(
 ) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"] | None]:
     """Seconds [E] of events in input order, and their rows in order of time; None where they are in order already.
 
-    Equal times keep input order. A store and a request are put in order by this same function, so that a model answers
-    for the order that it was trained on. Times are read, and refused, as in `seconds`.
+    Equal times keep input order. A store and a request are put in order by this same
+    function, so that a model answers for the order that it was trained on. Times are read,
+    and refused, as in `seconds`.
     """
     time, key = seconds(series, what, unit, typed=typed, notes=notes)
     if (key[1:] >= key[:-1]).all():
@@ -395,7 +402,8 @@ def called(series: pl.Series, what: str) -> str:
 def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str, *, code: str) -> None:
     """Raise `UserError` with count, first row and first value where any element of `bad` is true.
 
-    `what` names the table, `problem` what is wrong with the column, for the sentence; `code` names it for programs.
+    `what` names the table, `problem` what is wrong with the column, for the sentence;
+    `code` names it for programs.
     """
     bad = bad.fill_null(True)
     count = int(bad.sum())
@@ -424,7 +432,8 @@ def none_known(ids: pl.Series, what: str, where: str, known: pl.Series) -> UserE
 
 
 def _numeric_text(series: pl.Series) -> pl.Series | None:
-    """Text as whole numbers or floats (null where a value is neither); None where most values are."""
+    """Text as whole numbers or floats (null where a value is neither);
+    None where most values are."""
     number = series.cast(pl.Float64, strict=False)
     if 2 * number.null_count() > len(series):
         return None
@@ -440,7 +449,8 @@ def _whole(series: pl.Series, what: str) -> pl.Series:
 
 
 def _clock(series: pl.Series, what: str, per_second: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers as (seconds [E], sort key [E]), where `per_second` of them make a second (`seconds`)."""
+    """Numbers as (seconds [E], sort key [E]), where `per_second` of
+    them make a second (`seconds`)."""
     if series.dtype.is_integer():
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
         key = _whole(series, what).to_numpy()

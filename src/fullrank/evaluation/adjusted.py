@@ -60,7 +60,8 @@ def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: fl
 
 
 def drop_events(batch: Batch, stays: Bool[Tensor, "B T"], longest: int) -> Batch:
-    """The batch with the last `longest` events that stay, moved to the left; padding is cut to the longest row."""
+    """The batch with the last `longest` events that stay, moved to the left;
+    padding is cut to the longest row."""
     order = (~stays).long().argsort(dim=1, stable=True)  # [B, T] those that stay first, in order of time
     counts = stays.sum(1)
     lengths = counts.clamp_max(longest)

@@ -89,7 +89,8 @@ def evaluate_later(
 ) -> EvaluationResult:
     """The model's metrics on the users of a period.
 
-    Raises `UserError` as `retrieval.evaluate` does, and where settings or the model need what later events do not have.
+    Raises `UserError` as `retrieval.evaluate` does, and where settings or the model need what
+    later events do not have.
     """
     if spec.popularity != "train":
         raise no_effect("popularity='all'", "with events: it counts those of a store, targets included")
@@ -123,11 +124,12 @@ def later_events(
 ) -> LaterEvents:
     """Users with their histories from `earlier` (a store, or a table with the same columns) and targets from `events`.
 
-    Events of items that the catalogue does not have are left out and counted. Features that the
-    catalogue knows are read from the columns of their names; one without a column is missing of every
-    event, and named. `trained` is the store of the model's training, where it is at hand: it tells
-    users that were trained on, and which events are no later than its training. Raises `UserError`
-    for what is no table of events, where no item is known, and for a store with other features.
+    Events of items that the catalogue does not have are left out and counted. Features that
+    the catalogue knows are read from the columns of their names; one without a column is
+    missing of every event, and named. `trained` is the store of the model's training, where it
+    is at hand: it tells users that were trained on, and which events are no later than its
+    training. Raises `UserError` for what is no table of events, where no item is known, and
+    for a store with other features.
     """
     text_users = isinstance(earlier, Store) and earlier.user_ids.dtype == pl.String
     period = _read(events, "the events", catalog, columns, text_users=text_users)
@@ -147,7 +149,8 @@ def later_events(
     history, target = past.of(users), period.of(users)
     if began is not None and history.times is not None:
         history = history.where(history.times < began)
-    # All events of a user behind each other, the history first: a stable sort keeps both in order of time.
+    # All events of a user behind each other, the history first: a stable sort keeps
+    # both in order of time.
     owner, all_items = (
         np.concatenate(arrays) for arrays in ((history.owner, target.owner), (history.items, target.items))
     )
@@ -221,7 +224,8 @@ class _Events:
 
 
 def _read(table: Any, what: str, catalog: Catalog, columns: EventColumns, *, text_users: bool) -> _Events:
-    """Events of a table; users of a text file are whole numbers where all are, unless `text_users`."""
+    """Events of a table; users of a text file are whole numbers where
+    all are, unless `text_users`."""
     source = InputTable(table, what)
     for name, keyword in zip(columns.names, ("user_col", "item_col", "time_col"), strict=False):
         source.require(name, f"name it by {keyword}=" + (", or none by time_col=None" if keyword == "time_col" else ""))
@@ -282,7 +286,8 @@ def _users_of(users: pl.Series, catalog: Catalog, stores: Sequence[Store | None]
 
 
 def _fingerprint(users: pl.Series, catalog: Catalog, *arrays: np.ndarray) -> str:
-    """Hash of who did what: two runs with the same catalogue are compared on the same targets and histories alone."""
+    """Hash of who did what: two runs with the same catalogue are compared on the same
+    targets and histories alone."""
     digest = hashlib.sha256()
     for ids in (users, catalog.ids):
         digest.update("\0".join(ids.cast(pl.String).to_list()).encode())

@@ -111,7 +111,8 @@ def _order_column(source: InputTable, rank: str | None, score: str | None) -> tu
 
 
 def _find(wanted: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.ndarray, "n"]:
-    """Rows of ids, compared as text; -1 where there is none. Raises `UserError` where the store knows none of them."""
+    """Rows of ids, compared as text; -1 where there is none. Raises `UserError` where
+    the store knows none of them."""
     rows = TextIndex(ids.cast(pl.String)).find(wanted).astype(np.int64)
     if not (rows >= 0).any():
         raise values.none_known(wanted, what, repr(str(store.path)), ids)

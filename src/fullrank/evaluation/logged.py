@@ -3,10 +3,10 @@
     logged = evaluate_log("answers", "events.parquet", within=24)
     logged.versions["may"].metrics["hit@10"], logged.differences
 
-The targets of an answer are the distinct items of the user's events after it, up to `within` hours later.
-An answer without targets says nothing about the list, so it is counted and left out of the means. Answers
-of one user are no independent draws: a user's value is the mean of their answers, and users are what
-means, errors and intervals go over.
+The targets of an answer are the distinct items of the user's events after it, up to `within` hours
+later. An answer without targets says nothing about the list, so it is counted and left out of the
+means. Answers of one user are no independent draws: a user's value is the mean of their answers,
+and users are what means, errors and intervals go over.
 
 What users did depends on what they were shown. Versions that answered side by side, split by user,
 are compared fairly; those that followed each other also differ by what else has changed in time.
@@ -234,7 +234,8 @@ def _read_log(folder: Path) -> pl.DataFrame:
 
 
 def _read_events(events: Any, columns: EventColumns) -> pl.DataFrame:
-    """user, item (text) and seconds of some events. Raises `UserError` for missing columns and values."""
+    """user, item (text) and seconds of some events. Raises `UserError` for
+    missing columns and values."""
     user, item, moment = columns.names
     source = InputTable(events, "the events")
     for name in (user, item, moment):
@@ -299,14 +300,16 @@ def _joined(answers: pl.DataFrame, events: pl.DataFrame, hours: float | None) ->
 
 
 def _lists(lists: pl.Series, items: TextIndex) -> Int[np.ndarray, "A k"]:
-    """Lists as one array of rows of `items`; -1 where an item has no event, or a list is shorter."""
+    """Lists as one array of rows of `items`; -1 where an item has no
+    event, or a list is shorter."""
     flat = lists.explode(empty_as_null=False, keep_nulls=False) if len(lists) else pl.Series([], dtype=pl.String)
     lengths = lists.list.len().to_numpy().astype(np.int64)
     return Jagged.from_lengths(items.find(flat), lengths).padded(max(int(lengths.max(initial=0)), 1), -1)
 
 
 def _names(metrics: Sequence[str], logged: pl.Series, longest: int) -> list[Name]:
-    """Metrics at the most frequent lengths, up to the longest. Raises `UserError` for those that no answer can give."""
+    """Metrics at the most frequent lengths, up to the longest. Raises `UserError` for
+    those that no answer can give."""
     common = logged.value_counts(sort=True).head(MOST_KS)["k"].to_list()
     names = expand_metrics(metrics, sorted(common))
     if not names:

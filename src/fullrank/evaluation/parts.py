@@ -77,6 +77,7 @@ def evaluate_parts(
 
 @lru_cache(maxsize=1)
 def _measured(model: ModelSource, there: StoreAt, split: str, spec: Evaluation) -> tuple[Store, EvalSet, JsonObject]:
-    """The store, the users of the split and the protocol, made once by a process that has several parts of them."""
+    """The store, the users of the split and the protocol, made once by a process
+    that has several parts of them."""
     store: Any = there.open()
     return store, *users_and_protocol(model.open().model, store, split, spec)

@@ -115,14 +115,16 @@ def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
 
 
 def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluation) -> JsonObject:
-    """Protocol of a calibration: its method, how many validation rows it was fitted on, and the metrics without it."""
+    """Protocol of a calibration: its method, how many validation rows it was fitted on,
+    and the metrics without it."""
     raw = replace(rows, probabilities=calibration.inverse().of_probabilities(rows.probabilities))
     before = {name: value for name, value in click_metrics(raw, spec.bins).items() if name in CALIBRATED}
     return {"method": calibration.method, "fitted_on": "validation", "rows": calibration.rows, "before": before}
 
 
 def _require_groups(rows: PerImpression, what: str, remedy: str) -> None:
-    """Raise `UserError` where the store has no groups, which `what` needs; `remedy` says what to do."""
+    """Raise `UserError` where the store has no groups, which `what`
+    needs; `remedy` says what to do."""
     if rows.groups is None:
         raise no_group_column(what, remedy)
 
@@ -202,7 +204,8 @@ def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:
 def slice_rows(
     store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
 ) -> Iterator[tuple[str, Int[np.ndarray, "n"]]]:
-    """Each slice of a field: its label, and the positions of its rows in `rows`; the slices of most rows first."""
+    """Each slice of a field: its label, and the positions of its rows in `rows`;
+    the slices of most rows first."""
     positions, ids = _pairs(store, rows, field)
     counts = np.bincount(ids)
     ordered = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())]
@@ -220,7 +223,8 @@ def slice_rows(
 def _pairs(
     store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
 ) -> tuple[Int64[np.ndarray, "P"], Int64[np.ndarray, "P"]]:
-    """Pairs of a row's position and the id of a value that it has; a bag without values has the missing one."""
+    """Pairs of a row's position and the id of a value that it has; a bag without
+    values has the missing one."""
     encoder = store.encoder
     places, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for low in range(0, len(rows), CHUNK):

@@ -123,7 +123,8 @@ def accuracy_by_steps(
 ) -> list[StepCurvePoint]:
     """A point for each number of steps up to `reasoning.steps` (as trained by default), then the adaptive one.
 
-    `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a reasoner.
+    `metrics` are the spec's selection metric by default. Raises `UserError` for a
+    model without a reasoner.
     """
     most = _most_steps(model, spec)
     light = spec.selection_alone().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})

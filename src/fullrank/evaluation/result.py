@@ -180,7 +180,8 @@ class EvaluationResult:
         return f"EvaluationResult({self.protocol.get('split', 'no split')}: {names})"
 
     def __str__(self) -> str:
-        """The main metrics of lists as a table, and whom they are measured on; for click probabilities, as `repr`."""
+        """The main metrics of lists as a table, and whom they are measured on; for
+        click probabilities, as `repr`."""
         if self.problem != "retrieval":
             return repr(self)
         table = metric_table(self.metrics, self.per_user.values)
@@ -202,7 +203,8 @@ class EvaluationResult:
         return self._rows_of(PerImpression)
 
     def _rows_of(self, kind: type[R]) -> R:
-        """The rows, where they are of this kind. Raises `UserError` where they are of the other problem."""
+        """The rows, where they are of this kind. Raises `UserError` where
+        they are of the other problem."""
         if isinstance(self.rows, kind):
             return self.rows
         users = self.problem == "retrieval"
@@ -267,7 +269,8 @@ class EvaluationResult:
 
     @staticmethod
     def load(folder: Path | str) -> EvaluationResult:
-        """The inverse of `save`, of either problem. Raises `UserError` where the folder does not hold an evaluation."""
+        """The inverse of `save`, of either problem. Raises `UserError` where the folder
+        does not hold an evaluation."""
         folder = Path(folder)
         try:
             tree = read_json(folder / "evaluation.json")
@@ -283,7 +286,8 @@ class EvaluationResult:
 def require_same_history(folder: Path, seen: str | None) -> None:
     """Raise `UserError` where the folder holds an evaluation that treats the history otherwise than `seen`.
 
-    The name of the file does not say how it treats the history, so one evaluation would pass for the other.
+    The name of the file does not say how it treats the history, so one evaluation
+    would pass for the other.
     """
     try:
         saved = read_json(folder / "evaluation.json")["protocol"]["seen"]
@@ -363,7 +367,8 @@ def _brief(value: Any) -> str:
 
 
 def _restored(tree: JsonObject, folder: Path) -> EvaluationResult:
-    """The evaluation whose JSON this is, with its rows. Raises one of `BROKEN` for what is damaged."""
+    """The evaluation whose JSON this is, with its rows. Raises one of
+    `BROKEN` for what is damaged."""
     protocol = tree.get("protocol")
     clicks = isinstance(protocol, dict) and protocol.get("kind") == "clicks"
     kind: type[Rows] = PerImpression if clicks else PerUser

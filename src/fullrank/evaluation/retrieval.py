@@ -232,7 +232,8 @@ def _rows(
     codes = {}
     if spec.slices and len(users):
         history = users.histories.items
-        # A user is new where their training events end before the history begins: nothing of it was trained on.
+        # A user is new where their training events end before the history begins:
+        # nothing of it was trained on.
         new = store.bounds[users.users, 0] <= history.starts
         codes = slice_codes(history.lengths, new, users.truth, store.catalog.popularity)
         if users.types is not None:
@@ -241,7 +242,8 @@ def _rows(
 
 
 def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int, JsonObject]:
-    """The users, by ascending row, how many were left out for want of a history, and the protocol's facts on types."""
+    """The users, by ascending row, how many were left out for want of a history, and
+    the protocol's facts on types."""
     whole = store.eval_set(check_split(split), without_history=True)
     if not len(whole):
         raise UserError(
@@ -270,7 +272,8 @@ def features_read(
     model: Model, catalog: Any, known: HistoryFeatures | None, missing: Collection[str] = ()
 ) -> JsonObject:
     """The features that a model reads, and whether it is told anything of the request of its target (`request_time`):
-    known, unknown, or unread where the model reads nothing of it. Empty for a model that reads no features.
+    known, unknown, or unread where the model reads nothing of it. Empty for a model that reads no
+    features.
 
     `missing` are features that nobody knows.
     """
@@ -287,7 +290,8 @@ def features_read(
 
 
 def _inference(model: Model, spec: Evaluation) -> JsonObject:
-    """Budget, decoding, dropped events and discount, where they are not the defaults: other results keep their keys."""
+    """Budget, decoding, dropped events and discount, where they are not the defaults:
+    other results keep their keys."""
     settings: JsonObject = {}
     budget = described(model, spec.reasoning)
     if budget is not None:

@@ -112,7 +112,8 @@ def negatives(
 ) -> Int[np.ndarray, "U n"]:
     """Items drawn in proportion to `weights`, never one whose row * V + item is in `forbidden`.
 
-    `users` are the ids that randomness is a function of. Raises `UserError` where a user has (almost) no item left.
+    `users` are the ids that randomness is a function of. Raises `UserError` where a user
+    has (almost) no item left.
     """
     size = len(weights)
     _require_memory(len(users), count)
@@ -200,8 +201,10 @@ def block_of(spec: Evaluation, items: int) -> int:
 def _ranks_among(
     above: Int[np.ndarray, "N"], scores: Float[np.ndarray, "N"], rows: Int[np.ndarray, "N"]
 ) -> Int[np.ndarray, "N"]:
-    """The place of each target, from the number of negatives above it and the scores of the user's other targets."""
-    # In order of (user, score), a target's place among its user's is its position less that of their first.
+    """The place of each target, from the number of negatives above it and the scores
+    of the user's other targets."""
+    # In order of (user, score), a target's place among its user's is its position
+    # less that of their first.
     order = np.lexsort((-scores, rows))
     first = np.searchsorted(rows, rows)
     ranks = np.empty_like(above)

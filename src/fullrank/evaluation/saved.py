@@ -1,6 +1,7 @@
 """Types of a saved evaluation, checked before anything is made of it: evaluation.json and the columns of its rows.
 
-A wrong one is a `TypeError` or `ValueError` with the reason, which `EvaluationResult.load` turns into a sentence.
+A wrong one is a `TypeError` or `ValueError` with the reason, which
+`EvaluationResult.load` turns into a sentence.
 """
 
 from __future__ import annotations

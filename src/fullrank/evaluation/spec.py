@@ -166,7 +166,8 @@ class Evaluation(Spec):
         return self.seen == "exclude" and self.protocol == "full"
 
     def for_selection(self) -> Evaluation:
-        """The selection metric alone, with `seen` as training and searches choose by: computed again and again."""
+        """The selection metric alone, with `seen` as training and searches choose
+        by: computed again and again."""
         return self.selection_alone().model_copy(update={"seen": self.selection_seen or self.seen})
 
     def selection_alone(self) -> Evaluation:

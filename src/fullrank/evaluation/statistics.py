@@ -57,7 +57,8 @@ def summarise(
     seed: int,
     level: float = 0.95,
 ) -> Summary:
-    """Mean, standard error and percentile interval over users of every name; `items` is the size of the catalogue."""
+    """Mean, standard error and percentile interval over users of every name; `items`
+    is the size of the catalogue."""
     table = np.stack([metric_values(n, values, lists, items) for n in names], 1)
     users = len(table)
     drawn = resample(table, samples=samples, seed=seed)
@@ -223,7 +224,8 @@ def slice_means(
     codes: Mapping[str, Int[np.ndarray, "U"]],
     labels: Mapping[str, Sequence[str]] = LABELS,
 ) -> dict[str, dict[str, dict[str, float | int]]]:
-    """Slice -> label -> metric -> mean over the label's users, and their `count`; labels without users are left out."""
+    """Slice -> label -> metric -> mean over the label's users, and their `count`; labels
+    without users are left out."""
     means: dict[str, dict[str, dict[str, float | int]]] = {}
     for slice_name, code in codes.items():
         counts = np.bincount(code, minlength=len(labels[slice_name]))

@@ -49,7 +49,8 @@ def metric_table(
 ) -> MetricTable:
     """The rows of an evaluation of lists: the metric `selection`, those of `MAIN` and what else is there, five at most.
 
-    `values` are those of each user, by metric. `whole` shows every metric, also those that are the same.
+    `values` are those of each user, by metric. `whole` shows every metric, also
+    those that are the same.
     """
     ks = sorted({int(name.split("@")[1]) for name in metrics})
     bases = list(dict.fromkeys(name.split("@")[0] for name in metrics))
@@ -123,7 +124,8 @@ def _same(values: Mapping[str, np.ndarray]) -> dict[str, str]:
 
 
 def _lengths(base: str, other: str, values: Mapping[str, Any]) -> list[int]:
-    """List lengths at which both are there; none where one of them has a length that the other has not."""
+    """List lengths at which both are there; none where one of them has a
+    length that the other has not."""
     ours, theirs = ({int(n.split("@")[1]) for n in values if n.split("@")[0] == b} for b in (base, other))
     return sorted(ours) if ours == theirs else []
 

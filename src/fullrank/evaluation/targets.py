@@ -3,7 +3,8 @@
     evaluation.targets={feature: type, values: [purchase]}    the next purchase, given everything before it
     evaluation.targets={feature: type}                        whatever comes next, with metrics by its type
 
-Histories keep events of all types. The type of a target decides whether it is asked for; a model never reads it.
+Histories keep events of all types. The type of a target decides whether it is asked
+for; a model never reads it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Targets(Spec):
 
         One more label at the end is for users with targets of several types.
 
-        Raises `UserError` for a feature that is not there or has more than 1,000 values, and for an unknown value.
+        Raises `UserError` for a feature that is not there or has more than 1,000 values,
+        and for an unknown value.
         """
         fields = () if encoder is None else encoder_of(encoder, "event").categorical
         lookups = {} if encoder is None else encoder.lookups

@@ -56,7 +56,8 @@ class Candidates:
         return Candidates(items, scores.masked_fill(again, -torch.inf))
 
     def best(self, k: int, filters: BatchFilter | None) -> TopK:
-        """The k best that filters let through, by score descending, then id ascending; empty places hold -1 / -inf."""
+        """The k best that filters let through, by score descending, then id ascending;
+        empty places hold -1 / -inf."""
         scores = self.scores
         if filters is not None:
             scores = scores.masked_fill(filters.refuses(self.items.clamp_min(0)), -torch.inf)
@@ -220,7 +221,8 @@ class PrunedSearch:
         active, scored = torch.arange(users, device=ids.device), torch.zeros(users, device=ids.device)
         while len(active):
             bound = search.bound()
-            # Not `>`: an item at the bound ties with the k-th, and the smaller id has to come first.
+            # Not `>`: an item at the bound ties with the k-th, and the smaller id has to come
+            # first.
             unfinished = (bound >= scores[active][:, -1]) & (bound > -torch.inf)
             active, search = active[unfinished], search.only(unfinished)
             costly = scored[active] >= scorer.size

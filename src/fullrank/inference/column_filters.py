@@ -84,8 +84,9 @@ def check_filters(filters: Any) -> Mapping[str, Any]:
 def item_columns(catalog: Catalog, table: Any = None, id_column: str = "item_id") -> dict[str, pl.Series]:
     """The columns that filters may name: those of the catalogue, and in their place or beside them those of a table.
 
-    `table` is a path or a DataFrame with a row for each item and its id in the column `item`, else `item_id`;
-    items without a row have no values there. Raises `UserError` for missing, repeated or foreign ids.
+    `table` is a path or a DataFrame with a row for each item and its id in the column `item`,
+    else `item_id`; items without a row have no values there. Raises `UserError` for missing,
+    repeated or foreign ids.
     """
     columns = {name: catalog.frame[name] for name in catalog.columns}
     if table is None:
@@ -139,7 +140,8 @@ def _fits(column: pl.Series, wanted: Any) -> Bool[np.ndarray, "V"]:
         if not lengths.any():
             _values(name, kind, wanted)
             return np.zeros(len(column), bool)
-        # A list fits where the running count of fitting elements grows between its beginning and its end.
+        # A list fits where the running count of fitting elements grows between its
+        # beginning and its end.
         flat = lists.filter(pl.Series(lengths > 0)).explode()
         total = np.concatenate([[0], np.cumsum(_one_fits(flat.alias(name), kind, wanted))])
         ends = np.cumsum(lengths)
@@ -184,12 +186,14 @@ def _is_one_of(column: pl.Series, values: list[Any]) -> pl.Series:
 
 
 def _bounds(number: pl.Series) -> tuple[int, int]:
-    """The least whole number that polars compares with numbers of a type, and the first above them."""
+    """The least whole number that polars compares with numbers of a
+    type, and the first above them."""
     return (0, 2**64) if number.dtype == pl.UInt64 else (-(2**63), 2**63)
 
 
 def _comparable(column: pl.Series) -> pl.Series:
-    """Numbers of a type that JSON's can be compared with: small integer types cannot hold a large bound."""
+    """Numbers of a type that JSON's can be compared with: small integer
+    types cannot hold a large bound."""
     dtype = column.dtype
     if dtype.is_float() or dtype in (pl.Int64, pl.UInt64):
         return column
@@ -197,7 +201,8 @@ def _comparable(column: pl.Series) -> pl.Series:
 
 
 def _values(name: str, kind: Kind, wanted: Any) -> list[Any] | tuple[float | None, float | None]:
-    """The values that fit, or the bounds of a range. Raises `UserError` for what this column cannot hold."""
+    """The values that fit, or the bounds of a range. Raises `UserError` for
+    what this column cannot hold."""
     if isinstance(wanted, Mapping):
         return _range(name, kind, wanted)
     values = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
@@ -218,7 +223,8 @@ def require_filter(fits: bool, name: str, wanted: Any, rule: str, *, code: str) 
 
 
 def _range(name: str, kind: Kind, wanted: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """The bounds of a range. Raises `UserError` for one that is malformed, empty, or on a column without numbers."""
+    """The bounds of a range. Raises `UserError` for one that is malformed, empty, or
+    on a column without numbers."""
     known = bool(wanted) and wanted.keys() <= {"min", "max"}
     require_filter(known, name, wanted, "a range has min, max, or both", code="filter-not-a-range")
     rule = f"ranges are of numbers, and this column holds {WORDS[kind]}: name a value, or a list of them"

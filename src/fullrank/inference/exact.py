@@ -159,10 +159,12 @@ def _by_value(values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"], k: int | No
 
 
 def _repair(scores: Float[Tensor, "B n"], values: Float[Tensor, "B k"], ids: Int[Tensor, "B k"]) -> TopK:
-    """Rows whose k-th value also occurs outside the list: of equal values, those with the smallest ids are in."""
+    """Rows whose k-th value also occurs outside the list: of equal values, those
+    with the smallest ids are in."""
     k = values.shape[1]
     last = values[:, -1:]
-    # Keys fall from column to column, so the largest keys of columns that score `last` are the smallest ids.
+    # Keys fall from column to column, so the largest keys of columns that score
+    # `last` are the smallest ids.
     columns = torch.arange(scores.shape[1], 0, -1, device=scores.device, dtype=torch.float32)
     keys, equal = _largest(torch.where(scores == last, columns, 0.0), k)
     tied = torch.where(keys > 0, last, -torch.inf)

@@ -67,7 +67,8 @@ class Reads:
 
     @classmethod
     def of(cls, model: Any, encoder: FeatureEncoder | None, other: OtherReads = OtherReads()) -> Reads:
-        """The reads of `model` (a `models.Model`), by the encoder of its items' catalogue, and of another model."""
+        """The reads of `model` (a `models.Model`), by the encoder of its items'
+        catalogue, and of another model."""
         names = model.reads_features or {}
         of_events = names.get("event", ())
         event_names = {"event": tuple(dict.fromkeys([*of_events, *other.events]))} if other.events else {}
@@ -131,7 +132,8 @@ class Reads:
             raise no_effect("features", f"since this model reads {why}")
 
     def rows_of(self, users: pl.Series, column: str) -> pl.DataFrame | None:
-        """The rows of these users in the file `user_table`, whose ids are in `column`; None where there are none."""
+        """The rows of these users in the file `user_table`, whose ids are in
+        `column`; None where there are none."""
         if self.user_table is None:
             return None
         whole = pl.scan_parquet(self.user_table, glob=False)
@@ -174,7 +176,8 @@ class RequestFeatures:
         Raises `UserError` for what is no mapping, list or table, for names that the model does not
         read, and for users without a history.
 
-        A table may have more columns and users. `ordered`: whether users stand in the caller's order.
+        A table may have more columns and users. `ordered`: whether users stand in the caller's
+        order.
         """
         reads.require_some()
         if isinstance(features, Mapping):
@@ -250,7 +253,8 @@ class RequestFeatures:
         return times
 
     def over(self, known: Encoded | None, role: Role, reads: Reads) -> Encoded | None:
-        """The features of a role: those given here, and the `known` ones (None: nothing) where none were given."""
+        """The features of a role: those given here, and the `known` ones (None:
+        nothing) where none were given."""
         table = reads.encode(role, self.frame, self.what)
         if table is None or not any(name in self.present for name in reads.columns(role)):
             return known
@@ -332,7 +336,8 @@ def missing_note(lacking: str) -> str:
 def known_features(
     of_events: HistoryFeatures | None, features: RequestFeatures | None, reads: Reads, users: int, unit: values.Unit
 ) -> HistoryFeatures | None:
-    """The features of histories: those known of their events and users, replaced where `features=` gives others."""
+    """The features of histories: those known of their events and users, replaced
+    where `features=` gives others."""
     if not reads.names:
         return None
     known, rows = of_events or HistoryFeatures(), np.arange(users)

@@ -117,7 +117,8 @@ class BatchFilter:
         elif self.masks and self.barred is None:
             scores = scores.clone()  # of an expanded row, too, a table of its own
         for rows, refused in self.masks:
-            # The smaller of score and +-inf: twice as fast as `masked_fill` where masks hold no long stretches.
+            # The smaller of score and +-inf: twice as fast as `masked_fill` where masks
+            # hold no long stretches.
             cap = torch.where(refused[low:high], -torch.inf, torch.inf).to(scores.dtype)
             scores[rows] = torch.minimum(scores[rows], cap)
         rows, columns = self.hidden.within(low, high)
@@ -167,7 +168,8 @@ class _Pairs:
     def has_pairs(self, rows: Int[Tensor, "*#n"], items: Int[Tensor, "*n"], users: int) -> Bool[Tensor, "*n"]:
         """Whether these pairs are among them, of a batch of so many users.
 
-        A pair is one number, item * users + row: sorted, a binary search finds those that are asked for.
+        A pair is one number, item * users + row: sorted, a binary search finds those that are asked
+        for.
         """
         keys = (self.items * users + self.rows).sort().values
         if not len(keys):
@@ -186,7 +188,8 @@ def seen_policy(policy: object) -> SeenPolicy:
 
 
 def _places(users: Int[Tensor, "b"], of: int) -> Int[Tensor, "B"]:
-    """The index of each of the batch's `of` rows among `users`, which are some of them; -1 of the others."""
+    """The index of each of the batch's `of` rows among `users`, which are
+    some of them; -1 of the others."""
     numbers = torch.arange(len(users), device=users.device)
     return torch.full((of,), -1, device=users.device).index_copy_(0, users, numbers)
 

@@ -57,7 +57,8 @@ def stretch(number: int, parts: int, size: int) -> tuple[int, int]:
 
 
 def count_parts(parts: int | None, users: int, usual: int) -> int:
-    """The number of parts that is given, or that of parts of `usual` users. Raises `UserError` for more than users."""
+    """The number of parts that is given, or that of parts of `usual` users. Raises
+    `UserError` for more than users."""
     if parts is not None and parts > users:
         raise UserError(f"parts={parts} is more than the {users:,} users there are", code="setting-out-of-range")
     return parts or -(-users // usual)
@@ -84,7 +85,8 @@ class StoreParts:
 
         `supplied` are the columns of a table of features.
 
-        Raises `UserError` for more parts than users, for columns of a table, and where features are encoded otherwise.
+        Raises `UserError` for more parts than users, for columns of a table, and where
+        features are encoded otherwise.
         """
         refuse_table_columns(columns, user=not supplied)
         lacking = reads.lacking((), supplied=supplied)
@@ -160,7 +162,8 @@ class UserTable:
 
     @classmethod
     def of(cls, table: Any, column: str, reads: Reads) -> UserTable:
-        """Open a table. Raises `UserError` for a model that reads no such features, and for a table without types."""
+        """Open a table. Raises `UserError` for a model that reads no such features,
+        and for a table without types."""
         reads.require_some()
         source, names = feature_source(table, reads, column, "lists in parts take a DataFrame, or the path of a file")
         _require_typed(source)
@@ -196,7 +199,8 @@ def _require_typed(source: InputTable) -> None:
 
 
 def _identity(table: Any) -> Any:
-    """Identity of a table by its file; a DataFrame has none, and gets one that no other call has."""
+    """Identity of a table by its file; a DataFrame has none, and gets
+    one that no other call has."""
     return identity_of(table) or f"a DataFrame of call {uuid4().hex}"
 
 
@@ -222,7 +226,8 @@ class HistoryTable:
     ) -> HistoryTable:
         """A table for a model that `reads` so much of it; `supplied` are the columns of a table of features.
 
-        Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame.
+        Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a
+        DataFrame.
         """
         source = InputTable(table, "histories")
         user, item, *times = event_columns(source, named)

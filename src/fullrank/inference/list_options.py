@@ -1,9 +1,10 @@
 """ListOptions: the options of a list, declared once for Python, a service and the command line.
 
-A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend`, an
-option of `fullrank recommend` and `recommend-parts` (`cli/list_options.py`) and, in `ListChoices`, a
-key of a service's request and an option of `fullrank ask`. Functions take them as `**options:
-Unpack[ListKeywords]`, and hand on the one object that `ListOptions.of` made of them, checked.
+A field that is added here is a keyword of `recommend`, `recommend_parts` and
+`Cascade.recommend`, an option of `fullrank recommend` and `recommend-parts`
+(`cli/list_options.py`) and, in `ListChoices`, a key of a service's request and an option of
+`fullrank ask`. Functions take them as `**options: Unpack[ListKeywords]`, and hand on the one
+object that `ListOptions.of` made of them, checked.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ SCORE_DEFAULTS = (
 def changed(name: str, spec: S, settings: S | Mapping[str, Any] | None) -> S:
     """The settings of a call: those given in place of the predictor's own, or some of them changed.
 
-    Another `kind` starts from its defaults, since the settings of one kind have no effect on another.
+    Another `kind` starts from its defaults, since the settings of one kind have no effect on
+    another.
     """
     if settings is None:
         return spec

@@ -180,9 +180,11 @@ def write_list_parts(
 ) -> ListParts:
     """Write the lists of all users at `out`, or those that are missing.
 
-    `asked_at` is the time of all requests, for models that read it, where `user_table` (a table of features) has none.
+    `asked_at` is the time of all requests, for models that read it, where `user_table` (a
+    table of features) has none.
 
-    Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was written then stays.
+    Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does;
+    what was written then stays.
     """
     barred_hash = None if barred is None else hashlib.sha256(np.packbits(barred).tobytes()).hexdigest()
     settings = options.model_dump(mode="json", exclude_none=True, exclude={"budget", "decoding"})
@@ -260,7 +262,8 @@ def counts_of(frame: pl.LazyFrame) -> ListCounts:
 
 
 def open_list_parts(path: Path) -> JsonObject:
-    """The manifest of lists in parts. Raises `UserError` for another folder, and for a manifest that was edited."""
+    """The manifest of lists in parts. Raises `UserError` for another folder, and for
+    a manifest that was edited."""
     manifest = read_json(path / manifests.NAME)
     manifests.check_seal(manifest, path / manifests.NAME, "write the lists anew, with overwrite")
     if manifest.get("format") != FORMAT or manifest.get("format_version") != FORMAT_VERSION:
@@ -319,7 +322,8 @@ def _cut(
 
 
 def _finish(out: Path, manifest: JsonObject, parts: int, counts: ListCounts) -> None:
-    """Write into the manifest that the lists are whole, with their counts; remove the files of the histories."""
+    """Write into the manifest that the lists are whole, with their counts; remove
+    the files of the histories."""
     sweep_folder(out / LISTS)
     shutil.rmtree(out / HISTORIES, ignore_errors=True)
     if not manifest["whole"]:

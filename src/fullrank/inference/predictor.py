@@ -1,9 +1,10 @@
 """Predictor: inference with a trained model that is opened once and shared by many threads.
 
-It owns the model, its device, the ids that the model reads (the catalogue of a recommender, the
-encoder of a ranking model) and what is searched (item vectors, a graph of items), made once. Nothing
-of it changes with a call: seen policy, filters, budget and decoding are arguments, so threads may
-share one. One file although it is long: every call that a trained model takes stands in one place.
+It owns the model, its device, the ids that the model reads (the catalogue of a recommender,
+the encoder of a ranking model) and what is searched (item vectors, a graph of items), made
+once. Nothing of it changes with a call: seen policy, filters, budget and decoding are
+arguments, so threads may share one. One file although it is long: every call that a trained
+model takes stands in one place.
 """
 
 from __future__ import annotations
@@ -204,10 +205,11 @@ class Predictor:
     def score(self, histories: HistoryInput, candidates: ItemLists, **options: Unpack[ScoreKeywords]) -> Any:
         """The score of each candidate for each history: user, item, score, in the order given.
 
-        `candidates` are item ids, one list for all histories or one per history, as in `recommend`, and
-        so are the other arguments; steps are those of `budget` for everybody. Seen items are scored
-        like any other. The score is null for an item that the model does not know. Raises `UserError`
-        for a history without known items, unless the model can score items without one (popularity).
+        `candidates` are item ids, one list for all histories or one per history, as in
+        `recommend`, and so are the other arguments; steps are those of `budget` for everybody.
+        Seen items are scored like any other. The score is null for an item that the model does not
+        know. Raises `UserError` for a history without known items, unless the model can score
+        items without one (popularity).
         """
         settings = ListOptions.of(options)
         budget = self._fixed(settings)
@@ -294,7 +296,8 @@ class Predictor:
     ) -> PredictionFile:
         """Write the table of `predict` to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
 
-        The file appears whole or not at all. The result says how many rows it has, and the mean probability.
+        The file appears whole or not at all. The result says how many rows it has,
+        and the mean probability.
         """
         encoder, progress = self.encoder.with_separator(list_separator), progress or untold
         return predict_file(self.model, encoder, impressions, out, users=users, column=column, progress=progress)
@@ -302,7 +305,8 @@ class Predictor:
     def item_vectors(self) -> Float[np.ndarray, "V D"]:
         """The vector of every item, in the order of `catalog.ids`: its inner product with a user's is the score.
 
-        Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
+        Raises `UserError` for a model that does not score by inner products
+        (semantic ids, item_to_item).
         """
         # Any history does: all scorers share these vectors.
         request = read_histories(
@@ -311,7 +315,8 @@ class Predictor:
         return self._dense(request)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
     def item_vector_table(self) -> pl.DataFrame:
-        """`item_vectors` as a frame: item_id, vector (an array of D numbers), rows in the order of `catalog.ids`."""
+        """`item_vectors` as a frame: item_id, vector (an array of D numbers), rows in
+        the order of `catalog.ids`."""
         return _vector_frame(self.catalog.ids.alias("item_id"), self.item_vectors())
 
     @takes(ScoreKeywords, SCORE_DEFAULTS)
@@ -326,8 +331,9 @@ class Predictor:
     ) -> tuple[pl.Series, Float[np.ndarray, "U D"]]:
         """Users, and a vector for each of their histories: its inner product with an item's vector is the score.
 
-        Arguments as in `recommend`. Raises `UserError` for a history without items that the model knows
-        (`unknown_users="skip"` leaves such users out) and for a model that does not score by inner products.
+        Arguments as in `recommend`. Raises `UserError` for a history without items that the
+        model knows (`unknown_users="skip"` leaves such users out) and for a model that does not
+        score by inner products.
         """
         settings = ListOptions.of(options)
         budget = self._fixed(settings)
@@ -414,7 +420,8 @@ class Predictor:
         return fixed
 
     def _search(self, decoding: Decoding) -> Search | None:
-        """The search of a decoding, made once; None for exact scores, which need nothing to be made."""
+        """The search of a decoding, made once; None for exact scores,
+        which need nothing to be made."""
         if decoding.kind == "exact":
             return None
         name = str(decoding.described())

@@ -75,7 +75,8 @@ def rank(
         if isinstance(search, Decoding):
             search_of(model, search, BLOCK)  # refuses one among codes: each member has its own
         return _rank_blend(model, histories, k, policy, filters, index, how)
-    # Few users allow larger blocks: one product and one selection instead of one for each 8,192 items.
+    # Few users allow larger blocks: one product and one selection instead of one for each 8,192
+    # items.
     width = how.block or max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK))
     width = min(width, max(model.num_items, 1))
     how = replace(how, block=width)
@@ -195,7 +196,8 @@ SOURCE_NAMES = pl.Series("source", SOURCES, dtype=pl.String)
 
 
 def sources(model: Any, histories: Histories) -> Int[np.ndarray, "U"]:
-    """`MODEL`, or `POPULAR` for histories without items, unless the model answers these by itself (popularity)."""
+    """`MODEL`, or `POPULAR` for histories without items, unless the model answers
+    these by itself (popularity)."""
     bare = (histories.lengths == 0) & (not model.allows_empty)
     return np.where(bare, POPULAR, MODEL)
 
@@ -236,7 +238,8 @@ def rank_requests(
 def most_popular(
     catalog: Catalog, users: int, k: int, filters: Filters, histories: Histories
 ) -> tuple[Float[np.ndarray, "U k"], Int[np.ndarray, "U k"]]:
-    """The items with most training events that filters let through, with their counts as scores, for each user."""
+    """The items with most training events that filters let through, with their
+    counts as scores, for each user."""
     counts = torch.from_numpy(catalog.popularity.astype(np.float32))
     scorer = DenseScorer(torch.ones(users, 1), counts[:, None])
     scores, ids = top_k(scorer, k, filters=filters.of_batch(histories.items))

@@ -79,7 +79,8 @@ def read_histories(
 ) -> RequestBatch:
     """The histories as arrays, for a model that `reads` so much of them. The rest is as in `Predictor.recommend`.
 
-    A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model reads times.
+    A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model
+    reads times.
     """
     listed = isinstance(histories, Mapping) or (
         isinstance(histories, Sequence) and not isinstance(histories, str | bytes)
@@ -107,8 +108,9 @@ def batch_of(
 
     Items that the catalogue does not have are left out.
 
-    Lists may have none (`untimed`); a table without them is refused, since its column may have another
-    name. Raises `UserError` for missing times, and for unknown items where `unknown` is `error`.
+    Lists may have none (`untimed`); a table without them is refused, since its column
+    may have another name. Raises `UserError` for missing times, and for unknown items
+    where `unknown` is `error`.
     """
     lengths, items, times = flat.lengths, flat.items, flat.times if reads.timed else None
     if reads.timed and times is None and lengths.any():
@@ -155,8 +157,9 @@ def batch_of(
 def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, id_column: str = "item_id") -> Filters:
     """The lists and the column filters of a request. Items that the catalogue does not have are in no list anyway.
 
-    Columns are the catalogue's and those of `item_table`, whose ids stand in its column `item`, else
-    `item_id`. Raises `UserError` for what is not one for all or one per history, and for what leaves nothing.
+    Columns are the catalogue's and those of `item_table`, whose ids stand in its column
+    `item`, else `item_id`. Raises `UserError` for what is not one for all or one per history,
+    and for what leaves nothing.
     """
     exclude, allow, filters, item_table = options.exclude, options.allow, options.filters, options.item_table
     if filters is None and item_table is not None:
@@ -193,7 +196,8 @@ def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, 
 def _masks(
     requested: Any, request: RequestBatch, columns: Mapping[str, pl.Series]
 ) -> Bool[np.ndarray, "V"] | tuple[tuple[Int[np.ndarray, "_"], Bool[np.ndarray, "V"]], ...]:
-    """The items that filters for all refuse; of filters for each history one mask for each different one."""
+    """The items that filters for all refuse; of filters for each history one
+    mask for each different one."""
     if not is_list(requested):
         filters = check_filters(requested)
         return refused_by(columns, filters) if filters else ()
@@ -279,7 +283,8 @@ def is_list(listed: Any) -> bool:
 
 
 def _known_ids(ids: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int[np.ndarray, "n"]:
-    """Numbers of the items that the catalogue has: flat where they are for all histories, else a row for each."""
+    """Numbers of the items that the catalogue has: flat where they are for all
+    histories, else a row for each."""
     if isinstance(ids, pl.Series):
         numbers = catalog.lookup(ids)
         return numbers[numbers >= 0]
@@ -351,7 +356,8 @@ def require_known_items(empty: Bool[np.ndarray, "U"], remedy: str) -> None:
 
 
 def require_one_type(users: Sequence[Any]) -> None:
-    """Raise `UserError` for users that one column cannot hold apart, such as numbers and text. None is no type."""
+    """Raise `UserError` for users that one column cannot hold apart, such as
+    numbers and text. None is no type."""
     types = set(map(type, users)) - {type(None)}
     kinds = {int if issubclass(kind, int | np.integer) and kind is not bool else kind for kind in types}
     if len({str if issubclass(kind, str) else kind for kind in kinds}) > 1:
@@ -377,7 +383,8 @@ def _user_names(names: list[Any]) -> pl.Series:
 def event_columns(source: InputTable, named: EventColumns) -> tuple[str, ...]:
     """The columns of user, item and, where the table has one, time.
 
-    Raises `UserError` for one that is missing, but for the usual one of times, and for a unit of times without them.
+    Raises `UserError` for one that is missing, but for the usual one of times, and for a
+    unit of times without them.
     """
     names = named.names
     if names[2:] == USUAL[2:] and USUAL[2] not in source.columns:
@@ -390,7 +397,8 @@ def event_columns(source: InputTable, named: EventColumns) -> tuple[str, ...]:
 
 
 def _from_table(table: Any, named: EventColumns, catalog: Catalog, reads: Reads) -> FlatEvents:
-    """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
+    """The events of a table as `prepare` reads them: its parser of times, its
+    order, ties in input order."""
     if isinstance(table, str | bytes) and not str(table).lower().endswith(SUFFIXES):  # an id rather than a file
         raise _not_histories(table)
     try:
@@ -437,7 +445,8 @@ def _not_histories(argument: Any) -> UserError:
 
 
 def _table_users(column: pl.Series, what: str) -> pl.Series:
-    """The users of a table's events. Raises `UserError` where one is missing, and for lists and objects."""
+    """The users of a table's events. Raises `UserError` where one is
+    missing, and for lists and objects."""
     column = values.without_fractions(column)
     if missing := column.null_count():
         raise UserError(
@@ -446,7 +455,8 @@ def _table_users(column: pl.Series, what: str) -> pl.Series:
         )
     if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary, pl.Boolean):
         raise values.wrong_type(column, what, "users are numbers or strings")
-    # Codes of categories go by first occurrence and their text by the alphabet: as text both are one order.
+    # Codes of categories go by first occurrence and their text by the alphabet: as
+    # text both are one order.
     return column.cast(pl.String) if isinstance(column.dtype, (pl.Categorical, pl.Enum)) else column
 
 

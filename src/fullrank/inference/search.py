@@ -97,7 +97,8 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
 
 
 def _by_codes(scorer: Scorer, model: Any) -> CodeScorer:
-    """The scorer's scores as sums over codes: an inner product with an item is the sum of those with its codes."""
+    """The scorer's scores as sums over codes: an inner product with an item is the
+    sum of those with its codes."""
     if isinstance(scorer, DenseScorer):
         if model.cosine:
             raise UserError(

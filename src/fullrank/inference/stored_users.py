@@ -37,7 +37,8 @@ UNKNOWN_USERS = ("error", "popular", "skip")
 def refuse_table_columns(columns: EventColumns, *, user: bool = True) -> None:
     """Raise `UserError` where users are a store's and columns of a table of histories are named.
 
-    The column of items may be named (of an item table) and, without `user`, that of users (of a table of features).
+    The column of items may be named (of an item table) and, without `user`, that of users
+    (of a table of features).
     """
     if (*columns.names[: int(user)], *columns.names[2:], columns.unit) != (*USUAL[: int(user)], USUAL[2], "s"):
         raise no_effect(
@@ -59,8 +60,9 @@ def read_users(
 ) -> RequestBatch:
     """Users of a store with all their events there, in the order given; policies as in `Predictor.recommend`.
 
-    The store may be another one than the model was trained on: its items are found by their external
-    ids. `columns` has the user column of `features`. Nothing here goes through users one by one.
+    The store may be another one than the model was trained on: its items are found by
+    their external ids. `columns` has the user column of `features`. Nothing here goes
+    through users one by one.
     """
     location: Any = check_given("the store of the users", data, "name it by data=", code="missing-store")
     store = opened_store(location)
@@ -80,7 +82,8 @@ def read_users(
 
 
 def _left_out(store: Store) -> str:
-    """Words on the users that a store's preparation left out, for a message; empty where there were none."""
+    """Words on the users that a store's preparation left out, for a message;
+    empty where there were none."""
     filters = store.manifest.get("filters") or [{}]
     users = [step.get("users", 0) for step in filters]
     if users[0] <= users[-1]:

@@ -97,7 +97,8 @@ def _stretches(
 class MaskCounts:
     """`Trie.kept_before` of the masks of one batch, kept for the next.
 
-    A service has few masks and many batches, and comparing a mask costs a fraction of counting it anew.
+    A service has few masks and many batches, and comparing a mask costs a fraction of counting it
+    anew.
     """
 
     def __init__(self) -> None:
@@ -178,7 +179,8 @@ class OpenNodes:
             left = self._items_left(self.group[:, None, None], below[ends.clamp_max(len(below) - 1)]).diff()
             scores.masked_fill_(left == 0, -torch.inf)
         group = None if self.group is None else self.group[user]
-        # Where as many hidden items lie below a node as the masks leave there, none of them may be shown.
+        # Where as many hidden items lie below a node as the masks leave there, none of them may be
+        # shown.
         left_below = self._items_left(group, below[node + 1]) - self._items_left(group, below[node])
         hidden = number == left_below
         scores[self._places(user[hidden], node[hidden], nodes, first, level)] = -torch.inf
@@ -189,7 +191,8 @@ class OpenNodes:
         return places if self.left is None or group is None else self.left[group, places.long()]
 
     def _nodes(self, level: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"], Int[Tensor, "n"]]:
-        """The nodes of the single items, each once a user: user, node, and how many of the items are below it."""
+        """The nodes of the single items, each once a user: user, node, and how
+        many of the items are below it."""
         assert self.rows is not None and self.places is not None
         size = self.trie.levels[level].size
         keys = self.rows * size + self.trie.nodes_of(self.places, level)  # rising, as rows and places are

@@ -69,7 +69,8 @@ class Metric(Protocol):
 def match(ids: RankedIds, truth: Jagged) -> Bool[np.ndarray, "U k"]:
     """Mask of the places of the lists that hold one of the user's targets.
 
-    A pair (user, item) is one number, user * width + item, so that one binary search finds the pairs of all users.
+    A pair (user, item) is one number, user * width + item, so that one binary search
+    finds the pairs of all users.
     """
     wanted = truth.flat()
     if np.all(truth.lengths == 1):

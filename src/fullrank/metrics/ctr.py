@@ -35,7 +35,8 @@ def dense_ranks(scores: Shaped[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
 
 
 def weighted_auc(ranks: Int[np.ndarray, "N"], labels: RowValues, weights: RowValues) -> float:
-    """The AUC where row n counts `weights[n]` times, from `dense_ranks`: what resampling needs, in linear time."""
+    """The AUC where row n counts `weights[n]` times, from `dense_ranks`: what
+    resampling needs, in linear time."""
     # of no rows, bincount makes whole numbers
     clicked, every = (np.bincount(ranks, counted).astype(np.float64) for counted in (weights * labels, weights))
     return _area(clicked, every - clicked)
@@ -79,7 +80,8 @@ def group_aucs(
     clicked = np.bincount(group, label)
     other = sizes - clicked
     both = (clicked > 0) & (other > 0)
-    # Mann and Whitney: the rank sum of clicks, less its least value, counts the pairs in the right order.
+    # Mann and Whitney: the rank sum of clicks, less its least value, counts the
+    # pairs in the right order.
     above = np.bincount(group, rank * label) - clicked * (clicked + 1) / 2
     return above[both] / (clicked[both] * other[both]), sizes[both]
 
@@ -96,7 +98,8 @@ class Bin:
 
 
 def reliability_curve(probabilities: RowValues, labels: RowValues, bins: int = 20) -> tuple[Bin, ...]:
-    """Rows in order of probability, cut into at most `bins` parts of about equal size; equal ones stay together."""
+    """Rows in order of probability, cut into at most `bins` parts of about equal
+    size; equal ones stay together."""
     order = np.argsort(probabilities, kind="stable")
     p, y = np.asarray(probabilities, dtype=np.float64)[order], np.asarray(labels, dtype=np.float64)[order]
     cuts = (np.arange(1, bins) * len(p)) // bins  # one between equal probabilities moves to the first of them
@@ -112,7 +115,8 @@ def ece(curve: tuple[Bin, ...]) -> float:
 
 
 def _area(clicked: Float[np.ndarray, "K"], other: Float[np.ndarray, "K"]) -> float:
-    """The share of pairs in the right order, from the rows of each class at each distinct score, ascending."""
+    """The share of pairs in the right order, from the rows of each class at
+    each distinct score, ascending."""
     pairs = float(clicked.sum()) * float(other.sum())
     if not pairs:
         return float("nan")

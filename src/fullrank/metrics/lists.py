@@ -10,7 +10,8 @@ is a count of events per item from the source that the protocol names; training 
 because counting validation and test events leaks them (SPRINT's own code does;
 `Evaluation.popularity = "all"` repeats it).
 
-Diversity: how different the items of one list are, by a category of theirs or by lists of categories.
+Diversity: how different the items of one list are, by a category of theirs or by lists of
+categories.
 
 Shapes: U users, k list length, V items, R resamples of the users.
 """
@@ -77,7 +78,8 @@ def niche(popularity: ItemCounts, alpha: float) -> Bool[np.ndarray, "V"]:
 
 
 def fair(table: MetricInputs, k: int, alpha: float) -> UserValues:
-    """Share of the k places that hold one of the floor(alpha V) least popular items. An empty place holds none."""
+    """Share of the k places that hold one of the floor(alpha V) least popular
+    items. An empty place holds none."""
     ids, popularity = full_lists(table)
     ids = ids[:, :k]
     return (niche(popularity, alpha)[ids] & (ids >= 0)).sum(1) / k
@@ -92,9 +94,9 @@ def arp(table: MetricInputs, k: int) -> UserValues:
 def lift(table: MetricInputs, k: int) -> UserValues:
     """`arp` over the mean popularity of the user's history (its events): 1 is a list as popular as what the user chose.
 
-    The popularity lift of Abdollahpouri et al. (RecSys 2020) is this less 1, there for groups of users. It is 1
-    where the history is empty or has no item with an event, because nothing can be told, and 0 where the list is
-    empty, as in `arp`.
+    The popularity lift of Abdollahpouri et al. (RecSys 2020) is this less 1, there for groups of
+    users. It is 1 where the history is empty or has no item with an event, because nothing can be
+    told, and 0 where the list is empty, as in `arp`.
     """
     assert table.history is not None, "this metric reads histories"
     known = table.history > 0
@@ -124,8 +126,9 @@ def history_popularity(histories: Jagged, popularity: ItemCounts, chunk: int = 1
 def gini(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
     """Inequality of exposure over all items: 0 where all are shown equally often, (V - 1) / V where only one is shown.
 
-    It is the sum over ascending places r = 1 .. V of (2r - V - 1) x_r / (V sum x), where x_r is how often the item at
-    place r is shown; items never shown count too. One number for each of R sets of lists.
+    It is the sum over ascending places r = 1 .. V of (2r - V - 1) x_r / (V sum x), where x_r
+    is how often the item at place r is shown; items never shown count too. One number for
+    each of R sets of lists.
     """
     size = exposure.shape[-1]
     weights = 2.0 * np.arange(1, size + 1) - size - 1
@@ -184,7 +187,8 @@ def coverage_without(lists: RankedIds, exposure: ItemCounts) -> UserValues:
 def novelty(table: MetricInputs, k: int) -> UserValues:
     """Mean self-information, in bits, of the items in the first k places (Zhou et al. 2010); empty places do not count.
 
-    An item's probability is (events + 1) / (all events + V): one is added so that items never seen stay finite.
+    An item's probability is (events + 1) / (all events + V): one is added so that
+    items never seen stay finite.
     """
     ids, popularity = full_lists(table)
     bits = -np.log2((popularity + 1) / (popularity.sum() + len(popularity)))
@@ -204,9 +208,10 @@ def ild(table: MetricInputs, k: int) -> UserValues:
     """Intra-list diversity: mean distance of all pairs of items in the first k places (Smyth,
     McClave 2001; Ziegler et al. 2005).
 
-    ILD = 2 / (n (n - 1)) * sum over pairs of d(i, j), with the Jaccard distance d = 1 - |A and B| / |A or B| of the
-    items' categories: of one category each, 0 where it is the same and 1 where not. Items without a category have no
-    distance and are left out; a list with fewer than two others has 0.
+    ILD = 2 / (n (n - 1)) * sum over pairs of d(i, j), with the Jaccard distance d = 1 - |A
+    and B| / |A or B| of the items' categories: of one category each, 0 where it is the same
+    and 1 where not. Items without a category have no distance and are left out; a list with
+    fewer than two others has 0.
     """
     assert table.ids is not None and table.categories is not None, "this metric reads lists and categories"
     codes = table.categories

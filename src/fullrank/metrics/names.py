@@ -140,7 +140,8 @@ def accuracy_among(names: Iterable[Name], what: str, remedy: str = "") -> tuple[
 
 
 def _base(text: str) -> tuple[str, float | None]:
-    """The base name of a metric, and the share that `fair` has in its name. Raises `UserError` for other names."""
+    """The base name of a metric, and the share that `fair` has in its name. Raises
+    `UserError` for other names."""
     share = re.fullmatch(r"fair(\d*\.?\d+)?", text)
     if share is not None:
         if share[1] is None:

@@ -1,7 +1,8 @@
 """Models, plain PyTorch: sequential recommenders (histories to items), ranking models (impressions to clicks).
 
-This file holds their contracts: what an encoder returns, what a training step holds, what a
-recommender owes its callers. The letters of shapes are explained in `data/batch.py`, beside the batch.
+This file holds their contracts: what an encoder returns, what a training step holds,
+what a recommender owes its callers. The letters of shapes are explained in
+`data/batch.py`, beside the batch.
 """
 
 from __future__ import annotations
@@ -210,7 +211,8 @@ class Model(ABC):
         """
 
     def index_items(self) -> Any | None:
-        """Item vectors, made once for many answers and passed to `answer` as `index`; None for a model without them."""
+        """Item vectors, made once for many answers and passed to `answer` as `index`;
+        None for a model without them."""
         return None
 
     def similar(self, items: Int[Tensor, "B"], index: Any | None = None) -> Scorer:
@@ -285,7 +287,8 @@ AS_TRAINED = Budget()
 
 
 def check_budget(model: Model, budget: Budget) -> None:
-    """Raise `UserError` for a budget that a model cannot keep: any without a reasoner, more streams than trained."""
+    """Raise `UserError` for a budget that a model cannot keep: any without a
+    reasoner, more streams than trained."""
     reasoner = model.reasoner
     if reasoner is not None:
         budget.streams_of(reasoner)

@@ -1,8 +1,10 @@
 """Steps that several attentions share: PyTorch's fused one, blocks of queries, and streams behind one prefix.
 
-`fused_attention` computes in fp32 on a CPU, under autocast too: its blocks in bf16 take up to eight times as long.
+`fused_attention` computes in fp32 on a CPU, under autocast too: its blocks in bf16 take
+up to eight times as long.
 
-`in_blocks` takes one block of queries at a time: what a block makes is computed again in the backward pass, not kept.
+`in_blocks` takes one block of queries at a time: what a block makes is computed again in the
+backward pass, not kept.
 
 `stream_scores` and `stream_mix` serve P isolated streams of queries against one shared prefix and
 each stream's own few tokens, without copying the prefix. The streams of a row are P queries on
@@ -30,7 +32,8 @@ def fused_attention(
     allowed: Float[Tensor, "..."] | Bool[Tensor, "..."] | None,
     dropout: float,
 ) -> Float[Tensor, "B H T f"]:
-    """softmax(Q K^T / sqrt e) V where `allowed`, or with what it adds to the scores; causal where that is None."""
+    """softmax(Q K^T / sqrt e) V where `allowed`, or with what it adds to the
+    scores; causal where that is None."""
     if q.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         added = allowed.float() if allowed is not None and allowed.is_floating_point() else allowed
         with torch.autocast("cpu", enabled=False):
@@ -51,7 +54,8 @@ def in_blocks(
 ) -> tuple[Tensor, Sums | None]:
     """Join `part(low, high)`, an attention of queries low .. high - 1, over all blocks: outputs, and sums if wanted.
 
-    A single block keeps everything for the backward pass; of several, no matrix of queries x keys outlives its own.
+    A single block keeps everything for the backward pass; of several, no matrix of queries
+    x keys outlives its own.
     """
     if torch.compiler.is_exporting():  # the number of queries is a symbol then, which cannot be cut
         return part(0, queries)
@@ -68,14 +72,16 @@ def in_blocks(
 
 
 def seen_keys(allowed: Mask | None, low: int, high: int, device: torch.device) -> Bool[Tensor, "#B 1 #m n"]:
-    """Which keys the queries low .. high - 1 may see; without `allowed`, those up to their own, of 0 .. high - 1."""
+    """Which keys the queries low .. high - 1 may see; without `allowed`, those up to
+    their own, of 0 .. high - 1."""
     if allowed is not None:
         return query_rows(allowed, low, high)
     return torch.ones(high - low, high, dtype=torch.bool, device=device).tril(low)[None, None]
 
 
 def query_rows(x: Tensor, low: int, high: int) -> Tensor:
-    """Rows low .. high - 1 of a tensor by query, [B, H, T, n]; one row that stands for all queries stays as it is."""
+    """Rows low .. high - 1 of a tensor by query, [B, H, T, n]; one row that stands for
+    all queries stays as it is."""
     return x if x.shape[2] == 1 else x[:, :, low:high]
 
 

@@ -51,7 +51,8 @@ def log_sum_exp_errors(
     blocks: tuple[int, ...],
     sizes: tuple[int, int] = (67, 141),
 ) -> dict[str, float]:
-    """Distances of values and gradients from the reference, at odd sizes (rows, items) and a width in the block."""
+    """Distances of values and gradients from the reference, at odd sizes (rows,
+    items) and a width in the block."""
     generator = torch.Generator().manual_seed(sum(sizes))
     width = blocks[0] - 3
     x, w = (torch.randn(n, width, generator=generator).to(device, dtype) / width**0.25 for n in sizes)

@@ -6,7 +6,8 @@ pass as d A_ij += g_j: SPRINT's Eq. 4.3 needs no more than that, and leaves it a
 Queries are taken in blocks, and the backward pass makes the weights of a block again from the
 log-sum-exp: memory is O(T) per head.
 
-On a CUDA device, without dropout, a Triton kernel takes its place (`ops/triton_column_attention.py`).
+On a CUDA device, without dropout, a Triton kernel takes its place
+(`ops/triton_column_attention.py`).
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class _Plan:
     dropped: bool
 
     def parts(self) -> Iterator[_Part]:
-        """The parts in a fixed order: as many heads at once as the budget allows, in blocks of nearly equal size."""
+        """The parts in a fixed order: as many heads at once as the budget allows, in
+        blocks of nearly equal size."""
         n, t = self.valid.shape
         size = -(-t // max(1, -(-t // BLOCK)))
         budget = BLOCK_ELEMENTS if self.valid.device.type == "cpu" else GPU_ELEMENTS
@@ -201,7 +203,8 @@ def _differentiate(
 ) -> None:
     """Write a part's rows of d q and add its share to d k and d v.
 
-    d A = d_out v^T + g for valid queries; d S = A (d A - sum_j A d A), that sum is d_out . out + A g.
+    d A = d_out v^T + g for valid queries; d S = A (d A - sum_j A d A), that sum is d_out . out + A
+    g.
     """
     (q, k, v, out, lse), (dq, dk, dv) = saved, gradients
     n, rows, keys = part.heads, part.rows, slice(0, part.end)

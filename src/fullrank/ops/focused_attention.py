@@ -101,7 +101,8 @@ def counted_weights(
     allowed: Mask,
     norm: RowNorm = None,
 ) -> Float[Tensor, "B H T S"]:
-    """The weights that the sums add up, in full: |A| where its rows are normalised, else its bound l1 A1 + l2 A2."""
+    """The weights that the sums add up, in full: |A| where its rows are normalised,
+    else its bound l1 A1 + l2 A2."""
     first, second = _maps(q, k, allowed)
     return _counted(first, second, subtracted(first, second, factors, allowed, norm), factors, norm)
 
@@ -121,7 +122,8 @@ def subtracted(
     if norm == "softmax":
         return a.masked_fill(~allowed, float("-inf")).softmax(-1)
     if norm == "relu_l1":
-        # EPS parts of A1 beside the positive part: rows sum to one even where that is empty, as at a first event
+        # EPS parts of A1 beside the positive part: rows sum to one even where that is
+        # empty, as at a first event
         positive = a.relu()
         return (positive + EPS * first) / (positive.sum(-1, keepdim=True) + EPS)
     if norm == "l1":
@@ -193,5 +195,6 @@ def _counted(first: Tensor, second: Tensor, a: Tensor, factors: tuple[float, flo
 
 
 def _bidirectional_mask(valid: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 1 T"]:
-    """The keys of a bidirectional attention; the first is open to all, so that no query is left without."""
+    """The keys of a bidirectional attention; the first is open to all, so
+    that no query is left without."""
     return (valid | (torch.arange(valid.shape[1], device=valid.device) == 0))[:, None, None]

@@ -4,7 +4,8 @@ Both directions are made from one matrix of scores and one exponential: with p_i
 s_ij), the softmax over j divides p by its row sums, the one over i a rescaled p by its column sums.
 The gradients follow while p is at hand. No [n, B, B] exists, only one [B, B] at a time.
 
-`in_batch_triplet` asks less: a row's own partner is to be nearer than the vectors of other rows, by a margin.
+`in_batch_triplet` asks less: a row's own partner is to be nearer than the vectors of
+other rows, by a margin.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class _Contrast(torch.autograd.Function):
 
 
 def _losses_and_slope(scores: Tensor, same_user: Any, both: bool) -> tuple[Tensor, Tensor]:
-    """The sum of the losses of scores [B, B] in bits, and its derivative by them, but for the targets' part."""
+    """The sum of the losses of scores [B, B] in bits, and its derivative by
+    them, but for the targets' part."""
     targets = scores.diagonal().clone()
     if same_user is not None:
         scores[same_user] = -math.inf
@@ -98,7 +100,8 @@ def _losses_and_slope(scores: Tensor, same_user: Any, both: bool) -> tuple[Tenso
     value = (rows.log2() + top)[:, 0].sum() - targets.sum()
     if not both:
         return value, p.div_(rows)
-    # the softmax over i from the same exponentials: `lift` turns the maximum of each row into that of all
+    # the softmax over i from the same exponentials: `lift` turns the maximum of each row into that
+    # of all
     most = top.max()
     lift = (top - most).exp2()
     columns = lift.T @ p

@@ -96,7 +96,8 @@ def block_of(width: int) -> int:
 
 
 def interpreting() -> bool:
-    """Whether Triton runs kernels in its interpreter, on the CPU (``TRITON_INTERPRET=1`` when it was imported)."""
+    """Whether Triton runs kernels in its interpreter, on the CPU
+    (``TRITON_INTERPRET=1`` when it was imported)."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -154,7 +155,8 @@ def errors_of(
 def _outputs_and_gradients(
     function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], seed: int
 ) -> list[Tensor]:
-    """The outputs of a function, then the gradients of its inputs under random upstream gradients."""
+    """The outputs of a function, then the gradients of its inputs
+    under random upstream gradients."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     outputs = function(*leaves)
     generator = torch.Generator().manual_seed(seed)

@@ -36,7 +36,8 @@ def log_sum_exp(
 ) -> Float[Tensor, "M"]:
     """log sum_v exp(x @ w.T) for every row, in fp32, in chunks of `chunk_elements` scores.
 
-    `ahead`: make gradients in the forward pass already. Not where the weights of rows are known to differ.
+    `ahead`: make gradients in the forward pass already. Not where the weights of
+    rows are known to differ.
     """
     dtype = product_dtype(x)
     if dtype.itemsize == 2 and len(x):

@@ -7,9 +7,10 @@ and look-ups count nothing.
     forward_flops(module, x)    # {"": 0, "up": 512, "down": 512}: nothing is computed, x is on the meta device
     counted(lambda: module(x))  # 1024, while it runs
 
-Models that are larger than the memory are refused before memory is taken for them. Counted are
-weights, and to train them gradients and the moments of the optimiser: by shapes alone, on torch's meta
-device. Activations come on top; they grow with the batch, and are not known before a step has run.
+Models that are larger than the memory are refused before memory is taken for them. Counted
+are weights, and to train them gradients and the moments of the optimiser: by shapes alone,
+on torch's meta device. Activations come on top; they grow with the batch, and are not
+known before a step has run.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def forward_flops(module: nn.Module, *inputs: object) -> dict[str, int] | None:
     perhaps 0. None, with a warning, where the module cannot run on shapes: it looks at values, or
     keeps tensors that are neither parameters nor buffers.
     """
-    # one dtype for all, since the count does not depend on it and a meta tensor of another does not multiply with it
+    # one dtype for all, since the count does not depend on it and a meta tensor of another
+    # does not multiply with it
     state = {
         name: torch.empty_like(x, device="meta", dtype=torch.float32 if x.is_floating_point() else None)
         for name, x in [*module.named_parameters(), *module.named_buffers()]
@@ -96,8 +98,9 @@ def forward_flops(module: nn.Module, *inputs: object) -> dict[str, int] | None:
 def by_part(flops: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int]:
     """FLOPs by path, summed by the part that `names` gives the module or the nearest one around it.
 
-    A `*` stands for one element of a path, and in the name for what it is: `{"blocks.*": "block_*"}`.
-    The name of `""` (`other` without one) is for all other modules; it comes last, where it has any.
+    A `*` stands for one element of a path, and in the name for what it is: `{"blocks.*":
+    "block_*"}`. The name of `""` (`other` without one) is for all other modules; it
+    comes last, where it has any.
     """
     totals: dict[str, int] = {}
     rest = 0
@@ -130,7 +133,8 @@ def _counter() -> FlopCounterMode:
 
 
 def _fused_flops(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """The fused attention of the CPU, which torch's counter does not know, in its convention: the whole square."""
+    """The fused attention of the CPU, which torch's counter does not know, in its
+    convention: the whole square."""
     return int(sdpa_flop_count(q, k, v))
 
 

@@ -29,7 +29,8 @@ def pairwise_kl(
 ) -> Float[Tensor, ""]:
     """Mean over rows of min(maximum, mean over i != j of KL(p_i || p_j)) with p_i = softmax(x_i @ w.T).
 
-    Unless `attached`, no gradient flows through p_j. A row with one distribution has none to differ from: 0.
+    Unless `attached`, no gradient flows through p_j. A row with one distribution has none to differ
+    from: 0.
     """
     if x.shape[1] < 2 or not len(x):
         return 0.0 * x.sum()

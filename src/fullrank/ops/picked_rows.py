@@ -13,8 +13,9 @@ read in place, by torch's embedding bag, which adds in registers. The forward pa
 product that gives the gradient of the weights of a bag, the gradient of the queries is a bag of
 rows that the incoming gradient weighs, and that of the table is a bag of queries for each row.
 
-What queries share is copied, since it makes matrix products. Copied and multiplied in bf16 it is half as much
-to read, and a bag of bf16 adds up in fp32 and rounds once. (Without matrix products bf16 was no quicker.)
+What queries share is copied, since it makes matrix products. Copied and multiplied in bf16 it
+is half as much to read, and a bag of bf16 adds up in fp32 and rounds once. (Without matrix
+products bf16 was no quicker.)
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def distinct(ids: Int[Tensor, "n"], size: int) -> Int[Tensor, "m"]:
 def distinct_and_places(ids: Int[Tensor, "*n"], size: int) -> tuple[Int[Tensor, "m"], Int[Tensor, "*n"]]:
     """The ids that occur, in rising order, and where among them each id of `ids` stands.
 
-    Marking needs a table of ranks besides, so sorting is taken sooner: in tables with more rows than there are ids.
+    Marking needs a table of ranks besides, so sorting is taken sooner: in tables with more
+    rows than there are ids.
     """
     if size > ids.numel():
         return torch.unique(ids, return_inverse=True)
@@ -141,7 +143,8 @@ def packed_bags(
     starts = offsets[rows]
     counts = offsets[rows + 1] - starts
     ends = counts.cumsum(0)
-    # token n of all, the (n - begin)-th of its row, lies at start + n - begin in `flat`; begin = ends - counts
+    # token n of all, the (n - begin)-th of its row, lies at start + n - begin in
+    # `flat`; begin = ends - counts
     places = torch.repeat_interleave(starts - (ends - counts), counts)
     places += torch.arange(len(places), device=places.device)
     bounds = torch.cat([ends.new_zeros(1), ends])
@@ -168,7 +171,8 @@ def packed_bags_reference(
 def code_scores(levels: Float[Tensor, "N B"], rows: Int[Tensor, "n K"]) -> Float[Tensor, "n B"]:
     """Sums of the rows of `levels` that each item's `rows` name (int32 or int64), in the type of `levels`.
 
-    A sum over K in a fixed order: an item's score does not depend on the items or the users beside it.
+    A sum over K in a fixed order: an item's score does not depend on the items or the users beside
+    it.
     """
     return F.embedding_bag(rows, levels, mode="sum")
 

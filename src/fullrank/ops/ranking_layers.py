@@ -186,7 +186,8 @@ def affine(x: Float[Tensor, "*T B D"], weight: Float[Tensor, "*T D H"], bias: Te
 
 
 def stack_of(tokens: int, inner: int, outer: int) -> torch.nn.Parameter:
-    """[T, inner, outer] with the Xavier-normal values of one token's matrix (its fans, not those of the stack)."""
+    """[T, inner, outer] with the Xavier-normal values of one token's matrix (its
+    fans, not those of the stack)."""
     weight = torch.empty(tokens, inner, outer)
     for matrix in weight:
         torch.nn.init.xavier_normal_(matrix)

@@ -135,7 +135,8 @@ def sharded_log_sum_exp(
 ) -> Float[Tensor, "M"]:
     """`log_sum_exp` of this process's queries over the rows of all processes, of which `held` are this one's.
 
-    The gradient of `held` is the mean over the processes of what each would have alone (`sharded_rows`).
+    The gradient of `held` is the mean over the processes of what each would have alone
+    (`sharded_rows`).
     """
     return _ShardedLogSumExp.apply(x, held, shard, chunk_elements)
 

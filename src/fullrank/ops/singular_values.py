@@ -1,13 +1,14 @@
 """Singular values: how many directions a matrix uses, and the largest of them while the matrix is trained.
 
-Entropy rank: "The effective rank" (Roy and Vetterli, EUSIPCO 2007), exp of the Shannon entropy of
-sigma_k / sum sigma. Stable rank: sum sigma_k^2 / sigma_1^2. Collapse share: sigma_1^2 / sum sigma_k^2
-(SPRINT, KDD 2026, Figure 2), one over the stable rank. A zero matrix has rank 0 and share 0.
+Entropy rank: "The effective rank" (Roy and Vetterli, EUSIPCO 2007), exp of the Shannon
+entropy of sigma_k / sum sigma. Stable rank: sum sigma_k^2 / sigma_1^2. Collapse share:
+sigma_1^2 / sum sigma_k^2 (SPRINT, KDD 2026, Figure 2), one over the stable rank. A zero
+matrix has rank 0 and share 0.
 
 The largest one of a matrix that changes slowly takes one step of the power method per training step
-(Miyato et al. 2018, arXiv:1802.05957, Algorithm 1). The state is the right vector v alone:
-u = W v / |W v| follows from it. The value is u^T W v with u and v held fixed, whose gradient u v^T is
-the exact one where they have converged.
+(Miyato et al. 2018, arXiv:1802.05957, Algorithm 1). The state is the right vector v alone: u = W v
+/ |W v| follows from it. The value is u^T W v with u and v held fixed, whose gradient u v^T is the
+exact one where they have converged.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _TINY = 1e-12
 class PowerIteration(nn.Module):
     """Follows the largest singular value of one matrix, or of each of a stack of them.
 
-    `right` is saved with the weights. It moves in training alone, so it must not be called in a recomputed region.
+    `right` is saved with the weights. It moves in training alone, so it must not be
+    called in a recomputed region.
     """
 
     right: Tensor

@@ -1,11 +1,11 @@
 """Starting values of a sequential model: N(0, 0.02) for matrices and tables, zero biases (BERT, arXiv:1810.04805).
 
-All of our papers start so. 0.02 belongs to the width of their models, 256 to 512. Behind a norm a projection's
-entries have the standard deviation sqrt(d) std, and an attention score, q . k / sqrt(e), has d
-std^2: .20 at d = 512, .05 at 128. Softmax attention hardly notices, it starts as the mean either
-way; what is made of the difference of two maps, or of two streams that open apart by such a vector,
-starts that much smaller. `start_by_width` has N(0, 0.02 sqrt(512 / d)) instead: scores, projections
-and the lengths of vectors are at every width what they are at d = 512.
+All of our papers start so. 0.02 belongs to the width of their models, 256 to 512. Behind a norm a
+projection's entries have the standard deviation sqrt(d) std, and an attention score, q . k /
+sqrt(e), has d std^2: .20 at d = 512, .05 at 128. Softmax attention hardly notices, it starts as the
+mean either way; what is made of the difference of two maps, or of two streams that open apart by
+such a vector, starts that much smaller. `start_by_width` has N(0, 0.02 sqrt(512 / d)) instead:
+scores, projections and the lengths of vectors are at every width what they are at d = 512.
 
 A parameter is marked when it is started here, so that one pass over a finished model finds every
 one of them, in whichever room. The pass multiplies what was drawn: one seed gives the same draws
@@ -66,7 +66,8 @@ def start_small(module: nn.Module) -> None:
 
 
 def start_otherwise(parameter: Tensor) -> None:
-    """Take the mark back from a parameter that `start_small` drew and its module then starts in a way of its own."""
+    """Take the mark back from a parameter that `start_small` drew and its module then
+    starts in a way of its own."""
     parameter.__dict__.pop(MARK, None)
 
 

@@ -1,6 +1,7 @@
 """Parts of every Triton kernel: a block of rows of a matrix, its size, and the unit that scores are computed in.
 
-`triton` is imported here, so nothing imports this module but the kernels, and the kernels are imported when they run.
+`triton` is imported here, so nothing imports this module but the kernels, and the kernels
+are imported when they run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ LOG2_E = tl.constexpr(math.log2(math.e))
 
 
 def launch(q: Tensor, v: Tensor, **fixed: Any) -> tuple[tuple[int, int], tuple[int, int, int], dict[str, Any]]:
-    """The grid (heads of users, blocks of a row), T, e and f, and what is fixed when such a kernel is compiled."""
+    """The grid (heads of users, blocks of a row), T, e and f, and what is fixed
+    when such a kernel is compiled."""
     (b, h, t, e), f = q.shape, v.shape[3]
     block = BLOCK // 2 if q.dtype == torch.float32 else BLOCK
     fixed |= {

@@ -27,7 +27,8 @@ BITS = LOG2_E.value
 
 @triton.jit
 def _visible(valid, rows, keys, t, CAUSAL: tl.constexpr):
-    """Which keys [1, k] the queries [q, 1] may see: those up to their own, or the valid ones and the first."""
+    """Which keys [1, k] the queries [q, 1] may see: those up to their own, or
+    the valid ones and the first."""
     if CAUSAL:
         return (keys <= rows) & (keys < t)
     return ((tl.load(valid + keys, mask=keys < t, other=0) != 0) | (keys == 0)) & (rows >= 0)
@@ -38,7 +39,8 @@ def _forward(
     q, k, v, valid, out, lse, t, e, f, heads, scale, CAUSAL: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_F: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exps of a block of queries, by a softmax whose maximum is corrected on the way."""
+    """Output and log-sum-exps of a block of queries, by a softmax whose
+    maximum is corrected on the way."""
     head = tl.program_id(0).to(tl.int64) * t
     valid += (tl.program_id(0) // heads).to(tl.int64) * t
     rows = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -91,7 +93,8 @@ def _backward_queries(
     q, k, v, valid, lse, d_out, pulls, mean, dq, t, e, f, heads, scale, CAUSAL: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_F: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Adds (A g)_i to the mean of a valid query, which has d_out . out in it already, then makes d q."""
+    """Adds (A g)_i to the mean of a valid query, which has d_out . out in
+    it already, then makes d q."""
     head = tl.program_id(0).to(tl.int64) * t
     valid += (tl.program_id(0) // heads).to(tl.int64) * t
     rows = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)

@@ -56,7 +56,8 @@ def _pull(
     a, b, out, lse, upstream, m, n, width, part, OF_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """sum_n p_mn g b_n for a block of the rows of a [m]; lse and g are those of a's rows, or of b's."""
+    """sum_n p_mn g b_n for a block of the rows of a [m]; lse and g are
+    those of a's rows, or of b's."""
     at = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     block = rows_of(a, at, m, width, BLOCK_D, DTYPE)
     total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -169,7 +170,8 @@ def _blocks(x: Tensor) -> tuple[int, int]:
 
 
 def _parts(rows: int, others: int, block: int, beside: int) -> tuple[int, int]:
-    """Parts that the others are cut into, and the size of each (whole blocks): enough programs, none without work."""
+    """Parts that the others are cut into, and the size of each (whole blocks): enough
+    programs, none without work."""
     wanted = max(1, min(PROGRAMS // triton.cdiv(rows, block), triton.cdiv(others, beside)))
     part = triton.cdiv(triton.cdiv(others, beside), wanted) * beside
     return triton.cdiv(others, part), part

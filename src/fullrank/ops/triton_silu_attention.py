@@ -1,7 +1,8 @@
 """Causal SiLU attention without bias as Triton kernels: y_i = sum_{j <= i} silu(q_i . k_j) v_j, divided outside.
 
-HSTU's pointwise attention (Zhai et al. 2024, arXiv:2402.17152, Eq. 2) in the form that `rope` or no position
-leaves: no sum of exponentials is kept, so a block of weights is made from its scores alone, in both passes.
+HSTU's pointwise attention (Zhai et al. 2024, arXiv:2402.17152, Eq. 2) in the form that `rope`
+or no position leaves: no sum of exponentials is kept, so a block of weights is made from its
+scores alone, in both passes.
 
 Differs from HSTU's own kernels: no relative bias by position or time (`ops/silu_attention.py`
 computes those), and rows are padded, not jagged.
@@ -113,7 +114,8 @@ def triton_silu_attention(
 def triton_silu_attention_errors(
     device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...], sizes: tuple[int, int, int] = (2, 2, 77)
 ) -> dict[str, float]:
-    """How far values and gradients are from the reference, at odd sizes (rows, heads, length), widths in the blocks."""
+    """How far values and gradients are from the reference, at odd sizes (rows, heads,
+    length), widths in the blocks."""
     from fullrank.ops.silu_attention import silu_attention_reference
 
     b, _, t = sizes

@@ -187,7 +187,8 @@ def pull(
 ) -> Outcomes[A, R]:
     """`Runner.map` by workers: `start` hands an item to one, and as many work at a time as there is `room` for.
 
-    A worker whose error is one of `lost` costs its own item one of so many `tries`, and no other item.
+    A worker whose error is one of `lost` costs its own item one of so many `tries`, and no other
+    item.
     """
     left, running = iter(items), dict[Future[R | Exception], tuple[A, int]]()
     while True:

@@ -45,8 +45,9 @@ class Unfinished:
 def unfinished(out: Path, request: JsonObject) -> Iterator[Unfinished]:
     """A folder that takes the place `out` when the block ends without an error; its caller holds the lock.
 
-    It goes on where an earlier call with the same `request` was killed; where `request["input"]` is None, nothing tells
-    the input apart and all begins anew. Raises `UserError` where the disk refuses.
+    It goes on where an earlier call with the same `request` was killed; where
+    `request["input"]` is None, nothing tells the input apart and all begins anew. Raises
+    `UserError` where the disk refuses.
     """
     path = out.with_name(out.name + SUFFIX)
     with not_written(out, folder=True):

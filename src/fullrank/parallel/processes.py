@@ -104,7 +104,8 @@ class _Process:
 
 
 def _serve(pipe: Any, task: Attempt[Any, Any]) -> None:
-    """The worker's side of the pipe: take an item, send back its outcome, until the caller closes it."""
+    """The worker's side of the pipe: take an item, send back its outcome,
+    until the caller closes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the caller decides
     end_with_parent()
     while True:
@@ -118,8 +119,8 @@ def _serve(pipe: Any, task: Attempt[Any, Any]) -> None:
 def end_with_parent(seconds: float = 0.0) -> None:
     """End this process once the one that started it is gone, killed or not.
 
-    So nobody is left in the folders of a caller, or at the port of a service. With `seconds` it is told to stop by
-    SIGTERM first, and has so long to end.
+    So nobody is left in the folders of a caller, or at the port of a service. With `seconds` it is
+    told to stop by SIGTERM first, and has so long to end.
     """
     parent = parent_process()
     assert parent is not None, "for processes that multiprocessing started"

@@ -72,9 +72,9 @@ ENGINE_DEFAULTS: dict[str, Any] = {setting.name: setting.default for setting in 
 def runner_of(settings: EngineSettings, *, table: Any = None, device: str = "auto") -> Iterator[Runner]:
     """The runner that the settings name, for as long as the block runs.
 
-    Its tasks have one thread of torch, which sums floats in another order with another number of threads: so a part has
-    the same bits on every engine. `table` may be a Spark DataFrame, whose session is taken. Raises `UserError` where
-    the engine cannot be reached.
+    Its tasks have one thread of torch, which sums floats in another order with another number of
+    threads: so a part has the same bits on every engine. `table` may be a Spark DataFrame, whose
+    session is taken. Raises `UserError` where the engine cannot be reached.
     """
     if settings.engine == "spark":
         from fullrank.parallel.spark import OnSpark, session_of

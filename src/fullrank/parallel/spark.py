@@ -77,7 +77,8 @@ def refusals_as_text() -> Iterator[None]:
 def session_of(table: Any, master: str | None) -> SparkSession:
     """The session of a Spark DataFrame, else the one that is there, else a new one on `master`.
 
-    Raises `UserError` without Spark or Java, and where a session is there already on another master.
+    Raises `UserError` without Spark or Java, and where a session is there already on another
+    master.
     """
     package("pyspark.sql", "spark", "the engine spark")
     from pyspark.sql import SparkSession

@@ -1,9 +1,10 @@
 """Recommenders that are fitted at once, at their defaults: what every trained model has to beat.
 
 Sources: item_to_item is that of Sarwar et al. 2001 in its session form (Ludewig & Jannach,
-arXiv:1803.09587), transition_graph is after Han et al. 2026 (arXiv:2605.07125), ease is of Steck
-2019 (arXiv:1905.03375), ials of Hu et al. 2008 as of Rendle et al. 2021 (arXiv:2110.14037), bpr of
-Rendle et al. 2009 (arXiv:1205.2618), session_knn of Ludewig & Jannach and of Kersbergen et al. 2022.
+arXiv:1803.09587), transition_graph is after Han et al. 2026 (arXiv:2605.07125), ease is of
+Steck 2019 (arXiv:1905.03375), ials of Hu et al. 2008 as of Rendle et al. 2021
+(arXiv:2110.14037), bpr of Rendle et al. 2009 (arXiv:1205.2618), session_knn of Ludewig &
+Jannach and of Kersbergen et al. 2022.
 
 Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` (or `recency`,
 `item_to_item`, `transition_graph`, `ease`, `ials`, `bpr`, `session_knn`). Cost: seconds; `ease` a
@@ -68,5 +69,6 @@ def session_knn() -> Experiment:
 
 @recipe(needs="events; better with titles or attributes")
 def transition_graph() -> Experiment:
-    """Transition graph: successors of the last two items, and items like them (after arXiv:2605.07125); no training."""
+    """Transition graph: successors of the last two items, and items like them (after
+    arXiv:2605.07125); no training."""
     return Experiment(recipe="transition_graph", model=TransitionGraph())

@@ -1,8 +1,9 @@
 """Sequence models without attention: GRU4Rec, Caser, HGN and FMLP-Rec.
 
-All have the exact softmax and the cosine scores of the recipe `sasrec`. The functions
-`caser_published`, `hgn_published` and `fmlp_published`, as ``fullrank train
-fullrank.recipes.classics:caser_published ...``, have the settings that the authors' code starts from.
+All have the exact softmax and the cosine scores of the recipe `sasrec`. The
+functions `caser_published`, `hgn_published` and `fmlp_published`, as ``fullrank
+train fullrank.recipes.classics:caser_published ...``, have the settings that the
+authors' code starts from.
 
 `gru4rec`: recurrent next-item prediction (Hidasi et al., arXiv:1511.06939). Differs: whole
 histories of users for session-parallel batches, and the exact softmax for the pairwise losses. Cost
@@ -13,15 +14,17 @@ width 50, 16 horizontal filters of each height and 4 vertical ones, binary cross
 negatives. Differs: what `encoders/caser.py` says, above all that there is no vector of the user;
 AdamW for Adam; a batch is a number of events in whole histories, not of windows.
 
-`hgn`: gates on features and events, and products of items with items (Ma, Kang & Liu, KDD 2019,
-arXiv:1906.09217). Published: width 50, one negative, inner products. Differs: what `encoders/hgn.py`
-says, and as `caser`; binary cross-entropy for the pairwise loss in `hgn_published`.
+`hgn`: gates on features and events, and products of items with items (Ma, Kang & Liu,
+KDD 2019, arXiv:1906.09217). Published: width 50, one negative, inner products.
+Differs: what `encoders/hgn.py` says, and as `caser`; binary cross-entropy for the
+pairwise loss in `hgn_published`.
 
-`fmlp`: filters in the frequency domain for self-attention (Zhou et al., WWW 2022, arXiv:2202.13556),
-which trains on all positions of a history in one pass, with causal filters. Published: the authors'
-circular filters and sizes, where every prefix of a history is a row that predicts its next item,
-with one negative. Differs: what `encoders/fmlp.py` says; binary cross-entropy for the pairwise loss
-in `fmlp_published`, AdamW for Adam, and batches of events of rows of like length.
+`fmlp`: filters in the frequency domain for self-attention (Zhou et al., WWW 2022,
+arXiv:2202.13556), which trains on all positions of a history in one pass, with causal
+filters. Published: the authors' circular filters and sizes, where every prefix of a history
+is a row that predicts its next item, with one negative. Differs: what `encoders/fmlp.py`
+says; binary cross-entropy for the pairwise loss in `fmlp_published`, AdamW for Adam, and
+batches of events of rows of like length.
 
 Command: ``fullrank train caser --data data/beauty --out runs/caser``, and so for the others.
 Learning rate and dropout of `caser` and `hgn` are the choice of

@@ -75,7 +75,8 @@ def focus_noise() -> Experiment:
 
 
 def no_focus() -> Experiment:
-    """Both penalties on softmax attention: between RPG and `fair` on s3rec-beauty (docs/results/generative.md)."""
+    """Both penalties on softmax attention: between RPG and `fair` on s3rec-beauty
+    (docs/results/generative.md)."""
     return _small("no_focus", focus=False)
 
 
@@ -95,7 +96,8 @@ def softmax_norm() -> Experiment:
 
 
 def relu_norm() -> Experiment:
-    """`fair` with A = relu(A1 - A2) over its sum: such rows without a limit to how much one event may stand out."""
+    """`fair` with A = relu(A1 - A2) over its sum: such rows without a limit to how
+    much one event may stand out."""
     return _small("relu_norm", norm="relu_l1")
 
 

@@ -4,10 +4,11 @@ Claim: a block whose weights are shared is applied to all tokens again and again
 cost compute and no parameters, and two alignments in training make the steps of use; above SASRec
 and ReaRec on four Amazon sets.
 
-Commands: ``fullrank train lares --data data/beauty --out runs/lares``, or a function below as
-``fullrank train fullrank.recipes.lares:base``. `lares` and `no_alignment` differ in the penalty
-alone, `fixed` always takes four steps, `base` has the pre-block and the core as two ordinary layers,
-read once. `paper` has all prefixes and batches of 2,048 rows; it wants a GPU and has not been run.
+Commands: ``fullrank train lares --data data/beauty --out runs/lares``, or a function below
+as ``fullrank train fullrank.recipes.lares:base``. `lares` and `no_alignment` differ in the
+penalty alone, `fixed` always takes four steps, `base` has the pre-block and the core as two
+ordinary layers, read once. `paper` has all prefixes and batches of 2,048 rows; it wants a
+GPU and has not been run.
 
 Numbers: none is recorded yet.
 

@@ -16,14 +16,15 @@ ml-1m and 20 s on frappe, of RankMixer 40 s and 9 s. Numbers: results/rankelasto
 docs/results/rankers.md: at the best public settings of frappe it is ahead of RankMixer and behind
 DCNv2, on ml-1m behind DCNv2; 4 blocks are better than one.
 
-Differs: `mixing_*`, `matched_*` and `ladder_*` have Eq. 4 behind a norm (`feed_forward=glu`), as they
-were run and as their weights are counted. The ablation shares one head, and T = 16 tokens of width 32,
-which block transpose can divide, where the paper's shapes (15, 26) and (16, 24) cannot be transposed.
-With the paper's hidden widths (r = 3 against D) a block of RankElastor has (T^2 + 10 T) D^2 weights
-and one of RankMixer 2 T D^2: at T = 8 they agree where RankMixer is three times as wide. So the pair
-and the ladders have T = 8 and share a head whose weights hardly count (`flatten`). The paper's ladder
-of width widens the FFNs alone; ours of that name widens the tokens, and the paper's is `hidden`. The
-paper stops by validation loss, the code by AUC (Criteo) or AUC - LogLoss (Avazu): ours is the code's.
+Differs: `mixing_*`, `matched_*` and `ladder_*` have Eq. 4 behind a norm (`feed_forward=glu`), as
+they were run and as their weights are counted. The ablation shares one head, and T = 16 tokens of
+width 32, which block transpose can divide, where the paper's shapes (15, 26) and (16, 24) cannot be
+transposed. With the paper's hidden widths (r = 3 against D) a block of RankElastor has (T^2 + 10 T)
+D^2 weights and one of RankMixer 2 T D^2: at T = 8 they agree where RankMixer is three times as
+wide. So the pair and the ladders have T = 8 and share a head whose weights hardly count
+(`flatten`). The paper's ladder of width widens the FFNs alone; ours of that name widens the tokens,
+and the paper's is `hidden`. The paper stops by validation loss, the code by AUC (Criteo) or AUC -
+LogLoss (Avazu): ours is the code's.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def ml1m() -> Experiment:
 
 
 def frappe() -> Experiment:
-    """Frappe at the best of eight trials (experiments/rankelastor/search_frappe.yaml): use of apps in ten contexts."""
+    """Frappe at the best of eight trials (experiments/rankelastor/search_frappe.yaml):
+    use of apps in ten contexts."""
     ranker = RankElastor(tokens=10, width=30, tokeniser=TOKENS, head="mlp")
     return ranking_experiment("rankelastor-frappe", ranker, FRAPPE, **FRAPPE_TRAINING)
 

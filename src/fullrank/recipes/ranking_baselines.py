@@ -3,10 +3,11 @@
 They share training and embedding with `recipes/rankelastor.py`, so that a comparison differs in the
 ranker alone. The papers are named at each class, the equations in `models/ranking/`.
 
-Commands: ``fullrank train dcnv2 --data data/ctr --out runs/dcnv2``, and so for the others; ``fullrank
-train fullrank.recipes.ranking_baselines:dcnv2_frappe --data data/frappe --out runs/dcnv2`` for any
-function below. Cost of an epoch on one core on ml-1m: lr 2 s, fm 4 s, dnn 20 s, dcnv2 25 s, rankmixer
-40 s, xdeepfm 75 s; autoint and finalmlp were not measured. Numbers: `docs/results/rankers.md`.
+Commands: ``fullrank train dcnv2 --data data/ctr --out runs/dcnv2``, and so for the others;
+``fullrank train fullrank.recipes.ranking_baselines:dcnv2_frappe --data data/frappe --out
+runs/dcnv2`` for any function below. Cost of an epoch on one core on ml-1m: lr 2 s, fm 4 s, dnn 20
+s, dcnv2 25 s, rankmixer 40 s, xdeepfm 75 s; autoint and finalmlp were not measured. Numbers:
+`docs/results/rankers.md`.
 
 The functions `*_frappe` hold the best settings that BARS publishes for frappe_x1
 (github.com/reczoo/BARS, ranking/ctr/MODEL/MODEL_frappe_x1, trained by FuxiCTR): vectors of width
@@ -49,7 +50,8 @@ def fm() -> Experiment:
 
 @recipe(needs="impressions")
 def dnn() -> Experiment:
-    """DNN: a perceptron of 3 x 400 on all field vectors (Covington et al., RecSys 2016, as BARS configures it)."""
+    """DNN: a perceptron of 3 x 400 on all field vectors (Covington et al., RecSys
+    2016, as BARS configures it)."""
     return ranking_experiment("dnn", DNN())
 
 
@@ -61,7 +63,8 @@ def dcnv2() -> Experiment:
 
 @recipe(needs="impressions")
 def xdeepfm() -> Experiment:
-    """xDeepFM: two CIN layers of 16 maps, a perceptron of 3 x 400, and the linear part (KDD 2018, arXiv:1803.05170)."""
+    """xDeepFM: two CIN layers of 16 maps, a perceptron of 3 x 400, and the linear part
+    (KDD 2018, arXiv:1803.05170)."""
     return ranking_experiment("xdeepfm", XDeepFM())
 
 
@@ -73,7 +76,8 @@ def autoint() -> Experiment:
 
 @recipe(needs="impressions")
 def finalmlp() -> Experiment:
-    """FinalMLP: two perceptrons of 3 x 400 on gated fields and their bilinear fusion (AAAI 2023, arXiv:2304.00902)."""
+    """FinalMLP: two perceptrons of 3 x 400 on gated fields and their bilinear fusion
+    (AAAI 2023, arXiv:2304.00902)."""
     return ranking_experiment("finalmlp", FinalMLP())
 
 
@@ -87,7 +91,8 @@ def lightgbm() -> Experiment:
 def rankmixer() -> Experiment:
     """RankMixer: block transpose and GELU networks per token, 16 tokens of width 32 (arXiv:2507.15551).
 
-    Tokeniser and head are RankElastor's: the two differ in mixing, FFN and width alone. The paper's head is `mean`.
+    Tokeniser and head are RankElastor's: the two differ in mixing, FFN and width alone.
+    The paper's head is `mean`.
     """
     return ranking_experiment("rankmixer", RankMixer(width=32, tokeniser=NORMED, head=HEAD))
 
@@ -98,17 +103,20 @@ def dnn_frappe() -> Experiment:
 
 
 def dcnv2_frappe() -> Experiment:
-    """BARS: DCN V2, four crosses beside a perceptron of 3 x 400, dropout .4, L2 .05. Test AUC .9838 (five seeds)."""
+    """BARS: DCN V2, four crosses beside a perceptron of 3 x 400, dropout .4, L2 .05.
+    Test AUC .9838 (five seeds)."""
     return _bars("dcnv2", DCNv2(crosses=4, deep=Deep(dropout=0.4, batch_norm=True)), l2=0.05)
 
 
 def xdeepfm_frappe() -> Experiment:
-    """BARS: xDeepFM, one CIN layer of 64 maps, a perceptron of 3 x 400, dropout .2, L2 .1. Test AUC .9841 (five)."""
+    """BARS: xDeepFM, one CIN layer of 64 maps, a perceptron of 3 x 400, dropout .2,
+    L2 .1. Test AUC .9841 (five)."""
     return _bars("xdeepfm", XDeepFM(cin=(64,), deep=Deep(dropout=0.2, batch_norm=True)), l2=0.1)
 
 
 def autoint_frappe() -> Experiment:
-    """BARS: AutoInt+, five layers of width 128 and four heads, a perceptron of 3 x 400, L2 .1. Test AUC .9848 (one)."""
+    """BARS: AutoInt+, five layers of width 128 and four heads, a perceptron of 3 x 400,
+    L2 .1. Test AUC .9848 (one)."""
     attention = AutoInt(
         layers=5,
         width=128,
@@ -123,7 +131,8 @@ def autoint_frappe() -> Experiment:
 
 
 def finalmlp_frappe() -> Experiment:
-    """BARS: FinalMLP, one layer of 400 and one of 100, five heads, gates of user and item. Test AUC .9861 (one)."""
+    """BARS: FinalMLP, one layer of 400 and one of 100, five heads, gates of user and
+    item. Test AUC .9861 (one)."""
     ranker = FinalMLP(
         first=Deep(hidden=(400,), dropout=0.4, batch_norm=True),
         second=Deep(hidden=(100,), dropout=0.4, batch_norm=True),

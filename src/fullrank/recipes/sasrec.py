@@ -11,10 +11,11 @@ sqrt(d), pre-norm LayerNorm, feed-forward of the model's width, dropout on the r
 Differs: AdamW without decay for Adam; rows of like length share a batch. Cost on amazon-beauty: at
 most 200 epochs of a few seconds on one core.
 
-`sasrec_plus`: SASRec++ (SPRINT, Sec. 5.1 and B.2). RoPE, RMSNorm before each sublayer, SwiGLU of
-inner width 4d, dropout on attention weights alone, binary cross-entropy with 16 negatives per
-history. Differs: full-catalogue ranking leaves the history out by default; the paper ranks it
-(``--set evaluation.seen=keep``). Cost on amazon-beauty: at most 100 epochs of about 4 s on one core.
+`sasrec_plus`: SASRec++ (SPRINT, Sec. 5.1 and B.2). RoPE, RMSNorm before each sublayer,
+SwiGLU of inner width 4d, dropout on attention weights alone, binary cross-entropy with 16
+negatives per history. Differs: full-catalogue ranking leaves the history out by default;
+the paper ranks it (``--set evaluation.seen=keep``). Cost on amazon-beauty: at most 100
+epochs of about 4 s on one core.
 
 `cl4srec`: `sasrec` with a contrast of cropped, masked and reordered histories (Xie et al., ICDE
 2022, arXiv:2010.14395), of cosines. `cl4srec_published`, as ``fullrank train
@@ -32,8 +33,9 @@ say; the exact softmax for binary cross-entropy, and no titles among the feature
 text (`models/sequential/items/hybrid.py`); so are `fmlp` and `hstu` with ``--set
 model.items=hybrid``. No numbers yet.
 
-Command: ``fullrank train sasrec --data data/beauty --out runs/sasrec``, and so for the others.
-Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine and the seconds of every run).
+Command: ``fullrank train sasrec --data data/beauty --out runs/sasrec``, and so for
+the others. Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine
+and the seconds of every run).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """SPRINT and what it is compared with, on SASRec++ (SPRINT, Secs. 5 and B).
 
-Claim: with depth, scores collapse onto the direction of popularity; bounded column sums and norms keep fairness
-and accuracy (Tables 1 and 6: Beauty NDCG@5 .0248 -> .0355, fair0.8@1 .269 -> .413 at the paper's size).
+Claim: with depth, scores collapse onto the direction of popularity; bounded column sums and
+norms keep fairness and accuracy (Tables 1 and 6: Beauty NDCG@5 .0248 -> .0355, fair0.8@1 .269 ->
+.413 at the paper's size).
 
 Commands: ``fullrank train sprint --data data/beauty --out runs/sprint``, or any function below as
 ``fullrank train fullrank.recipes.sprint:plain``; `mojito` and `tpab` are names like `sprint`, for
@@ -117,7 +118,8 @@ def mojito() -> Experiment:
 def tpab() -> Experiment:
     """TPAB: SASRec++ of 4 layers with vectors for popularity at the time of an event (KDD 2025; needs times).
 
-    Intrinsic and popularity vectors, with bootstrapping; answers with the popularity that is forecast.
+    Intrinsic and popularity vectors, with bootstrapping; answers with the popularity that is
+    forecast.
     """
     return _small("tpab", items=TPAB(), penalties=(TPABBootstrap(),))
 
@@ -204,7 +206,8 @@ def _paper(name: str, *, layers: int, dim: int, heads: int, negatives: int, max_
 
 
 def _sized(base: Experiment, name: str, layers: int, dim: int, heads: int, *settings: str, **model: Any) -> Experiment:
-    """A recipe at a size and under the paper's protocol, with what `model` names put in its place."""
+    """A recipe at a size and under the paper's protocol, with what
+    `model` names put in its place."""
     experiment = base.override(
         f"recipe={name}",
         f"model.dim={dim}",

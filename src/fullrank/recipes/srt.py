@@ -1,8 +1,9 @@
 """SRT: items as text, sampled softmax by popularity (Zivic, Vazquez and Sánchez, SIGIR 2024, 10.1145/3626772.3657816).
 
-Claim: with items made of their titles and brands the parameters do not grow with the catalogue, and with
-enough negatives (SRT-X has X) the model is as good as one with a vector per item: NDCG@5 of SRT-10, 100,
-300 and 1K .0235, .0318, .0340, .0366 on Beauty, .0138, .0171, .0180, .0195 on Sports (Table 1).
+Claim: with items made of their titles and brands the parameters do not grow with the catalogue,
+and with enough negatives (SRT-X has X) the model is as good as one with a vector per item:
+NDCG@5 of SRT-10, 100, 300 and 1K .0235, .0318, .0340, .0366 on Beauty, .0138, .0171, .0180,
+.0195 on Sports (Table 1).
 
 Command: ``fullrank train srt --data data/s3rec-beauty --out runs/srt``, or a function below in
 place of `srt`, as in ``fullrank train fullrank.recipes.srt:srt_300 ...``. `srt_10` .. `srt_1k` draw
@@ -13,11 +14,11 @@ for each example, as the paper does; `srt` has one pool of 1,024 for a batch, wh
 
 Differs: every prefix is a query of its history's row, not a row of its own, so a batch holds whole
 histories; weight decay is decoupled. At CPU size the width is 64, the learning rate 3.2e-3, the
-blocks' dropout 0.2 and there are 20 epochs; the warm-up is the released one, by cosine (the paper says
-linear). Brands are read from `attributes`. The history is excluded from lists; RecBole, on which the
-authors' code is built, ranks it (``fullrank evaluate RUN --set seen=keep``). Cost on s3rec-beauty: 3
-to 15 minutes of one core of a busy machine. Numbers: `results/scaling/` (of the functions; `srt`
-itself was not run in full).
+blocks' dropout 0.2 and there are 20 epochs; the warm-up is the released one, by cosine (the paper
+says linear). Brands are read from `attributes`. The history is excluded from lists; RecBole, on
+which the authors' code is built, ranks it (``fullrank evaluate RUN --set seen=keep``). Cost on
+s3rec-beauty: 3 to 15 minutes of one core of a busy machine. Numbers: `results/scaling/` (of the
+functions; `srt` itself was not run in full).
 """
 
 from __future__ import annotations
@@ -132,12 +133,14 @@ def l4_d64() -> Experiment:
 
 
 def sampled(count: int, share: Literal["query", "row", "batch"] = "query") -> SampledSoftmax:
-    """Negatives by popularity, each score corrected by the log of its share; the target is no negative of its own."""
+    """Negatives by popularity, each score corrected by the log of its share; the
+    target is no negative of its own."""
     return SampledSoftmax(negatives=Negatives(count=count, uniform=0, popularity=1, share=share), log_q="all")
 
 
 def model(layers: int, heads: int, dim: int, loss: LossSpec, dropout: float = 0.5) -> Recommender:
-    """BERT's blocks, causal, with the model's width inside, around items of text. Attention's dropout stays at 0.5."""
+    """BERT's blocks, causal, with the model's width inside, around items of text.
+    Attention's dropout stays at 0.5."""
     encoder = bert_blocks(Softmax(heads=heads, bias=True, dropout=0.5), dropout, layers=layers, inner=dim)
     return Recommender(dim=dim, max_length=50, items=ITEMS, encoder=encoder, loss=loss)
 

@@ -58,8 +58,9 @@ def tiger() -> Experiment:
 def sprint() -> Experiment:
     """`tiger` under SPRINT's penalties on attention, feed-forward and the vectors of all codes.
 
-    The factor of attention is a hundredth of what `sprint` has for item ids: codes before the next one
-    reach it by attention alone, and validation NDCG@10 falls with the factor (docs/results/generative.md).
+    The factor of attention is a hundredth of what `sprint` has for item ids: codes before the next
+    one reach it by attention alone, and validation NDCG@10 falls with the factor
+    (docs/results/generative.md).
     """
     return _decoder("tiger-sprint", Sprint(attention=0.05))
 

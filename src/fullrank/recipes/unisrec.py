@@ -11,13 +11,14 @@ Commands::
     fullrank train fullrank.recipes.unisrec:pretrain --data data/several --out runs/pretrained
     fullrank train unisrec --data data/beauty --from runs/pretrained --out runs/transferred
 
-`unisrec` is the inductive one. `pretrain` has the two contrasts; `--data` is one store of the events
-of several shops, whose users and items have ids of their own. Its weights are those that either of
-the others starts from. `paper` is `unisrec` at the paper's size, for a GPU, and has not been run.
-The text vectors are those of `model.items.vectors`, any source of `fullrank list items.vectors`: by
-default all text columns of an item by all-MiniLM-L6-v2.
+`unisrec` is the inductive one. `pretrain` has the two contrasts; `--data` is one store of the
+events of several shops, whose users and items have ids of their own. Its weights are those that
+either of the others starts from. `paper` is `unisrec` at the paper's size, for a GPU, and has not
+been run. The text vectors are those of `model.items.vectors`, any source of `fullrank list
+items.vectors`: by default all text columns of an item by all-MiniLM-L6-v2.
 
-Numbers: `unisrec` in `docs/results/sequence.md`; `transductive`, `pretrain` and `paper` have none yet.
+Numbers: `unisrec` in `docs/results/sequence.md`; `transductive`, `pretrain` and `paper` have none
+yet.
 
 Differs: the paper's text vectors are BERT's, 768 wide. In the second stage the authors train the
 experts alone, here everything is. Every prefix is a row with them; here `unisrec` asks at every

@@ -4,8 +4,9 @@ the model reads: items.parquet, with the features of events and users where ther
 vocabulary.parquet), and calibration.json where its probabilities are corrected. A blend has the
 folders of its runs in members/. Inference needs no store.
 
-Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`. Files are read
-through `Run.file`, which compares their hashes with the manifest's (`manifest.py`).
+Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a
+`UserError`. Files are read through `Run.file`, which compares their hashes with the
+manifest's (`manifest.py`).
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format.
 
-        The spec's hash is compared here, those of other files when they are read. Formats 1 and 2 hold none, which is
-        logged. Metrics are looked at by `rows` alone: inference does not need them.
+        The spec's hash is compared here, those of other files when they are read. Formats
+        1 and 2 hold none, which is logged. Metrics are looked at by `rows` alone:
+        inference does not need them.
         """
         folder, manifest = open_manifest(path)
         with in_context(f"{folder / SPEC}: "):
@@ -114,7 +116,8 @@ class Run:
     def file(self, name: str) -> Path:
         """The path of one of the run's files; its hash is compared where the manifest holds one.
 
-        A file is hashed once in a process while it stays as it is. Raises `UserError` where it differs.
+        A file is hashed once in a process while it stays as it is. Raises
+        `UserError` where it differs.
         """
         entry = self.manifest["files"].get(name) if self.manifest.get("format_version", 0) >= HASHED else None
         if entry is not None:
@@ -175,7 +178,8 @@ class Run:
             return encoder
         hashes, trained = {name: sha256_file(self.path / name) for name in ENCODER}, self.manifest.get("encoder")
         if trained != hashes:
-            # two values that changed places have the right number of ids, and would predict in silence
+            # two values that changed places have the right number of ids, and would predict in
+            # silence
             known = trained if isinstance(trained, dict) else {}
             name = next((file for file in hashes if known.get(file) != hashes[file]), encoder_files.NAME)
             reason = f"its SHA-256 is {hashes[name]!r}, and the weights were trained with {brief(known.get(name), 80)}"
@@ -207,7 +211,8 @@ class Run:
     def trained_until(self, data: StoreSource | None = None) -> int | None:
         """The time of a ranking model's last training impression (seconds); None without times.
 
-        A run of format 1 asks its store, as `encoder` does. Raises `UserError` where that is not there.
+        A run of format 1 asks its store, as `encoder` does. Raises `UserError` where that is not
+        there.
         """
         if self.needs_store:
             return _impressions_of(self, data).trained_until
@@ -255,7 +260,8 @@ class Run:
     def rows(self) -> list[JsonObject]:
         """The rows of metrics.jsonl up to the first that is none (a crash cuts the last line).
 
-        Of a run whose training has ended, raises `UserError` where the file is not as training left it.
+        Of a run whose training has ended, raises `UserError` where the file is not as training left
+        it.
         """
         self.file(METRICS)
         return metrics_rows(self.path)
@@ -305,7 +311,8 @@ def store_path(run: Run) -> Path:
 def store_of(run: Run, data: StoreSource | None = None) -> AnyStore:
     """The store that a run was trained on, or the whole store that it was a part of; `data` is where it was moved to.
 
-    Raises `UserError` for another store, and where a model reads features that this one encodes in another way.
+    Raises `UserError` for another store, and where a model reads features that this
+    one encodes in another way.
     """
     source = store_path(run) if data is None else data
     store = open_store(source) if isinstance(source, str | Path) else check_store("data", source)
@@ -367,7 +374,8 @@ def is_run(folder: Path) -> bool:
 def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manifest: JsonObject) -> None:
     """Write a run folder but for weights and metrics; the manifest last, since it makes it a run.
 
-    The run counts as in training until `seal_run`. `manifest` says where it came from; that of a copied run will do.
+    The run counts as in training until `seal_run`. `manifest` says where it came from; that
+    of a copied run will do.
     """
     path.mkdir(parents=True, exist_ok=True)
     if isinstance(known, Catalog):

@@ -105,14 +105,16 @@ def write_checkpoint(
 
 
 def check_run_weights(out: Path, expected: str | None) -> None:
-    """Raise `UserError` where the weights of the run folder `out` are not those that training wrote (their SHA-256)."""
+    """Raise `UserError` where the weights of the run folder `out` are not those that
+    training wrote (their SHA-256)."""
     path = out / TENSOR_FILES[0]
     if expected is not None and not (path.is_file() and sha256_file(path) == expected):
         raise damaged_checkpoint(path, "it is not what training wrote")
 
 
 def forget_other_checkpoints(newest: Path) -> None:
-    """Remove the checkpoints beside the one that counts: earlier ones, and what a kill left half written or removed."""
+    """Remove the checkpoints beside the one that counts: earlier ones, and what a kill
+    left half written or removed."""
     for other in newest.parent.glob("step-*"):
         if other.name != newest.name:
             remove_tree(other)
@@ -121,7 +123,8 @@ def forget_other_checkpoints(newest: Path) -> None:
 def read_checkpoint(out: Path) -> Checkpoint | None:
     """The newest whole checkpoint of the run folder `out`, or None where there is none yet.
 
-    Raises `UserError` where it is damaged or incomplete: of the wrong types, out of bounds, or not of its hashes.
+    Raises `UserError` where it is damaged or incomplete: of the wrong types, out of
+    bounds, or not of its hashes.
     """
     pointer = out / POINTER
     if not pointer.exists():
@@ -157,7 +160,8 @@ def damaged_checkpoint(path: Path, reason: str) -> UserError:
 
 
 def _advice(path: Path) -> str:
-    """What to do about a damaged file: of a checkpoint, of the pointer to it, or the weights of the run."""
+    """Advice about a damaged file: of a checkpoint, of the pointer to
+    it, or the weights of the run."""
     inside = {"checkpoints": path.parent, "step": path.parents[1]}
     root = inside.get(path.parent.name.partition("-")[0], path.parent / "checkpoints")
     return f"delete {str(root)!r} and resume again, which trains the run from its beginning"

@@ -161,7 +161,8 @@ def find_experiment(name: str | Path) -> Experiment:
 
 
 def _from_function(name: str) -> Experiment:
-    """The experiment that ``module:function`` returns. Importing runs code: the name is the user's own."""
+    """The experiment that ``module:function`` returns. Importing runs code:
+    the name is the user's own."""
     module_name, _, function = name.partition(":")
     try:
         module = importlib.import_module(module_name)

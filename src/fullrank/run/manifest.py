@@ -81,7 +81,8 @@ def sealed_files(folder: Path) -> list[str]:
 def open_manifest(path: str | Path) -> tuple[Path, JsonObject]:
     """A run folder's path, and its manifest once seal, files, their sizes and spec are checked.
 
-    Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer format, and damage.
+    Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a
+    newer format, and damage.
     """
     folder = check_path("the run", path)
     store = manifests.is_store(folder)

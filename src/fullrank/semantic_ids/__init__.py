@@ -11,8 +11,9 @@ rest of the library reads.
 encoder. What all give stands in `quantisers.py`. A learner that reads collaborative vectors
 besides is an `AlignedCodesSpec`.
 
-Letters: V items, n vectors of some of them, D width of a vector, K levels that were learned, L levels with
-an extra digit, C codes of a level, d width of the part (or of the latent vector) that a level describes.
+Letters: V items, n vectors of some of them, D width of a vector, K levels that were learned,
+L levels with an extra digit, C codes of a level, d width of the part (or of the latent
+vector) that a level describes.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class CodesSpec(Spec):
 
     @abstractmethod
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Quantiser:
-        """Codebooks learned from these vectors. Raises `UserError` where they are too few or of an unfit width."""
+        """Codebooks learned from these vectors. Raises `UserError` where they are
+        too few or of an unfit width."""
 
     @abstractmethod
     def restore(self, tensors: Tensors) -> Quantiser:

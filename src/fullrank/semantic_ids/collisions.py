@@ -1,9 +1,10 @@
 """Items with the same codes: what is done about them. The policy has a name and is stored with the codes.
 
 `list` leaves the codes as they are: a tuple of codes stands for a list of items, and whoever
-retrieves settles ties by popularity, then id (RPG leaves duplicates too). `extra_digit` adds a level
-that counts the items of a tuple (TIGER, arXiv:2305.05065, Section 3.1). `sinkhorn` gives colliding
-items other codes in the last level, by optimal transport (LETTER, arXiv:2405.07314, after LC-Rec).
+retrieves settles ties by popularity, then id (RPG leaves duplicates too). `extra_digit` adds
+a level that counts the items of a tuple (TIGER, arXiv:2305.05065, Section 3.1). `sinkhorn`
+gives colliding items other codes in the last level, by optimal transport (LETTER,
+arXiv:2405.07314, after LC-Rec).
 
 Differs, sinkhorn: a code has room for its share of the colliding items instead of having to take
 exactly that share (with few of them, the latter sends items to codes that are far off), and the
@@ -47,8 +48,8 @@ def resolve_collisions(
     """(codes, sizes) after the policy; L is K, or K + 1 with an extra digit.
 
     `fixed` are the final codes of the first F rows, which stay: those of items known before, when
-    new ones come. Among items that compete, the more popular comes first, then the one of the smaller
-    id. Raises `UserError` where the policy cannot separate them.
+    new ones come. Among items that compete, the more popular comes first, then the one of the
+    smaller id. Raises `UserError` where the policy cannot separate them.
     """
     known = 0 if fixed is None else len(fixed)
     order = [*range(known), *(known + np.argsort(-popularity[known:], kind="stable")).tolist()]
@@ -77,7 +78,8 @@ def colliding(codes: Int64[Tensor, "n K"]) -> Bool[np.ndarray, "n"]:
 def _digits(
     codes: Tensor, sizes: tuple[int, ...], order: list[int], fixed: Tensor | None
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """Codes and sizes with one level more, which counts the items of a tuple (policy `extra_digit`)."""
+    """Codes and sizes with one level more, which counts the items of a
+    tuple (policy `extra_digit`)."""
     tuples, group = group_by_codes(codes)
     known = 0 if fixed is None else len(fixed)
     digit = np.zeros(len(codes), np.int64)
@@ -103,7 +105,8 @@ def _digits(
 
 
 def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) -> Tensor:
-    """Codes with other last codes for colliding items, by the transport plan (policy `sinkhorn`)."""
+    """Codes with other last codes for colliding items, by the
+    transport plan (policy `sinkhorn`)."""
     moving = colliding(codes)
     moving[:known] = False
     if not moving.any():
@@ -135,7 +138,8 @@ def _spread(codes: Tensor, size: int, order: list[int], known: int, last: Last) 
 def transport(cost: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
     """Logarithm of the plan that sends each row to codes of low cost, no code getting more than its share of rows.
 
-    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or n / C where there are more rows.
+    Sinkhorn's scaling (Cuturi 2013) with a capacity for each code: one row, or n / C
+    where there are more rows.
     """
     low, high = float(cost.min()), float(cost.max())
     scaled = (cost.double() - (low + high) / 2) / max((high - low) / 2, 1e-30)

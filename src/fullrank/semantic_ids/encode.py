@@ -79,7 +79,8 @@ def encode(
         )
         report = quality_report(raw, x, vectors.known, (before, codes), sizes, quantiser, reduction, spec)
         if collaborative is not None:
-            # without an extra digit; behind an encoder an item is described by the sum of its codewords
+            # without an extra digit; behind an encoder an item is described by the sum of its
+            # codewords
             digits = codes[collaborative.known][:, : len(quantiser.sizes)]
             described = quantiser.quantised(digits) if isinstance(quantiser, Autoencoder) else quantiser.decode(digits)
             report["collaborative"] = measure.neighbour_recall(
@@ -109,7 +110,8 @@ def encode(
 def _fit(
     spec: Encode, x: Float[Tensor, "V R"], learned: Bool[Tensor, "V"], beside: Vectors | None, tick: Progress
 ) -> Quantiser:
-    """Codebooks learned from these rows, and by a learner that asks for them from their collaborative vectors too."""
+    """Codebooks learned from these rows, and by a learner that asks for them from
+    their collaborative vectors too."""
     if not isinstance(spec.learner, AlignedCodesSpec):
         return spec.learner.fit(x[learned], spec.seed, tick)
     if beside is not None:
@@ -265,7 +267,8 @@ def grow_codes(
 
 
 def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
-    """Where the new items' vectors come from. Raises `UserError` for a file where the old ones' were made otherwise."""
+    """Where the new items' vectors come from. Raises `UserError` for a file where the
+    old ones' were made otherwise."""
     if vectors is None:
         return old.spec.vectors
     if old.spec.vectors.kind_of() != "file":
@@ -293,7 +296,8 @@ def _codes(
 
 
 def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new: Tensor) -> JsonObject:
-    """Relative error of the new items, on the scale of the old ones' variance, beside the old ones' own."""
+    """Relative error of the new items, on the scale of the old ones'
+    variance, beside the old ones' own."""
     was = old.report["reconstruction"]
     error = float(measure.squared_errors(x[new], old.quantiser.decode(first[new])).mean()) / was["variance"]
     before = was["error_before_policy"]
@@ -301,7 +305,8 @@ def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new
 
 
 def _doubts(old: Codes, drift: JsonObject, gone: int) -> Iterator[str]:
-    """Sentences for people about new items that are described badly, and old ones that are `gone`."""
+    """Sentences for people about new items that are described badly,
+    and old ones that are `gone`."""
     if drift["ratio"] >= DRIFT:
         yield (
             f"the codebooks describe the new items {drift['ratio']:.1f} times worse than those they were learned from: "

@@ -30,7 +30,8 @@ Sizes = Annotated[list[Annotated[int, Field(strict=True, ge=1, le=MOST_CODES)]],
 
 
 def require_replaceable_codes(out: Path, *, overwrite: bool) -> None:
-    """Raise `UserError` unless `out` is free for codes: not there, empty, or, with `overwrite`, a folder of codes."""
+    """Raise `UserError` unless `out` is free for codes: not there, empty, or, with
+    `overwrite`, a folder of codes."""
     manifests.require_outside_stores(out)
     files = {manifests.NAME, TABLE, BOOKS}
     require_replaceable(out, "folder of codes", is_codes, files.__contains__, overwrite=overwrite)
@@ -59,7 +60,8 @@ def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:
 
 
 def read_folder(folder: Path, verify: bool | None) -> tuple[JsonObject, pl.Series, Int64[Tensor, "V K"]]:
-    """(manifest, item ids, codes), all of it checked. Raises `UserError` for what is no codes, newer, or damaged."""
+    """(manifest, item ids, codes), all of it checked. Raises `UserError` for what is
+    no codes, newer, or damaged."""
     manifest = manifests.read_header(folder, FORM)
     kinds = {
         "spec": dict,

@@ -46,7 +46,8 @@ def plus_plus(x: Float[Tensor, "G n d"], size: int, generator: torch.Generator) 
 
 
 def lloyd(x: Float[Tensor, "G n d"], words: Float[Tensor, "G C d"], iterations: int) -> Float[Tensor, "G C d"]:
-    """The codewords after some rounds of: each vector to its nearest, each codeword to the mean of its vectors."""
+    """The codewords after some rounds of: each vector to its nearest, each codeword
+    to the mean of its vectors."""
     for _ in range(iterations):
         code, far = assign(x, words)
         words = means(x, code, words)

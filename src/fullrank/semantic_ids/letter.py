@@ -1,14 +1,16 @@
 """LETTER: RQ-VAE that also knows who buys what (Wang et al., CIKM 2024, arXiv:2405.07314).
 
-The loss of RQ-VAE (`rqvae.py`; here means over elements and over levels, as in the authors' code) and two terms:
+The loss of RQ-VAE (`rqvae.py`; here means over elements and over levels, as in the
+authors' code) and two terms:
 
     alignment   cross-entropy of softmax over the batch of z_q,i . c_j at j = i, where c are collaborative vectors of
                 the items, frozen: those that a trained recommender has (`Encode.collaborative`)
     diversity   by level, cross-entropy of softmax over the codewords but the item's own of e . e_j / temperature, at
                 another codeword of its cluster; clusters of codewords, alike in size, are made each epoch
 
-Items that the same people like come to share codes, and codewords of a cluster spread over the codes
-instead of a few taking all. A codeword that is alone in its cluster has no partner and no diversity loss.
+Items that the same people like come to share codes, and codewords of a cluster spread over
+the codes instead of a few taking all. A codeword that is alone in its cluster has no
+partner and no diversity loss.
 
 Differs: the authors' encoder is 2048-1024-512-256-128-64 and learns 20,000 epochs (`hidden`,
 `epochs`); their script has alignment 0.01, the paper 0.1. Their last step, other last codes for
@@ -72,7 +74,8 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
         return error + levels.mean()
 
     def _alignment(self, collaborative: Vectors | None) -> CollaborativeAlignment:
-        """The term of the alignment. Raises `UserError` where there are no fitting collaborative vectors."""
+        """The term of the alignment. Raises `UserError` where there are no
+        fitting collaborative vectors."""
         if collaborative is None:
             raise UserError(
                 "letter aligns codes with collaborative vectors: name a file of them with --collaborative (fullrank "
@@ -135,8 +138,9 @@ class CodeDiversity(Term):
 def balanced_clusters(words: Float[Tensor, "C d"], clusters: int, generator: torch.Generator) -> Int64[Tensor, "C"]:
     """The cluster of each codeword, none with more than its share (rounded up).
 
-    Centres are those of k-means; then pairs of codeword and centre are taken in the order of their
-    distances, where codeword and centre are still free. (The authors solve it as a minimum-cost flow.)
+    Centres are those of k-means; then pairs of codeword and centre are taken in the
+    order of their distances, where codeword and centre are still free. (The authors
+    solve it as a minimum-cost flow.)
     """
     centres = kmeans(words[None], clusters, CLUSTER_ROUNDS, generator)[0]
     far = torch.cdist(words.double(), centres.double())

@@ -97,7 +97,8 @@ class Opq(CodesSpec):
 
 
 def initial_rotation(x: Float[Tensor, "n D"], levels: int) -> Float[Tensor, "D D"]:
-    """Principal components, dealt out so that the parts have like products of variances (OPQ_P, their Section 3.3)."""
+    """Principal components, dealt out so that the parts have like products of variances
+    (OPQ_P, their Section 3.3)."""
     centred = x.double()
     values, directions = torch.linalg.eigh(centred.T @ centred / len(x))
     order = values.argsort(descending=True).tolist()
@@ -123,7 +124,8 @@ def subspaces(x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], levels: i
 def _torch(
     x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Progress
 ) -> Float[Tensor, "D D"]:
-    """The rotation after some rounds of: codebooks by one step of k-means, rotation by Procrustes (OPQ_NP)."""
+    """The rotation after some rounds of: codebooks by one step of k-means,
+    rotation by Procrustes (OPQ_NP)."""
     words = kmeans(subspaces(x, rotation, spec.levels), spec.size, FIRST, generator)
     for done in range(spec.rounds):
         turned = subspaces(x, rotation, spec.levels)

@@ -101,7 +101,8 @@ class Residual(Codebooks):
 def require_tensors(tensors: Tensors, shapes: Mapping[str, str], **sizes: float) -> list[Tensor]:
     """These tensors, float32 and finite, each with a dimension for every letter of its shape.
 
-    A letter is one number wherever it stands; `sizes` are those that are known. Raises `UserError` for what is not so.
+    A letter is one number wherever it stands; `sizes` are those that are known. Raises
+    `UserError` for what is not so.
     """
     required = []
     for name, letters in shapes.items():
@@ -128,7 +129,8 @@ ROWS = 4096
 def nearest_codeword(x: Float[Tensor, "n d"], codebook: Float[Tensor, "C d"], rows: int = ROWS) -> Int64[Tensor, "n"]:
     """Index of the codeword with the least squared distance, `rows` vectors at a time.
 
-    A product finds the two nearest; which of them it is, float64 decides, of equally near ones the first.
+    A product finds the two nearest; which of them it is, float64 decides, of equally near ones the
+    first.
     """
     half, codes = codebook.pow(2).sum(1) / 2, [torch.zeros(0, dtype=torch.long, device=x.device)]
     for part in x.split(rows):
@@ -176,7 +178,8 @@ class Autoencoder(Codebooks):
         return self.describe(self.quantised(codes))
 
     def last(self, x: Float[Tensor, "n D"], codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n C"]:
-        """Errors in the latent space, where the codes were chosen (LETTER and LC-Rec settle collisions there too)."""
+        """Errors in the latent space, where the codes were chosen (LETTER and LC-Rec
+        settle collisions there too)."""
         return self.inner.last(self.latent(x), codes)
 
     def latent(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n d"]:
@@ -202,7 +205,8 @@ class Autoencoder(Codebooks):
 
     @classmethod
     def restore(cls, tensors: Tensors, hidden: Sequence[int], width: int, levels: int, size: int) -> Autoencoder:
-        """The quantiser whose `tensors` these are. Raises `UserError` where a shape is not as these settings say."""
+        """The quantiser whose `tensors` these are. Raises `UserError` where a shape
+        is not as these settings say."""
         shapes = {"codebooks": "KCd", "mean": "D", "scale": "S"}
         words, mean, scale = require_tensors(tensors, shapes, K=levels, C=size, d=width, S=1)
         widths = (len(mean), *hidden, width)
@@ -218,7 +222,8 @@ def run_layers(x: Tensor, layers: Layers) -> Tensor:
 
 
 def initial_layers(widths: Sequence[int], generator: torch.Generator) -> Layers:
-    """Layers between these widths, weights and biases uniform in +-1 / sqrt(in), as `torch.nn.Linear` draws them."""
+    """Layers between these widths, weights and biases uniform in +-1 / sqrt(in), as
+    `torch.nn.Linear` draws them."""
     layers: Layers = []
     for inner, outer in itertools.pairwise(widths):
         shapes = ((outer, inner), (outer,))
@@ -228,12 +233,14 @@ def initial_layers(widths: Sequence[int], generator: torch.Generator) -> Layers:
 
 
 def scaled_vectors(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"], scale: Float[Tensor, "1"]) -> Tensor:
-    """(x - mean) / scale in float64: one scale for all dimensions keeps their proportions, and with them neighbours."""
+    """(x - mean) / scale in float64: one scale for all dimensions keeps their
+    proportions, and with them neighbours."""
     return (x.double() - mean.double()) / scale.double().clamp_min(LEAST_SCALE)
 
 
 def _layers(tensors: Tensors, name: str, widths: Sequence[int]) -> Layers:
-    """The layers of a network from its saved tensors. Raises `UserError` where they have other widths."""
+    """The layers of a network from its saved tensors. Raises `UserError`
+    where they have other widths."""
     layers: Layers = []
     for number, (inner, outer) in enumerate(itertools.pairwise(widths)):
         shapes = {f"{name}.{number}.weight": "ow", f"{name}.{number}.bias": "o"}

@@ -1,10 +1,11 @@
 """Codes on disk, opened: what models, retrieval and diagnostics read of semantic ids.
 
-`Codes` goes from items to codes, `Tuples` from codes to items. `Trie` says which codes may follow
-which, level by level, of the tuples that exist, without tables of pairs: nodes of a level are the
-distinct beginnings of tuples, in lexical order, so that the children of a node, and the items below
-it, are one stretch of the next level's nodes, and of all items. A level of N nodes takes four numbers
-for each: a million items with four codes take some 40 MB, whatever the size of the codebooks.
+`Codes` goes from items to codes, `Tuples` from codes to items. `Trie` says which codes may
+follow which, level by level, of the tuples that exist, without tables of pairs: nodes of a
+level are the distinct beginnings of tuples, in lexical order, so that the children of a node,
+and the items below it, are one stretch of the next level's nodes, and of all items. A level of
+N nodes takes four numbers for each: a million items with four codes take some 40 MB, whatever
+the size of the codebooks.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Codes:
     def open(cls, path: str | Path, *, verify: bool | None = None) -> Codes:
         """Open a folder of codes. The hashes of its files are compared as `verify` says (`Store.open`).
 
-        Raises `UserError` for a folder that holds no codes, is of another format version, or is damaged.
+        Raises `UserError` for a folder that holds no codes, is of another format version, or is
+        damaged.
         """
         path = Path(path)
         manifest, ids, codes = folder.read_folder(path, verify)
@@ -82,7 +84,8 @@ class Codes:
 
     @property
     def offsets(self) -> Int64[Tensor, "K"]:
-        """First row of each level in one table of sum(sizes) rows: code c of level k is row ``offsets[k] + c``."""
+        """First row of each level in one table of sum(sizes) rows: code c of level
+        k is row ``offsets[k] + c``."""
         return torch.tensor([0, *self.sizes]).cumsum(0)[:-1]
 
     @property
@@ -103,7 +106,8 @@ class Codes:
     def of(self, items: Catalog | Store) -> Int64[Tensor, "V K"]:
         """Codes in the order of a catalogue (or of a store's).
 
-        Raises `UserError`, with counts, where some of its items have no codes. Codes of further items are no fault.
+        Raises `UserError`, with counts, where some of its items have no codes. Codes of
+        further items are no fault.
         """
         catalog = _catalog(items)
         rows = self.rows(catalog)
@@ -140,7 +144,8 @@ class Codes:
 
     @cached_property
     def quantiser(self) -> Quantiser:
-        """The codebooks, able to encode and decode (an extra digit is none of them). Raises `UserError` if damaged."""
+        """The codebooks, able to encode and decode (an extra digit is none of them).
+        Raises `UserError` if damaged."""
         try:
             quantiser = self.spec.learner.restore(self.tensors)
         except UserError as error:
@@ -229,7 +234,8 @@ class Tuples:
         return self.items[self.offsets[tuple_] : self.offsets[tuple_ + 1]]
 
     def _keys(self) -> None:
-        """One number for each tuple, different for all of them: sums of codes times odd numbers, modulo 2^64."""
+        """One number for each tuple, different for all of them: sums of codes
+        times odd numbers, modulo 2^64."""
         for seed in range(100):
             generator = torch.Generator().manual_seed(seed)
             self._factors = torch.randint(-(2**62), 2**62, (self.tuples.shape[1],), generator=generator) * 2 + 1
@@ -308,5 +314,6 @@ class Trie:
         return torch.searchsorted(self.levels[level].below, places.to(torch.int32), right=True) - 1
 
     def kept_before(self, counted: Bool[Tensor, "V"]) -> Int[Tensor, "V1"]:
-        """Number of items before each place, and of all, that count: below node j x[below[j + 1]] - x[below[j]]."""
+        """Number of items before each place, and of all, that count: below node j
+        x[below[j + 1]] - x[below[j]]."""
         return torch.nn.functional.pad(counted[self.items.long()].cumsum(0, dtype=torch.int32), (1, 0))

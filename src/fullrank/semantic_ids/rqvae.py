@@ -110,7 +110,8 @@ class MovingAverage:
 def revive_dead(
     z: Float[Tensor, "n d"], books: Float[Tensor, "K C d"], dead: Bool[Tensor, "K C"]
 ) -> Bool[Tensor, "K C"]:
-    """Move dead codewords, in place, onto what a level is left with of vectors that it describes worst; which moved."""
+    """Move dead codewords, in place, onto what a level is left with of vectors that it
+    describes worst; which moved."""
     moved = torch.zeros_like(dead)
     for level, book in enumerate(books):
         empty = dead[level].nonzero().squeeze(1)
@@ -171,7 +172,8 @@ class AutoencoderSpec(CodesSpec):
 
     @abstractmethod
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
-        """The loss from the mean squared error of an element of x, and of an element of each level's codewords."""
+        """The loss from the mean squared error of an element of x, and of an
+        element of each level's codewords."""
 
     def restore(self, tensors: Tensors) -> Autoencoder:
         return Autoencoder.restore(tensors, self.hidden, self.width, self.levels, self.size)

@@ -6,10 +6,10 @@ writes the buffer as a part, a Parquet file that is whole or absent, every `rows
 written yet: at most those of the last `seconds`. Where the disk is slower than the answers, or
 full, the buffer is bounded: answers that do not fit are dropped and counted.
 
-Forgetting a user leaves a marker in the folder (the hash of the user and the time) before parts are rewritten.
-Every writer looks for markers before it writes a part and again afterwards, so a row of the user that another
-process still had in its buffer does not stay either: that process sees the marker, or the process that forgets
-sees its part.
+Forgetting a user leaves a marker in the folder (the hash of the user and the time) before parts are
+rewritten. Every writer looks for markers before it writes a part and again afterwards, so a row of
+the user that another process still had in its buffer does not stay either: that process sees the
+marker, or the process that forgets sees its part.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class AnswerLog:
         seconds: float = 30,
         most_places: int = MOST_PLACES,
     ):
-        """`days`: parts older than that are removed. Raises `UserError` where the folder cannot be made."""
+        """`days`: parts older than that are removed. Raises `UserError`
+        where the folder cannot be made."""
         self.folder = check_path("the answer log", folder)
         require_no_store(self.folder, "answer log")
         self.days, self.rows, self.seconds, self.most_places = days, rows, seconds, most_places
@@ -256,7 +257,8 @@ class AnswerLog:
             self._drops_logged = self.dropped
 
     def _unforgotten(self, taken: list[LoggedAnswer]) -> list[LoggedAnswer]:
-        """The answers to keep: none of a forgotten user, and none older than markers live (these count as dropped)."""
+        """The answers to keep: none of a forgotten user, and none older than markers
+        live (these count as dropped)."""
         oldest = time.time() - MARKER_DAYS * 86400
         late = sum(answer.time < oldest for answer in taken)
         if late:
@@ -277,7 +279,8 @@ class AnswerLog:
                     yield self.folder / name, match[1], float(at)
 
     def _marked(self, users: Iterable[str], since: float = 0.0) -> dict[str, float]:
-        """User -> time of the marker, for the users that have one; without any marker `users` is not read."""
+        """User -> time of the marker, for the users that have one; without any
+        marker `users` is not read."""
         until = {name: at for _, name, at in self._markers() if at >= since}
         return {user: until[key] for user in users if (key := _hash(user)) in until} if until else {}
 
@@ -286,7 +289,8 @@ class AnswerLog:
         self._rewrite(self._marked((user for path in parts for user in _users(path)), since), parts)
 
     def _rewrite(self, until: dict[str, float], parts: list[Path]) -> int:
-        """Rewrite parts without the answers given to these users up to a time each; returns how many that were."""
+        """Rewrite parts without the answers given to these users up to a time each;
+        returns how many that were."""
         if not until:
             return 0
         removed = 0

@@ -46,7 +46,8 @@ class BaseService(ABC, Generic[M]):
     """Which family of models it serves."""
 
     def __init__(self, settings: ServeSettings, telemetry: Telemetry | None = None, tracing: Tracing | None = None):
-        """Raises `UserError` for a store address that cannot be read, and for a setting without effect here."""
+        """Raises `UserError` for a store address that cannot be read, and for a
+        setting without effect here."""
         settings.require_effect(self.problem)
         self.settings = settings
         self.store = open_history_store(settings.store, keep=settings.history_most)
@@ -77,7 +78,8 @@ class BaseService(ABC, Generic[M]):
     async def open(self) -> None:
         """Open the store and the versions. Raises `UserError` where one of them cannot be.
 
-        A store that is a new file is opened last, once a version can answer: a start that is refused leaves no file.
+        A store that is a new file is opened last, once a version can answer: a start that
+        is refused leaves no file.
         """
         self.batcher.start()
         new = self.store.file is not None and not self.store.file.exists()

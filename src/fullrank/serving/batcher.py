@@ -1,8 +1,9 @@
 """Batcher: one model thread that answers the requests which queued while its last batch ran.
 
-No timed window: under light load a request goes alone and at once, under load batches grow by
-themselves. The queue is bounded: what does not fit is refused at once (`Overloaded`), and what waited
-too long is given up (`Late`), so a burst fails some requests instead of slowing down all of them.
+No timed window: under light load a request goes alone and at once, under load batches grow
+by themselves. The queue is bounded: what does not fit is refused at once (`Overloaded`),
+and what waited too long is given up (`Late`), so a burst fails some requests instead of
+slowing down all of them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Batcher:
         timeout: float = 2.0,
         observe: Callable[[int, float, float], None] = lambda size, waited, took: None,
     ):
-        """`observe` is told the size of each batch, the seconds that its oldest waited, and those that it took."""
+        """`observe` is told the size of each batch, the seconds that its oldest
+        waited, and those that it took."""
         self.most, self.queue, self.timeout, self._observe = most, queue, timeout, observe
         self.waiting = 0
         """Requests that have no answer yet."""
@@ -131,7 +133,8 @@ class Batcher:
         return jobs
 
     def _answer(self, jobs: list[Queued]) -> None:
-        """Answer a batch group by group: what was cancelled is left out, and what waited too long gets `Late`."""
+        """Answer a batch group by group: what was cancelled is left out, and what
+        waited too long gets `Late`."""
         started = time.perf_counter()
         waited = max(started - jobs[0].since, 0.0)
         groups: dict[Hashable, list[Queued]] = {}
@@ -164,7 +167,8 @@ class Batcher:
 
 
 def answers_of(jobs: list[Queued]) -> list[Any]:
-    """The answers of one group. Where the batch fails, each request is tried alone, so one cannot spoil the others."""
+    """The answers of one group. Where the batch fails, each request is tried alone, so
+    one cannot spoil the others."""
     try:
         answers = list(jobs[0].answer([job.request for job in jobs]))
         if len(answers) != len(jobs):

@@ -71,9 +71,10 @@ def model_card(
 ) -> JsonObject:
     """The card as JSON, figures included, that `GET /v1/model` answers. Call it once a version, off the model thread.
 
-    `predictor` is as it serves, items that were added included. `histories` (item numbers of its
-    catalogue) are what lists are made for; without them those of `evaluation.json` in the run's folder
-    are read, where it has one. `reads` are the features that model and ranker read; None is the model's.
+    `predictor` is as it serves, items that were added included. `histories` (item numbers of
+    its catalogue) are what lists are made for; without them those of `evaluation.json` in the
+    run's folder are read, where it has one. `reads` are the features that model and ranker
+    read; None is the model's.
     """
     model, spec = predictor.model, run.spec
     architecture, reasoner = getattr(spec, "model", None), model.reasoner
@@ -156,7 +157,8 @@ def collapse(vectors: Float[Tensor, "V D"] | None, popularity: Int[np.ndarray, "
 
 
 def fairness(run: Run, predictor: Predictor, histories: Histories | None = None) -> JsonObject:
-    """The share of the shown places that goes to each band of popularity, beside its share of events and of items."""
+    """The share of the shown places that goes to each band of popularity, beside its
+    share of events and of items."""
     popularity = predictor.catalog.popularity
     shown, source = None, "sample"
     if histories is not None and (histories.lengths > 0).any():
@@ -191,7 +193,8 @@ def fairness(run: Run, predictor: Predictor, histories: Histories | None = None)
 
 
 def sample_histories(run: Run, count: int = HISTORIES) -> Histories | None:
-    """Test histories of the store that a run was trained on, drawn at random; None where the store is not there."""
+    """Test histories of the store that a run was trained on, drawn at random; None
+    where the store is not there."""
     try:
         users = event_store_of(run).eval_set("test").histories
     except UserError:
@@ -259,7 +262,8 @@ def _validation(run: Run) -> JsonObject | None:
 
 
 def field_facts(field: AnyField, encoder: FieldEncoder) -> JsonObject:
-    """A field for a form: name, `kind`, the values of a category that has few, and what separates those of a text."""
+    """A field for a form: name, `kind`, the values of a category that has few, and
+    what separates those of a text."""
     facts = {"name": field.name, "kind": field.kind}
     if isinstance(field, BagOf | SequenceOf) and field.separator is not None:
         facts["separator"] = field.separator
@@ -271,7 +275,8 @@ def field_facts(field: AnyField, encoder: FieldEncoder) -> JsonObject:
 
 
 def _features(reads: Reads) -> JsonObject:
-    """The features that are read, by role, for forms; those that are made of times have the kind `time`."""
+    """The features that are read, by role, for forms; those that are made of
+    times have the kind `time`."""
     encoder = reads.encoder
     fields = {} if encoder is None else {field.name: field_facts(field, encoder) for field in reads.fields(*ROLES)}
     by_role = {
@@ -301,7 +306,8 @@ def _column(column: pl.Series) -> JsonObject | None:
 
 
 def _rank_correlation(values: Float[np.ndarray, "n"], popularity: Int[np.ndarray, "n"]) -> float | None:
-    """Spearman's correlation; None where one of them is constant. The sign of a singular vector is free."""
+    """Spearman's correlation; None where one of them is constant. The sign
+    of a singular vector is free."""
     frame = pl.DataFrame({"value": values, "events": popularity})
     correlation = frame.select(pl.corr("value", "events", method="spearman").fill_nan(None)).item()
     return None if correlation is None else float(correlation)

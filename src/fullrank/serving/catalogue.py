@@ -5,8 +5,9 @@ those of the run, in the order in which they came, and keep their numbers while 
 also when they are retired or removed. Making a snapshot may take a while (new vectors, a table put
 together), so it is done beside whoever answers.
 
-`ItemGrowth` is the same for all snapshots of a version, `Content` (documents put together with the
-run's items) for all from one change to the next; each snapshot has expired items of its own. V items.
+`ItemGrowth` is the same for all snapshots of a version, `Content` (documents put
+together with the run's items) for all from one change to the next; each snapshot has
+expired items of its own. V items.
 """
 
 from __future__ import annotations
@@ -111,8 +112,9 @@ class LiveItems:
     def mask(self, filters: Mapping[str, Any]) -> Bool[np.ndarray, "V"]:
         """The items that these filters refuse (`inference/column_filters.py`), and those that are retired or expired.
 
-        The same array for the same filters, so that requests can be grouped by it; not to be written
-        to. Raises `UserError` for a column that is not there and for values that it cannot hold.
+        The same array for the same filters, so that requests can be grouped by it; not
+        to be written to. Raises `UserError` for a column that is not there and for
+        values that it cannot hold.
         """
         if not filters:
             return self.barred
@@ -125,8 +127,8 @@ class LiveItems:
     def search(self, text: str, limit: int) -> Int[np.ndarray, "n"]:
         """Numbers of up to `limit` items for a search box, retired ones among them.
 
-        The item with this id comes first, then items by words of their titles (`titles.py`), then by popularity.
-        For no text these are the most popular items.
+        The item with this id comes first, then items by words of their titles (`titles.py`), then
+        by popularity. For no text these are the most popular items.
         """
         text = text.strip()
         if not text:
@@ -147,7 +149,8 @@ class LiveItems:
     def warm(self) -> None:
         """Index the words of the titles, before the first search does (seconds for a million).
 
-        Up to `WARM_TITLES` items, index also the titles that a new item with a title alone is compared with.
+        Up to `WARM_TITLES` items, index also the titles that a new item with a title alone is
+        compared with.
         """
         if self._growth.titles is not None:
             _ = self._growth.search
@@ -155,7 +158,8 @@ class LiveItems:
                 self._growth.warm()
 
     def popular(self, k: int, refused: Bool[np.ndarray, "V"]) -> Int[np.ndarray, "n"]:
-        """Up to k items that are not refused, those with most training events first; of equal counts the first."""
+        """Up to k items that are not refused, those with most training events
+        first; of equal counts the first."""
         low, parts = 0, [np.zeros(0, np.int64)]
         width = 4 * k + 64
         while low < self.size and sum(map(len, parts)) < k:
@@ -172,8 +176,9 @@ class LiveItems:
     def origin(self, item: int | str) -> JsonObject:
         """Where an item's vector came from.
 
-        `from` is `trained` for an item of the run, `none` for one that the model cannot rank, else `like`,
-        `features` or `title`; `neighbours` are the external ids of the items that it was made from.
+        `from` is `trained` for an item of the run, `none` for one that the model cannot
+        rank, else `like`, `features` or `title`; `neighbours` are the external ids of the
+        items that it was made from.
         """
         number = self.numbers.get(item)
         if number < self.base:
@@ -203,7 +208,8 @@ class LiveItems:
         return column_kinds({name: self._content.values[name] for name in self.columns})
 
     def changed_since(self, old: LiveItems) -> Int[np.ndarray, "n"]:
-        """Numbers of the items that have other columns than in an older snapshot of the same version, or are new."""
+        """Numbers of the items that have other columns than in an older snapshot of
+        the same version, or are new."""
         numbers = {**old._content.numbers, **self._content.numbers}
         keys = _changed_columns(old._content.reading, self._content.reading)
         known = np.array([numbers[key] for key in keys if key in numbers], np.int64)
@@ -264,7 +270,8 @@ class Content:
 
 
 def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tuple[Origin, ...], dict[str, UserError]]:
-    """The sources of the vectors of added items, in the order of their numbers; and the errors of the others by key."""
+    """The sources of the vectors of added items, in the order of their numbers; and the
+    errors of the others by key."""
     before = {origin.item: origin for origin in old.origins}
     keys = {entry.id: key for key, entry in reading.entries.items() if entry.newcomer is not None}
     newcomers = {entry.id: entry.newcomer for entry in reading.entries.values() if entry.newcomer is not None}

@@ -17,7 +17,8 @@ class Client:
     """Calls of one service. `key` is an API key where it asks for one; threads may share a client."""
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 10.0):
-        """Raises `UserError` for what is no http(s) address, and for a key that no header can hold."""
+        """Raises `UserError` for what is no http(s) address, and for a
+        key that no header can hold."""
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise UserError(
                 f"url={brief(url, 80)} is no address of a service; give one such as http://127.0.0.1:8000",

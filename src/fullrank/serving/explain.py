@@ -102,7 +102,8 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
     (rows,) = np.nonzero(histories.items.lengths)
     if not len(rows) or all(attention_of(block) is None for block in blocks_of(model)):
         return shares
-    # What a reasoner computes after the history does not change what the history's own places attend to.
+    # What a reasoner computes after the history does not change what the history's own places
+    # attend to.
     budget = None if model.reasoner is None else Budget(steps=0)
     with noted_attentions(model) as noted, torch.inference_mode():
         for at, batch in batches(model, histories.take(rows)):
@@ -122,7 +123,8 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
 def alike_events(
     vectors: Float[Tensor, "V D"], history: Int[np.ndarray, "n"], items: Sequence[int], *, most: int = REASONS
 ) -> list[Reasons]:
-    """For each item, the past events most like it by cosine; the item itself and events unlike it are left out."""
+    """For each item, the past events most like it by cosine; the item itself and
+    events unlike it are left out."""
     events = np.unique(history)
     events = events[events < len(vectors)]
     if not len(events) or not len(items):
@@ -146,7 +148,8 @@ def alike_events(
 
 
 def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:
-    """The item vectors of a model, of whatever length they are; None for a model without (popularity, item_to_item)."""
+    """The item vectors of a model, of whatever length they are; None for a model without
+    (popularity, item_to_item)."""
     whole = getattr(predictor.index, "all", None)
     with torch.inference_mode():
         vectors = whole() if callable(whole) else None
@@ -154,7 +157,8 @@ def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:
 
 
 def _layer_shares(model: Model, attention: AttentionInput) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
-    """The items of each row's events, and their shares: those of all tokens of an event together (`event_places`)."""
+    """The items of each row's events, and their shares: those of all tokens of an
+    event together (`event_places`)."""
     rows, tokens = [], tokens_per_event(model)
     for _, part, weights in weights_of(attention):
         window = event_places(model, part)

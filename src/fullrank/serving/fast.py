@@ -232,7 +232,8 @@ class Ranking(nn.Module):
 
     @torch.jit.export
     def states(self, vectors: Tensor, items: Tensor, lengths: list[int], times: Tensor) -> Tensor:
-        """States [B, D] of histories: from vectors [V, D] of all items, [N] items, lengths, and [N] times (or none)."""
+        """States [B, D] of histories: from vectors [V, D] of all items, [N] items,
+        lengths, and [N] times (or none)."""
         x = vectors.index_select(0, items)
         if self.covers:
             x.index_copy_(0, torch.tensor(lengths).cumsum(0) - 1, self.cover.expand(len(lengths), -1))
@@ -391,7 +392,8 @@ class FastEncoder:
         return self._vectors, end_to_end(items), lengths, moments
 
     def _vectors_of(self, histories: Histories) -> Events:
-        """The last events with features, a vector for each place; rows are padded where it is more than a sum."""
+        """The last events with features, a vector for each place; rows are padded
+        where it is more than a sum."""
         assert self._beside is not None and self._roles is not None
         items, moments = histories.items.last(self._reads), histories.times
         if self._packed is not None:
@@ -412,7 +414,8 @@ class FastEncoder:
         return vectors, torch.arange(len(vectors)), inputs.lengths.tolist(), known
 
     def _warm_up(self) -> None:
-        """Answer a few times, of few rows and of many: TorchScript settles its plan in the first calls."""
+        """Answer a few times, of few rows and of many: TorchScript settles
+        its plan in the first calls."""
         for rows in (1, 1, 1, 8, 8, 8):
             row = np.zeros(min(9, self._reads), np.int64)
             self.lists_of([row] * rows, 1, times=[row] * rows, hidden=[row] * rows)

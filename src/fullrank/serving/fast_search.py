@@ -88,7 +88,8 @@ class Best(nn.Module):
         return values, ids.masked_fill(values == hide, -1), problem, scores
 
     def largest(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest of each row [B, V], descending; which of equal values is left open (as `exact._largest`)."""
+        """The k largest of each row [B, V], descending; which of equal values is left
+        open (as `exact._largest`)."""
         groups = x.shape[1] // self.group
         if x.numel() <= self.direct or groups <= k:
             return x.topk(k)
@@ -148,7 +149,8 @@ def _ordered(k: int, lists: ScoredLists) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compiled(module: nn.Module) -> Any:
-    """A module as TorchScript; the module itself, which computes the same, where torch can no longer compile it."""
+    """A module as TorchScript; the module itself, which computes the same, where
+    torch can no longer compile it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.from_numpy(np.frombuffer(b"\0", bool))  # masks may be arrays that nobody may write: torch warns once

@@ -122,7 +122,8 @@ class ItemGrowth:
 
     @cached_property
     def similar(self) -> SimilarTitles | None:
-        """The titles by likeness, indexed for the first new item with a title alone; None where there are none."""
+        """The titles by likeness, indexed for the first new item with a title
+        alone; None where there are none."""
         return None if self.titles is None else SimilarTitles(self.titles)
 
     def warm(self) -> None:
@@ -165,7 +166,8 @@ class ItemGrowth:
         return outcomes
 
     def grown(self, origins: tuple[Origin, ...]) -> Predictor:
-        """A predictor that knows the run's items and, behind them, these; the run's own one where there are none."""
+        """A predictor that knows the run's items and, behind them, these; the run's
+        own one where there are none."""
         if not origins:
             return self.predictor
         old, catalog = self.predictor, self._catalog(origins)
@@ -186,7 +188,8 @@ class ItemGrowth:
         )
 
     def _origin(self, newcomer: Newcomer, outcomes: Mapping[Any, Origin | UserError]) -> Origin:
-        """The source of a new item's vector. Raises `UserError` where there is nothing to make one of."""
+        """The source of a new item's vector. Raises `UserError` where
+        there is nothing to make one of."""
         if isinstance(self.spec, Blend):
             raise UserError(
                 f"item {newcomer.id!r} is new, and a blend takes in none: put it to the service of a member, or blend "
@@ -229,7 +232,8 @@ class ItemGrowth:
         return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in known.items())
 
     def _similar(self, newcomer: Newcomer) -> Near:
-        """The items whose titles are most like those of a new item. Raises `UserError` where there are none."""
+        """The items whose titles are most like those of a new item. Raises
+        `UserError` where there are none."""
         text = " ".join(part for part in (newcomer.title, newcomer.text) if part)
         with self._lock:
             titles = self.similar if text else None
@@ -260,7 +264,8 @@ class ItemGrowth:
         return neighbours[int(F.cosine_similarity(vectors, mean[None], dim=1).argmax())]
 
     def _index(self, model: Any, old: Any, origins: tuple[Origin, ...]) -> Any:
-        """The vectors that answers search: those of the run's items as they were, and behind them those of new ones."""
+        """The vectors that answers search: those of the run's items as they were, and
+        behind them those of new ones."""
         if not isinstance(old, ItemIndex):
             return None
         if model.task.generates or (isinstance(model.items, ItemTable) and not model.cosine):
@@ -311,7 +316,8 @@ def _neighbours(titles: SimilarTitles, text: str) -> Near:
 
 
 def _like(newcomer: Newcomer, outcomes: Mapping[Any, Origin | UserError], numbers: ItemNumbers) -> Near:
-    """The run's items that an item is like, with their shares; one that was added stands for its own neighbours."""
+    """The run's items that an item is like, with their shares; one that was added
+    stands for its own neighbours."""
     shares: dict[int, float] = {}
     for other in newcomer.like:
         number = numbers.get(other)
@@ -372,7 +378,8 @@ class GrowingTables:
 
 
 def _means(origins: Sequence[Origin], table: Float[Tensor, "V *D"]) -> Float[Tensor, "n *D"]:
-    """Weighted means of the neighbours' rows of a learned table, of all rows where there are none."""
+    """Weighted means of the neighbours' rows of a learned table, of
+    all rows where there are none."""
     rows = torch.tensor([row for row, origin in enumerate(origins) for _ in origin.neighbours], dtype=torch.long)
     items = torch.tensor([item for origin in origins for item in origin.neighbours], dtype=torch.long)
     weights = torch.tensor([weight for origin in origins for weight in origin.weights], dtype=torch.float64)

@@ -4,10 +4,11 @@ In this order: request id, host and origin, key and scope, rate, requests in fli
 body; then the app; then the headers of the response, the metrics and the access log. An exception
 becomes a problem (RFC 9457).
 
-An id in an address is one part of a path, percent-encoded, so that every id that can be stored can be named.
-A server is given a path decoded, in which the slash of `ann%2Fhistory` parts as `ann/history` does. So
-`routed_path` keeps that slash apart, and routes declare an id as `{user:id}` (`routes.py`). A plain slash
-inside an id is accepted too, unless what follows it is the name of a route below the id.
+An id in an address is one part of a path, percent-encoded, so that every id that can be stored can
+be named. A server is given a path decoded, in which the slash of `ann%2Fhistory` parts as
+`ann/history` does. So `routed_path` keeps that slash apart, and routes declare an id as
+`{user:id}` (`routes.py`). A plain slash inside an id is accepted too, unless what follows it is
+the name of a route below the id.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ class Guard:
             self._tell(scope, status or CLIENT_GONE, time.perf_counter() - begun)
 
     def _admit(self, scope: Scope, method: str, headers: dict[bytes, bytes]) -> Key | None:
-        """Everything that is decided before the body: the key of the request. Raises `UserError`."""
+        """Everything that is decided before the body: the key of the
+        request. Raises `UserError`."""
         if self.access.hosts is not None:
             self.access.hosts.check(method, headers)
         if b"%" in (raw := scope.get("raw_path") or b""):

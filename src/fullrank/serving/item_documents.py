@@ -1,8 +1,8 @@
 """Documents of items, which `POST /v1/items` made, read against a run's catalogue.
 
-A body has `id`, and any of `title`, `text`, `features` (columns), `like`, `retired` and `expires_at`.
-It is always whole: whoever stores it fills in the fields that a later request left out. Filters read
-columns by `inference/column_filters.py`.
+A body has `id`, and any of `title`, `text`, `features` (columns), `like`, `retired` and
+`expires_at`. It is always whole: whoever stores it fills in the fields that a later request left
+out. Filters read columns by `inference/column_filters.py`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def read_documents(
 
 
 def _entry(body: Mapping[str, Any], numbers: ItemNumbers, own_columns: frozenset[str], types: dict[str, Any]) -> Entry:
-    """One document, read; columns that are new join `types`. Raises `UserError` for what it may not say."""
+    """One document, read; columns that are new join `types`. Raises
+    `UserError` for what it may not say."""
     item = numbers.typed(body["id"])
     wrong = item == "" or (isinstance(item, int) and not -(2**63) <= item < 2**63)
     if wrong or isinstance(item, str) == numbers.whole:
@@ -161,7 +162,8 @@ def cell(name: str, value: Any, dtype: Any) -> Any:
 
 
 def type_of(name: str, value: Any) -> Any:
-    """The type of a new column whose first value this is; None where the value does not tell (null, an empty list)."""
+    """The type of a new column whose first value this is; None where the value does not
+    tell (null, an empty list)."""
     if isinstance(value, list):
         kinds = {type_of(name, part) for part in value}
         if len(kinds) > 1:

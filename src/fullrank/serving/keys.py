@@ -62,7 +62,8 @@ class Keys:
     """The keys of a file, read again when the file changes. For one thread, such as an event loop's."""
 
     def __init__(self, path: str | Path, clock: Callable[[], float] = time.monotonic):
-        """Raises `UserError` where the file is missing, damaged, or other people may write to it."""
+        """Raises `UserError` where the file is missing, damaged, or
+        other people may write to it."""
         self.path = Path(path)
         self._clock = clock
         self._stamp = _stamp(self.path)
@@ -140,7 +141,8 @@ def _denied(code: str, sentence: str) -> UserError:
 def scope_of(method: str, path: str) -> Scope | None:
     """The scope that a request needs; None: open to all. A route that is not named here is closed: it needs `admin`.
 
-    The page is a file without data, and asks for a key itself; whether the service lives and is ready tells no secret.
+    The page is a file without data, and asks for a key itself; whether the service lives and
+    is ready tells no secret.
     """
     if method in ("GET", "HEAD"):
         return None if path in ("/", "/healthz", "/readyz", "/openapi.json", "/favicon.ico") else "read"
@@ -152,7 +154,8 @@ def scope_of(method: str, path: str) -> Scope | None:
 
 
 def read_keys(path: str | Path) -> list[Key]:
-    """The keys in a file. Raises `UserError` where it is missing, holds something else, or others may write to it."""
+    """The keys in a file. Raises `UserError` where it is missing, holds something
+    else, or others may write to it."""
     file = check_path("keys", path)
     try:
         mode = file.stat().st_mode
@@ -180,7 +183,8 @@ def read_keys(path: str | Path) -> list[Key]:
 def add_key(path: str | Path, name: str, scopes: Iterable[str] = ("read",)) -> tuple[str, Key]:
     """Make a key and write it into a file, which is made where there is none: (the key, what is stored of it).
 
-    The key cannot be had again. Raises `UserError` for a name that is taken or malformed, and for an unknown scope.
+    The key cannot be had again. Raises `UserError` for a name that is taken or malformed,
+    and for an unknown scope.
     """
     if not re.fullmatch(_NAME, name):
         raise UserError(
@@ -208,7 +212,8 @@ def add_key(path: str | Path, name: str, scopes: Iterable[str] = ("read",)) -> t
 
 
 def remove_key(path: str | Path, name: str) -> Key:
-    """Take a key out of a file; services refuse it within a second or two. Raises `UserError` for an unknown name."""
+    """Take a key out of a file; services refuse it within a second or two. Raises
+    `UserError` for an unknown name."""
     with folder_lock(path, "keys remove"):
         stored = read_keys(path)
         gone = [key for key in stored if key.name == name]
@@ -223,7 +228,8 @@ def _write(path: str | Path, keys: list[Key]) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Inode, time and size of a file, of which one changes when it is replaced or written to; None without a file."""
+    """Inode, time and size of a file, of which one changes when it is replaced or
+    written to; None without a file."""
     try:
         status = path.stat()
     except OSError:

@@ -97,7 +97,8 @@ def _name_of(host: bytes) -> str:
 class RateLimit:
     """A token bucket for each caller: `rate` requests a second, and up to `burst` of them at once.
 
-    Its memory is bounded. Each process counts for itself, so a caller may have up to `rate` of every one.
+    Its memory is bounded. Each process counts for itself, so a caller may have up to `rate` of
+    every one.
     """
 
     def __init__(self, rate: float, burst: int, most: int = MOST_BUCKETS, clock: Callable[[], float] = time.monotonic):
@@ -152,7 +153,8 @@ def caller_of(address: str) -> str:
 class LimitedBody:
     """`receive` of a request that stops once its body has too many bytes, by whatever framing, or comes too slowly.
 
-    `error` then says which. The framework turns what is raised here into another error, so `Guard` reads `error`.
+    `error` then says which. The framework turns what is raised here into another error,
+    so `Guard` reads `error`.
     """
 
     __slots__ = ("error", "_receive", "_left", "_most", "_until", "_seconds", "_over")

@@ -86,7 +86,8 @@ class ServedModel:
     def open(cls, folder: str | Path, settings: ServeSettings, documents: Documents) -> ServedModel:
         """The run in `folder` with the items that were added since, warm: it has answered once.
 
-        Raises `UserError` for a ranking model, a damaged folder, and an index below its floor of recall.
+        Raises `UserError` for a ranking model, a damaged folder, and an index below its floor of
+        recall.
         """
         run = Run.open(folder)
         budget, decoding = run.spec.lists.reasoning, run.spec.lists.decoding  # refuses a ranking model

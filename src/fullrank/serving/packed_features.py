@@ -119,7 +119,8 @@ class PackedFeatures:
     def _lists(self, part: FieldVectors, name: str, encoded: Encoded) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For each list feature its values' rows behind each other, where each place begins among them, and weights.
 
-        Values of 0 are missing and left out; a list without others has one row, that of a missing value.
+        Values of 0 are missing and left out; a list without others has one row, that of a missing
+        value.
         """
         base = self.bases[name][0]
         for at, start in part.bags:
@@ -179,7 +180,8 @@ class _Places:
     def requests(self, rows: Int[np.ndarray, "N"]) -> tuple[FeatureTable | None, Int[np.ndarray, "N"]]:
         """The table of requests, and the row of the one that follows each place.
 
-        After an event that is the next event's, in `rows`; after the last one, the request that is to be answered.
+        After an event that is the next event's, in `rows`; after the last one, the
+        request that is to be answered.
         """
         past, answered = self.known.request, self.known.asked
         if answered is None:

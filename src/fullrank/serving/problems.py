@@ -97,7 +97,8 @@ class ProblemDetails:
 
 
 def problem_of(error: BaseException, *, method: str = "POST", request_id: str | None = None) -> ProblemDetails:
-    """The answer to a request (of this HTTP method) that ended in an exception; what no client may learn is logged."""
+    """The answer to a request (of this HTTP method) that ended in an exception; what no
+    client may learn is logged."""
     if isinstance(error, UserError):
         return _of_user_error(error, method, request_id)
     if isinstance(error, ValidationError):
@@ -156,7 +157,8 @@ def without_paths(text: str) -> str:
 
 
 def _of_user_error(error: UserError, method: str, request_id: str | None) -> ProblemDetails:
-    """The answer to a `UserError`: its own sentence where it may be told, else a 500 or the sentence of `DETAILS`."""
+    """The answer to a `UserError`: its own sentence where it may be told, else a 500
+    or the sentence of `DETAILS`."""
     code = error.code
     headers: dict[str, str] = {}
     if not error.public and code not in DETAILS:
@@ -197,7 +199,8 @@ def _of_validation(mistakes: Iterable[Mapping[str, Any]], model: str = "") -> Pr
         sentence = _sentence(mistake, model)
         if sentence not in sentences:
             sentences.append(sentence)
-    # Of a union, the member that fits but for something inside it says more than "or a text, or a number".
+    # Of a union, the member that fits but for something inside it says more than "or a text, or a
+    # number".
     inner = [name for source, name in by_location if source == "body"]
     for name in [name for name in inner if name != "#" and any(other.startswith(f"{name}/") for other in inner)]:
         del by_location["body", name]
@@ -223,7 +226,8 @@ def _location(loc: Iterable[Any], kind: str | None) -> tuple[str, str]:
 
 
 def _is_member(part: str) -> bool:
-    """Whether a step of the way to a mistake is no step in the body, but pydantic's name of a member of a union."""
+    """Whether a step of the way to a mistake is no step in the body, but pydantic's
+    name of a member of a union."""
     return MEMBER.fullmatch(part) is not None or part == "bool" or part in _models()
 
 
@@ -259,7 +263,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _sentence(mistake: Mapping[str, Any], model: str) -> str:
-    """The sentence of pydantic's mistake, or of a `UserError` of ours inside; never the value that was given."""
+    """The sentence of pydantic's mistake, or of a `UserError` of ours inside;
+    never the value that was given."""
     inner = (mistake.get("ctx") or {}).get("error")
     if isinstance(inner, UserError):
         return without_paths(middle_cut(str(inner), MOST_DETAIL)) if inner.public else NOT_VALID

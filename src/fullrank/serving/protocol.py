@@ -41,7 +41,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, most_body: int = MOST_BODY, **more: Any):
         super().__init__(*arguments, **more)
-        # Guard answers whoever sends more, while an app reads; here bytes are counted whether anyone reads or not
+        # Guard answers whoever sends more, while an app reads; here bytes are counted
+        # whether anyone reads or not
         self._most_body = most_body + MOST_HEAD
         self._stage = Stage.REQUEST
         self._steps = 0
@@ -128,7 +129,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _late(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            # its app says so where it waits for a body, and what has to wait for an answer is not late
+            # its app says so where it waits for a body, and what has to wait for an answer is not
+            # late
             self._timer = self.loop.call_later(1.0, self._late)
         else:
             self._end()

@@ -93,7 +93,8 @@ class ServedRanker:
     def events_read(self, most: int) -> int:
         """Last events of a history that its sequences are made of.
 
-        That is all `most` where a sequence leaves out missing values, since older events then move up.
+        That is all `most` where a sequence leaves out missing values, since older events then move
+        up.
         """
         several, groups = self.stage.encoder.multivalued, self.stage.model.parallel
         aligned = {several[number].name for group in groups for number in group}
@@ -103,7 +104,8 @@ class ServedRanker:
         return max((field.max_length for field in filled), default=0)
 
     def require_whole_histories(self) -> None:
-        """Raise `UserError` where the items lack a column that a history is read by, beside one that they have."""
+        """Raise `UserError` where the items lack a column that a history is read
+        by, beside one that they have."""
         several = self.stage.encoder.multivalued
         for group in self.stage.model.parallel:
             names = [several[number].name for number in group]
@@ -140,7 +142,8 @@ class ServedRanker:
     ) -> tuple[Int[np.ndarray, "B C"], Float[np.ndarray, "B C"]]:
         """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by `blend`.
 
-        `histories` are those of the requests, as far as they are read, with features of their events.
+        `histories` are those of the requests, as far as they are read, with features of their
+        events.
         """
         pairs = PairFeatures(self.stage.encoder, self._users(queries, histories), self.items)
         blended = blend_scores(probabilities(self.stage.model, pairs, ids), scores, blend)
@@ -170,7 +173,8 @@ class ServedRanker:
     def _histories(
         self, queries: Sequence[Query], histories: Histories, sent: Mapping[int, Jagged]
     ) -> dict[int, Jagged]:
-        """The sequences that are filled from histories; a request that gives one itself keeps it, as `sent` has it."""
+        """The sequences that are filled from histories; a request that gives one itself
+        keeps it, as `sent` has it."""
         if not self.of_history:
             return {}
         past = {name: feature.ids(histories) for name, feature in self.past.items()}

@@ -1,7 +1,8 @@
 """One request for a list, read into arrays (`Query`), and what the model thread gives for it (`Answer`).
 
 External ids become numbers of the catalogue (`ItemNumbers`). Features are checked on the event loop
-(`ServedFeatures.read`) and encoded on the model thread, all of a batch at once (`ServedFeatures.batch`).
+(`ServedFeatures.read`) and encoded on the model thread, all of a batch at once
+(`ServedFeatures.batch`).
 """
 
 from __future__ import annotations
@@ -244,7 +245,8 @@ class ServedFeatures:
         return HistoryFeatures(event, request, user, answered, at)
 
     def _table(self, role: Role, columns: Mapping[str, list[Any]], rows: int) -> FeatureTable | None:
-        """Values from JSON, as the run's encoder has them: text by text, since a table costs more than an answer."""
+        """Values from JSON, as the run's encoder has them: text by text, since a
+        table costs more than an answer."""
         if self.reads.encoder is None or role not in self.reads.names:
             return None
         encoder, none = encoder_of(self.reads.encoder, role), [None] * rows

@@ -94,7 +94,8 @@ class RowReader:
         return columns
 
     def _misnamed(self, rows: Sequence[Row], known: Collection[str], whole: bool) -> Iterator[Mistake]:
-        """A mistake for each name that is no column, and (`whole`) for each column that a row lacks."""
+        """A mistake for each name that is no column, and (`whole`) for
+        each column that a row lacks."""
         expected = self.fields.keys()
         for number, row in enumerate(rows):
             if row.keys() == expected:
@@ -106,7 +107,8 @@ class RowReader:
                 yield number, "the model reads this column: give its value, or null where it is missing", name
 
     def _mistyped(self, field: AnyField, values: Sequence[Any]) -> Iterator[Mistake]:
-        """A mistake for each value that the column does not take; looked for where a quick look does not accept all."""
+        """A mistake for each value that the column does not take; looked for where a
+        quick look does not accept all."""
         numeric = isinstance(field, Numeric)
         _, allowed, expected = self._accepted[field.name]
         lists = [value for value in values if type(value) is list]
@@ -141,7 +143,8 @@ def _refuse(mistakes: Iterable[Mistake], at: Callable[[int], Location]) -> None:
 
 
 def _accepted(field: AnyField, longest: int) -> tuple[JsonObject, set[type], str]:
-    """The values that a column takes: as a JSON Schema, as the types of its values, and in words."""
+    """The values that a column takes: as a JSON Schema, as the types
+    of its values, and in words."""
     if isinstance(field, Numeric):
         return {"type": ["number", "boolean", "null"]}, NUMBERS, "a number, true or false, or null"
     value: JsonObject = {"type": TYPES, "maxLength": LONGEST_TEXT}

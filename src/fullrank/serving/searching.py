@@ -189,7 +189,8 @@ class Finder:
         return scores[:, :k], ids[:, :k], None
 
     def _vectors(self, histories: Histories, *, quick: bool = True) -> torch.Tensor:
-        """[B, D] query vectors of histories; `quick` where these are few and lie behind each other from 0."""
+        """[B, D] query vectors of histories; `quick` where these are few and
+        lie behind each other from 0."""
         model = self.predictor.model
         if self.fast is not None and quick:
             timed = None if histories.seconds is None or not model.reads_times else list(histories.seconds)
@@ -228,7 +229,8 @@ def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
 
 
 def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
-    """The index of a run's item vectors: from its folder where it is there and fits, else built (and kept there)."""
+    """The index of a run's item vectors: from its folder where it is there and fits,
+    else built (and kept there)."""
     vectors = finder.predictor.item_vectors()
     folder = None if settings.index_folder is None else Path(settings.index_folder) / run.path.resolve().name
     index = None
@@ -249,7 +251,8 @@ def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
 
 
 def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
-    """Vectors of users: of test histories of the run's store, or of histories of one item where it is not there."""
+    """Vectors of users: of test histories of the run's store, or of histories of one
+    item where it is not there."""
     histories = sample_histories(run, MEASURED)
     if histories is None:
         draw = np.random.default_rng(0)
@@ -260,7 +263,8 @@ def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
 
 
 def _has_vectors(predictor: Predictor) -> bool:
-    """Whether a model scores by inner products with vectors that can be indexed, and does not reason."""
+    """Whether a model scores by inner products with vectors that can be
+    indexed, and does not reason."""
     model = predictor.model
     by_vectors = isinstance(model, RecommenderModel) and not model.task.generates and predictor.decoding.kind == "exact"
     return by_vectors and str(predictor.device) == "cpu" and model.reasoner is None

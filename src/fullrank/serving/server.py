@@ -202,7 +202,8 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do not raise SIGTERM again after the shutdown: a process that was told to stop, and did, has ended well."""
+        """Do not raise SIGTERM again after the shutdown: a process that was told to
+        stop, and did, has ended well."""
         with super().capture_signals():
             yield
             self._captured_signals = [captured for captured in self._captured_signals if captured != signal.SIGTERM]
@@ -222,7 +223,8 @@ class _Server(uvicorn.Server):
 
 
 def _listening_socket(config: uvicorn.Config, settings: ServeSettings) -> socket.socket:
-    """A socket that listens. Raises `UserError` where the address is taken or not this machine's."""
+    """A socket that listens. Raises `UserError` where the address is
+    taken or not this machine's."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -172,17 +172,20 @@ class Service(BaseService[ServedModel]):
     async def put_items(self, request: ItemsRequest) -> JsonObject:
         """Add and change items: they hold here when this returns, and in every process within a second.
 
-        Raises `UserError` for a change that the version which answers cannot take in; then none is made.
+        Raises `UserError` for a change that the version which answers cannot take in; then none is
+        made.
         """
         check_most("items", len(request.items), self.settings.batch_most)
         model = self.model
         async with self._changing:
             while True:
-                # A change is of the documents of all processes so far: what it does not mention stays as it is.
+                # A change is of the documents of all processes so far: what it does not
+                # mention stays as it is.
                 await self._stored(super()._take_in())
                 bodies = self._merged(model, request)
                 new = {key: not model.knows(body["id"]) for key, body in bodies.items()}
-                # Made before it is stored: what this version cannot take in is refused, and no process hears of it.
+                # Made before it is stored: what this version cannot take in is refused, and
+                # no process hears of it.
                 items = {**self.items, **bodies}
                 state = await asyncio.to_thread(model.changed, items, bodies.keys())
                 meanwhile = await self._stored(self.store.documents(self._sequence))
@@ -198,7 +201,8 @@ class Service(BaseService[ServedModel]):
     # -- inside
 
     def _names(self, source: str) -> set[str]:
-        """The features that any open version reads: one that does not read them passes them over."""
+        """The features that any open version reads: one that does not
+        read them passes them over."""
         return set[str]().union(*(model.features.readers[source].fields for model in self.versions.models()))
 
     def _check(
@@ -277,7 +281,8 @@ class Service(BaseService[ServedModel]):
                 await self._bring_up_to_date()
 
     def _merged(self, model: ServedModel, request: ItemsRequest) -> dict[str, JsonObject]:
-        """The documents of the items of a request: the former one of each, and what the request says over it."""
+        """The documents of the items of a request: the former one of each, and
+        what the request says over it."""
         bodies: dict[str, JsonObject] = {}
         for change in request.items:
             item = model.items.numbers.typed(change.id)

@@ -104,7 +104,8 @@ class Telemetry:
         metrics[1].observe(seconds)
 
     def batch(self, size: int, waited: float, took: float) -> None:
-        """Count a batch: its requests, seconds that its oldest waited, seconds that it took (`Batcher(observe=)`)."""
+        """Count a batch: its requests, seconds that its oldest waited, seconds that it
+        took (`Batcher(observe=)`)."""
         self._batch.observe(size)
         self._wait.observe(waited)
         self._model.observe(took)
@@ -134,7 +135,8 @@ class Telemetry:
         self._shares = dict(shares)
 
     def rendered(self) -> tuple[bytes, str]:
-        """The text of `/metrics` and its content type. With several processes it reads files: call it on a thread."""
+        """The text of `/metrics` and its content type. With several processes it reads
+        files: call it on a thread."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         return generate_latest(self._collected()), CONTENT_TYPE_LATEST
@@ -147,7 +149,8 @@ class Telemetry:
             mark_process_dead(os.getpid(), self._folder)
 
     def _collected(self) -> CollectorRegistry:
-        """The metrics of this process, or of all that share the folder, without gauges of those that were killed."""
+        """The metrics of this process, or of all that share the folder, without
+        gauges of those that were killed."""
         if self._folder is None:
             return self.registry
         from prometheus_client import CollectorRegistry

@@ -50,7 +50,8 @@ One more word that is found counts more than all the rest.
 
 
 def words_of(texts: pl.Series) -> pl.Series:
-    """Lists of the words of each text: lower case, no accents, letters and digits alone; empty where there is none."""
+    """Lists of the words of each text: lower case, no accents, letters and digits
+    alone; empty where there is none."""
     plain = texts.cast(pl.String).fill_null("").str.slice(0, LONGEST).str.to_lowercase().str.normalize("NFKD")
     plain = plain.str.replace_all(r"\p{M}", "").str.replace_many(list(_LETTERS), list(_LETTERS.values()))
     return plain.str.extract_all(_WORD)
@@ -104,7 +105,8 @@ class SimilarTitles:
 
 
 def _counts(words: pl.Series) -> sparse.csr_matrix:
-    """[n, 2F] counts of runs of three letters (features 0 .. F-1) and of words (F .. 2F-1) in each text."""
+    """[n, 2F] counts of runs of three letters (features 0 .. F-1) and of
+    words (F .. 2F-1) in each text."""
     letter_rows, letters = _runs(words)
     word_rows = np.repeat(np.arange(len(words), dtype=np.int32), words.list.len().to_numpy())
     hashed = (words.explode().drop_nulls().hash(0).to_numpy() >> np.uint64(64 - BITS)).astype(np.int32) + (1 << BITS)
@@ -115,7 +117,8 @@ def _counts(words: pl.Series) -> sparse.csr_matrix:
 
 
 def _runs(words: pl.Series) -> tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"]]:
-    """(row, feature) of each run of three bytes inside a word, its edges included: " li", "lip", "ip "."""
+    """(row, feature) of each run of three bytes inside a word, its edges
+    included: " li", "lip", "ip "."""
     spaced = " " + words.list.join(" ") + " "
     text = np.frombuffer(str(spaced.str.join("")[0] or "").encode(), np.uint8)
     if len(text) < 3:
@@ -134,7 +137,8 @@ class TitleSearch:
     """The words of V titles."""
 
     def __init__(self, titles: pl.Series, order: Int[np.ndarray, "V"]):
-        """`titles` by item, null where there is none; `order` are the items, those first that win a tie."""
+        """`titles` by item, null where there is none; `order` are the items,
+        those first that win a tie."""
         self.order = order
         words = words_of(titles[order])  # everything below counts places of that order
         counts = words.list.len().to_numpy().astype(np.int64)

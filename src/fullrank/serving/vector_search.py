@@ -1,9 +1,10 @@
 """Approximate search with an index of item vectors: candidates by 8-bit codes, then exact scores, under any filters.
 
-Items hidden from single users are fetched on top and dropped. Masks go into the search itself: of
-cells around centroids so many are read that enough items that may be shown are among them, since
-those of a category may lie far from the user. Where a mask leaves few items, all of them are scored.
-A user whose list is still not full gets the exact one, so lists are full while items remain.
+Items hidden from single users are fetched on top and dropped. Masks go into the search
+itself: of cells around centroids so many are read that enough items that may be shown are
+among them, since those of a category may lie far from the user. Where a mask leaves few
+items, all of them are scored. A user whose list is still not full gets the exact one, so
+lists are full while items remain.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class VectorSearch:
     def nearest(
         self, queries: Float[np.ndarray, "b D"], count: int, k: int = 10, plan: Plan | None = None
     ) -> Int[np.ndarray, "b m"]:
-        """The `count` best items by code that a plan lets through, in the cells for lists of k; -1 where none is."""
+        """The `count` best items by code that a plan lets through, in the cells for
+        lists of k; -1 where none is."""
         faiss = the_library()
         probes = min(math.ceil(self.probes * max(1.0, k / 10) ** LONGER), self.cells)
         count, queries = min(count, self.items), np.ascontiguousarray(queries, np.float32)
@@ -172,7 +174,8 @@ class VectorSearch:
         return scores, ids
 
     def _among_allowed(self, scorer: DenseScorer, k: int, filters: BatchFilter | None) -> TopK:
-        """Lists of users of whom each has a list of allowed items: those are scored, and no other."""
+        """Lists of users of whom each has a list of allowed items:
+        those are scored, and no other."""
         assert filters is not None and filters.allowed is not None
         rows, items = (part.cpu().numpy() for part in (filters.allowed.rows, filters.allowed.items))
         indexed = items < self.items
@@ -203,7 +206,8 @@ class VectorSearch:
             yield rows.to(device), self._plan(masks, hidden)
 
     def _plan(self, masks: tuple[Bool[Tensor, "V"], ...], hidden: Int[Tensor, "p"] | None) -> Plan | None:
-        """The plan of masks together, made once while they are in use, and of one user's hidden items, made anew."""
+        """The plan of masks together, made once while they are in use, and of one
+        user's hidden items, made anew."""
         if hidden is not None:
             refused = torch.zeros(self.items, dtype=torch.bool)
             for mask in masks:
@@ -228,7 +232,8 @@ class VectorSearch:
         return Plan(masks, left, None, bits, faiss.IDSelectorBitmap(bits), self._count_cells(shown, left))
 
     def _count_cells(self, shown: Bool[np.ndarray, "v"], left: int) -> Int[Tensor, "c"] | None:
-        """The number of shown items in each cell, by counting those shown or those that are not, the fewer ones."""
+        """The number of shown items in each cell, by counting those shown or those
+        that are not, the fewer ones."""
         if not self.cells:
             return None
         fewer = np.flatnonzero(shown if 2 * left < self.items else ~shown)
@@ -264,7 +269,8 @@ def _alike(member: Int[Tensor, "B g"]) -> Iterator[tuple[Int[Tensor, "g"], Int[T
 
 
 def _scored(scorer: DenseScorer, items: Int[Tensor, "b m"]) -> Candidates:
-    """Each row's own items with their exact scores; -1, and an item that is there again, at -inf."""
+    """Each row's own items with their exact scores; -1, and an item
+    that is there again, at -inf."""
     items = items.sort(1).values
     vectors = scorer.table.index_select(0, items.clamp_min(0).flatten()).view(*items.shape, -1)
     scores = torch.bmm(vectors, scorer.vectors[:, :, None])[:, :, 0].float()
@@ -275,7 +281,8 @@ def _scored(scorer: DenseScorer, items: Int[Tensor, "b m"]) -> Candidates:
 def _with_newer(
     scorer: DenseScorer, first: int, scores: Float[Tensor, "B k"], ids: Int[Tensor, "B k"], filters: BatchFilter | None
 ) -> TopK:
-    """Lists with the items from `first` on, which the index does not have: all of them are scored."""
+    """Lists with the items from `first` on, which the index does not
+    have: all of them are scored."""
     newer = scorer.block(first, scorer.size)
     if bool(newer.isnan().any()):
         return top_k(scorer, scores.shape[1], filters=filters)  # which refuses them

@@ -16,7 +16,8 @@ Canaries of a ranking model are rows of a table of impressions (`--canary`); whe
 the log loss of the new version is compared with that of the one that answers, paired by row.
 Without a table a row of missing values is asked for.
 
-Events on which the new version was trained flatter it. A worse model may pass on them; a good one is not refused.
+Events on which the new version was trained flatter it. A worse model may pass on them; a
+good one is not refused.
 """
 
 from __future__ import annotations
@@ -266,7 +267,8 @@ async def sample_canaries(store: HistoryStore, settings: CanarySettings) -> list
 def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
     """Canaries of a table with the columns user_id, item_id and timestamp.
 
-    Other columns are features of the events and of their users. Raises `UserError` for another table.
+    Other columns are features of the events and of their users. Raises `UserError` for another
+    table.
     """
     source = InputTable(path, "the canaries")
     columns = ["user_id", "item_id", "timestamp"]
@@ -344,7 +346,8 @@ def ask_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel) -
 
 
 def _ask(model: Model, canaries: Sequence[Canary], k: int) -> list[CanaryAnswer]:
-    """The answers of a version to a few canaries. Every other request excludes an item, to check filters too."""
+    """The answers of a version to a few canaries. Every other request excludes an
+    item, to check filters too."""
     live, free, queries = model.items, np.flatnonzero(~np.asarray(model.items.barred)), []
     for number, canary in enumerate(canaries):
         numbers = np.array([live.numbers.get(item) for item in canary.items], np.int64)
@@ -480,7 +483,8 @@ def _canary(
     events: Sequence[Mapping[str, Any]],
     user: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Canary]:
-    """The last event as the target of those before it; none where it stands among them, which no list would show."""
+    """The last event as the target of those before it; none where it stands among
+    them, which no list would show."""
     if len(items) < 2 or items[-1] in items[:-1]:
         return []
     (*before, at), target = map(float, times), events[-1] if events else {}
@@ -488,7 +492,8 @@ def _canary(
 
 
 def _popular_canaries(model: Model) -> list[Canary]:
-    """Histories of popular items, for a store in which nobody has done anything yet: whether it answers at all."""
+    """Histories of popular items, for a store in which nobody has done anything
+    yet: whether it answers at all."""
     catalog = model.items.catalog
     rng, now = np.random.default_rng(0), time.time()
     weights = catalog.popularity + 1.0
@@ -548,7 +553,8 @@ def check_predictor(
 
 
 def _check_row_columns(model: ServedPredictor, active: ServedPredictor) -> Check:
-    """The columns are the same: requests give every column of the version that answers, and no other."""
+    """The columns are the same: requests give every column of the version
+    that answers, and no other."""
     before, now = active.rows.properties, model.rows.properties
     changed = {
         "no longer read": before.keys() - now.keys(),

@@ -161,8 +161,8 @@ class Versions(Generic[M]):
         changed: Callable[[], None],
     ):
         """`opener` opens a run, in the versions' thread. `keep`: versions kept open, those that answer included.
-        `run` runs a step where models may be asked. `adopt` is called with each opened model on the event loop,
-        before it answers anybody, `changed` after each swap.
+        `run` runs a step where models may be asked. `adopt` is called with each opened model on the
+        event loop, before it answers anybody, `changed` after each swap.
         """
         self._opener, self._keep, self._run, self._adopt, self._changed = opener, keep, run, adopt, changed
         self.store: HistoryStore
@@ -363,7 +363,8 @@ class Versions(Generic[M]):
     async def change(self, split: tuple[Share, ...], more: Documents) -> None:
         """Publish which versions answer from now on, then swap. One can go back to those that answer now.
 
-        A version that is not open is opened by the thread, which may be the one that waits for this.
+        A version that is not open is opened by the thread, which may be the one that waits for
+        this.
         """
         state = ActiveVersions(split, self.state.split)
         if split != state.previous and await self._publish(state, more):
@@ -381,7 +382,8 @@ class Versions(Generic[M]):
     async def _publish(self, state: ActiveVersions, more: Documents) -> bool:
         """Write for all processes the state, and `more` documents that led to it.
 
-        False where a later state of another process was followed before this returned: that one holds.
+        False where a later state of another process was followed before this
+        returned: that one holds.
         """
         bodies = {**more, ACTIVE: asdict(state)}
         sequence = await self.store.put_documents(KIND, bodies)
@@ -417,7 +419,8 @@ class Versions(Generic[M]):
             self._changed()
 
     def _evict(self) -> None:
-        """Let go of versions beyond `keep`, the one that answered longest ago first. Requests in flight hold theirs."""
+        """Let go of versions beyond `keep`, the one that answered longest ago first.
+        Requests in flight hold theirs."""
         split = {share.key for share in self.state.split}
         for key in list(self._opened):
             if len(self._opened) <= max(self._keep, len(split)):
@@ -464,7 +467,8 @@ class Versions(Generic[M]):
         return asyncio.run_coroutine_threadsafe(step, self._loop).result(seconds)
 
     def _begin(self) -> None:
-        """Open the versions of the document, else those before them, else the base, else the newest run."""
+        """Open the versions of the document, else those before them, else
+        the base, else the newest run."""
         state, errors = read_body(ActiveVersions, self.documents.get(ACTIVE)), list[str]()
         listing = self.watcher.look()
         newest = sorted(listing.values(), key=lambda folder: (folder.name != self.watcher.base.name, -folder.time))
@@ -613,7 +617,8 @@ class Watcher:
         return listing
 
     def whole(self, name: str) -> VersionFolder:
-        """The version of that name. Raises `UserError` for names that no listing gave, and where it is not whole."""
+        """The version of that name. Raises `UserError` for names that no listing
+        gave, and where it is not whole."""
         version = self.look().get(name)
         if version is None:
             raise unknown("version", name, self.listing, public=True)
@@ -680,7 +685,8 @@ class Watcher:
             return []
 
     def _judge(self, folder: VersionFolder) -> None:
-        """Check a new run and publish the verdict; one that passes answers at once, if it may and no split is set."""
+        """Check a new run and publish the verdict; one that passes answers at once, if
+        it may and no split is set."""
         verdict = self.check(folder)
         body = {VERDICT + folder.name: verdict.dump(), CLAIM + folder.name: None}
         share = Share(folder.name, folder.manifest)
@@ -707,7 +713,8 @@ class Watcher:
             return [opens, Check("answers", False, detail=f"it raised {type(error).__name__}: {str(error)[:200]}")]
 
     def _claim(self, folder: VersionFolder) -> bool:
-        """Whether this process is the one that checks a run. Two may, where both put their claim at one moment."""
+        """Whether this process is the one that checks a run. Two may, where both
+        put their claim at one moment."""
         key, now, store = CLAIM + folder.name, time.time(), self.versions.store
         claim = self.versions.documents.get(key, {})
         other = claim.get("identity") == folder.identity and claim.get("by") != self._me

@@ -245,7 +245,8 @@ class Race:
 
     @property
     def common(self) -> Settings:
-        """Settings of all runs: one metric, and lists that may hold the history where many targets stand in it."""
+        """Settings of all runs: one metric, and lists that may hold the history
+        where many targets stand in it."""
         seen: Settings = {"evaluation.seen": "keep"} if self.facts.repeats > MANY_REPEATS else {}
         return {"evaluation.selection": self.metric} | seen
 
@@ -295,7 +296,8 @@ class Race:
     def _epochs(self, known: Mapping[str, tuple[str, Settings]]) -> dict[str, int]:
         """Epochs of each contender in the first round: as many as an equal share of its time buys.
 
-        Contenders that do not get an epoch are left out, and so are those that this store or machine cannot train.
+        Contenders that do not get an epoch are left out, and so are those that this store
+        or machine cannot train.
         """
         costs: dict[str, JobCost] = {}
         if self.left < LEAST_RACED:
@@ -341,7 +343,8 @@ def seconds_per_epoch(row: Row) -> float:
 
 
 def _choose(race: Race, rows: Sequence[Row], out: Path, *, overwrite: bool, tell: Tell) -> tuple[Choice, ...]:
-    """Blend the best runs, write the best of all into the folder `out`, and return the choices, best first."""
+    """Blend the best runs, write the best of all into the folder `out`, and
+    return the choices, best first."""
     step, cells = tell(STAGES[3]), race.plan.decide("members", lambda: _members(rows))
     values = {row["cell"]: race.value(row) for row in rows}
     runs = {cell: Run.open(race.work / "cells" / f"{cell}-seed{race.seed}") for cell in cells}
@@ -359,7 +362,8 @@ def _choose(race: Race, rows: Sequence[Row], out: Path, *, overwrite: bool, tell
 
 
 def _members(rows: Sequence[Row]) -> list[str]:
-    """The cells that are blended: the best raced runs, one of each contender, and the best counted ones."""
+    """The cells that are blended: the best raced runs, one of each
+    contender, and the best counted ones."""
     best = dict[str, Row]()
     for row in rows:  # the best first
         best.setdefault(row["cell"].removesuffix("-first").removesuffix("-last"), row)

@@ -83,7 +83,8 @@ def measure_costs(
 ) -> dict[str, JobCost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
 
-    Raises `UserError` where a model cannot be built or trained on this store, so that it is found before any job runs.
+    Raises `UserError` where a model cannot be built or trained on this store, so that it is
+    found before any job runs.
     """
     costs: dict[str, JobCost | None] = {}
     for job in jobs:

@@ -137,12 +137,14 @@ class Job:
 
     @cached_property
     def spec_hash(self) -> str:
-        """The hash by which rows know the experiment; equal on every machine and in later versions (`spec_tree`)."""
+        """The hash by which rows know the experiment; equal on every machine and in
+        later versions (`spec_tree`)."""
         return tree_hash(spec_tree(self.experiment))
 
     @cached_property
     def earlier_hashes(self) -> frozenset[str]:
-        """The hashes that it had before the fields in `ADDED` existed, back to the first that it sets otherwise."""
+        """The hashes that it had before the fields in `ADDED` existed, back to the
+        first that it sets otherwise."""
         hashes, without = set(), dict[tuple[str, str], Any]()
         for step in ADDED:
             without |= step
@@ -203,7 +205,8 @@ def make_jobs(
 
 
 def evaluation_name(settings: Mapping[str, Any]) -> str:
-    """The settings of a further evaluation as part of a name in rows: `seen_keep`, `drop_0.2`, `reasoning.steps_1`."""
+    """The settings of a further evaluation as part of a name in rows: `seen_keep`,
+    `drop_0.2`, `reasoning.steps_1`."""
     return "_".join(part for path, value in settings.items() for part in _named(path, value))
 
 

@@ -162,7 +162,8 @@ class _Schedule:
                 spent += sum(needed)
 
     def _groups(self) -> Iterator[tuple[list[Job], list[float]]]:
-        """The jobs of each group and what they need, in seconds, as it is known when the group's turn comes."""
+        """The jobs of each group and what they need, in seconds, as it is known
+        when the group's turn comes."""
         for group in (list(jobs) for _, jobs in groupby(self.left, key=lambda job: job.group)):
             yield group, [self.seconds(job) for job in group]
 

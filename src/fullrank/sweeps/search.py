@@ -120,7 +120,8 @@ class SearchCell(Cell):
 class Search(StudyFile):
     """A search of `tune`. Every cell gets the same number of trials, the first of them its own defaults.
 
-    Trials are evaluated on the validation split; there is no setting that would look at the test split.
+    Trials are evaluated on the validation split; there is no setting that would look at the test
+    split.
     """
 
     name: str = "tune"
@@ -284,7 +285,8 @@ def _halton_engine(dimensions: int, seed: int) -> Any:
 
     class Seeded(qmc.Halton):
         def _initialize_permutations(self) -> None:
-            """A permutation per digit, drawn from (seed, base): a further setting leaves the others' values alone."""
+            """A permutation per digit, drawn from (seed, base): a further setting
+            leaves the others' values alone."""
             digits = (-(-52 // np.log2(base)) for base in self.base)  # as many as a float can tell apart
             draws = (np.random.default_rng([seed, base]) for base in self.base)
             self._permutations = [
@@ -336,7 +338,8 @@ def tpe(
 
 
 def _distribution(values: Range) -> Any:
-    """A range in Optuna's terms; of choices their places, because a value may be a list or a mapping."""
+    """A range in Optuna's terms; of choices their places, because a value
+    may be a list or a mapping."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if values.choice is not None:

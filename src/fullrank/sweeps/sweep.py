@@ -1,9 +1,10 @@
 """sweep: every cell of a grid with every seed, one row of JSON each; a ladder: one grid on several stores.
 
-A grid has cells written out, or a base and axes multiplied out, each over some seeds. The stores of a
-ladder are for example nested shares of one (`fullrank subset`). Each has a sweep of its own in
-FOLDER/STORE, resumable by itself; FOLDER/rows.jsonl holds the rows of all, which is what scaling laws
-are fitted to. It is replaced after each row and keeps what earlier calls left of stores to come.
+A grid has cells written out, or a base and axes multiplied out, each over some seeds. The
+stores of a ladder are for example nested shares of one (`fullrank subset`). Each has a sweep
+of its own in FOLDER/STORE, resumable by itself; FOLDER/rows.jsonl holds the rows of all,
+which is what scaling laws are fitted to. It is replaced after each row and keeps what earlier
+calls left of stores to come.
 """
 
 from __future__ import annotations
@@ -223,7 +224,8 @@ def run_sweep(
     on_row: Callable[[Outcome], None] = lambda outcome: None,
     **options: Unpack[RunOptions],
 ) -> Outcome:
-    """Run a grid as `sweep` does, and return rows, costs and what was not run; `on_row` is called after each row."""
+    """Run a grid as `sweep` does, and return rows, costs and what was not run;
+    `on_row` is called after each row."""
     path = results_file(results)
 
     def keep(outcome: Outcome) -> None:
@@ -321,5 +323,6 @@ def ladder_rows(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def by_store(rungs: Sequence[Rung], of: Callable[[list[Row]], dict[str, Any]]) -> dict[str, Any]:
-    """A summary of each store's rows, joined: STORE/CELL -> what `of` (such as `summarise_seeds`) has for the cell."""
+    """A summary of each store's rows, joined: STORE/CELL -> what `of` (such as
+    `summarise_seeds`) has for the cell."""
     return {f"{rung.store.path.name}/{cell}": v for rung in rungs for cell, v in of(rung.outcome.newest).items()}

@@ -122,7 +122,8 @@ class PlannedTrials:
         ranges = self.space.space_of(cell)
         try:
             trials = self.tree.get(cell.name, {}).get(self._key(cell), [])
-            # a choice is given back as it stands in the space, where JSON may have made a list of a tuple
+            # a choice is given back as it stands in the space, where JSON may have
+            # made a list of a tuple
             return [
                 {
                     p: v if (range_of := ranges[p]).choice is None else range_of.tidy(range_of.place_of(v))
@@ -156,7 +157,8 @@ def _by_tpe(
 ) -> Outcome:
     """Ask for a trial of every cell, run them, report their scores, and so on; `plan` grows, until the time is over.
 
-    A round runs its own trials alone: those that failed before were tried again by the first round of the call.
+    A round runs its own trials alone: those that failed before were tried again by the
+    first round of the call.
     """
     space, estimate, hours = planned.space, list(outcome.estimate), outcome.hours
     while not outcome.not_run and len(plan[space.cells[0].name]) < space.trials:
@@ -219,7 +221,8 @@ def best_grid(space: Search, tree: Tree) -> Grid:
 
 
 def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[Tree]:
-    """Every trial of a cell: settings, score (None where it failed or did not run) and figures of its rows."""
+    """Every trial of a cell: settings, score (None where it failed or did not
+    run) and figures of its rows."""
     trials = []
     for trial, settings in enumerate(plan[cell.name]):
         name = trial_name(cell.name, trial)

@@ -143,7 +143,8 @@ def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a run folder holds a run whose training has ended: evaluating is all that may be left of its job."""
+    """Whether a run folder holds a run whose training has ended: evaluating is all
+    that may be left of its job."""
     return (folder / "manifest.json").is_file() and read_json(folder / "manifest.json").get("finished") is True
 
 
@@ -189,7 +190,8 @@ class Work:
     def run(self, device: str = "auto", placed: Path | None = None) -> Row:
         """The job's row: an error is in the row, its traceback in the folder. `device` is where the model runs.
 
-        Raises `UserError` where the store cannot be opened, or another process does not let go of the run folder.
+        Raises `UserError` where the store cannot be opened, or another process does not
+        let go of the run folder.
         """
         with suppress(OSError):
             os.chdir(self.home)

@@ -161,7 +161,8 @@ def check_learns(attention: Attention) -> None:
 def check_columns(attention: Attention) -> None:
     """Noted columns are absolute weights summed over valid queries, in value and gradient.
 
-    An attention with `column_weights` of its own keeps sums of those; they are at least the absolute weights.
+    An attention with `column_weights` of its own keeps sums of those; they are at
+    least the absolute weights.
     """
     x, batch = inputs_of(attention, 2)
     plain_y, captured = attention(x, batch), list[ColumnSums]()

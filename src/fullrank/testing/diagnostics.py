@@ -74,7 +74,8 @@ def check_class(section: type[Section], device: torch.device) -> None:
 
 
 def check_rows(section: type[Section], device: torch.device) -> None:
-    """Every model has sound rows under the diagnostic's name, or a reason why not; a file gives them back unchanged."""
+    """Every model has sound rows under the diagnostic's name, or a reason why not; a
+    file gives them back unchanged."""
     for example in _examples(section):
         rows = _rows(section, example, device)
         for row in rows:

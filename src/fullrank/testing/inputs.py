@@ -198,7 +198,8 @@ def close_in_bf16(run: Callable[[], Tensor], leaves: Sequence[Tensor]) -> None:
 def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids: Any = None, step: int = 0) -> Batch:
     """These histories, right-padded with item `fill`, and with `extra` more places.
 
-    The times follow from the items, so a prefix keeps its own: gaps from none to half a year, and zeros in the padding.
+    The times follow from the items, so a prefix keeps its own: gaps from none to half a year,
+    and zeros in the padding.
     """
     width = max(len(row) for row in rows) + extra
     items = torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])

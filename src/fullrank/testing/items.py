@@ -38,7 +38,8 @@ def check_vectors(items: Any) -> None:
 
 
 def check_state(items: Any, again: Any) -> None:
-    """The state dict holds the popularity and all that decides the vectors: `again`, which loads it, has equal ones."""
+    """The state dict holds the popularity and all that decides the vectors: `again`,
+    which loads it, has equal ones."""
     again.load_state_dict(items.state_dict())
     assert torch.equal(again.eval().all(), items.eval().all())
     assert "popularity" in items.state_dict()

@@ -152,9 +152,10 @@ def check_empty(spec: Spec, loss: Any, device: Device = "cpu") -> None:
 def check_autocast(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     """On small whole numbers, of which bf16 holds every product: nothing but gradients is rounded to bf16.
 
-    A loss is that of fp32 then, to the roundings of fp32. Gradients are products of weights that bf16
-    rounds: what is read and what is given is off by 2^-9 each at most, so a gradient by 2^-7 of its
-    length, cancellation included. The mean of all items, which label smoothing reads, is no whole number.
+    A loss is that of fp32 then, to the roundings of fp32. Gradients are products of weights that
+    bf16 rounds: what is read and what is given is off by 2^-9 each at most, so a gradient by
+    2^-7 of its length, cancellation included. The mean of all items, which label smoothing
+    reads, is no whole number.
     """
     queries, batch = few_queries(device)
     vectors, items = (x.detach().round().requires_grad_() for x in (queries.vectors, queries.table.all()))

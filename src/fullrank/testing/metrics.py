@@ -1,6 +1,7 @@
 """Checks of every metric of lists: a finite number for each user, of that user's first k places alone.
 
-A metric registered as one of accuracy is given the places of targets alone, as in the sampled protocol.
+A metric registered as one of accuracy is given the places of targets alone, as in the sampled
+protocol.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Checks of every penalty: finite and differentiable in any precision, and its weight is a factor.
 
-What a penalty adds to the loss is what it returns and the losses of the queries that it asks for (`added`).
+What a penalty adds to the loss is what it returns and the losses of the queries that it asks for
+(`added`).
 """
 
 from __future__ import annotations

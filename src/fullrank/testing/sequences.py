@@ -1,6 +1,7 @@
 """Checks of every way to read behaviour sequences: packed events equal padded ones, rows one by one, and bfloat16.
 
-A kind that makes no vectors itself (`pooled`) has no cases here; its table is tested where tables are.
+A kind that makes no vectors itself (`pooled`) has no cases here; its table is tested where tables
+are.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def rows(task: Any, *, seed: int = 0, lengths: tuple[int, ...] = (2, 3, 25, 7, 1
 def check_leak(task: Any, device: Device = "cpu") -> None:
     """An item that a query may not see does not change its vector: those behind its position, or those covered.
 
-    Neither does its time; but a query may know when the event happened that it asks about, unless that is the last.
+    Neither does its time; but a query may know when the event happened that it asks about,
+    unless that is the last.
     """
     whole = Whole(task, device)
     batch = rows(task).to(device)

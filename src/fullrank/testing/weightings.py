@@ -71,7 +71,8 @@ def check_coupling(weighting: Any, device: Device = "cpu") -> None:
 
 
 def _weightings(spec: Spec, device: torch.device, *, extreme: bool = True) -> Iterator[tuple[Any, ...]]:
-    """Without `extreme`, a coupling weighting is tried with the spec's own settings alone: others may weigh evenly."""
+    """Without `extreme`, a coupling weighting is tried with the spec's own settings
+    alone: others may weigh evenly."""
     for other in reachable(spec):
         assert isinstance(other, WeightingSpec)
         weighting = other.build()

@@ -1,6 +1,7 @@
 """Blend runs: weights of their lists, learned on the validation split of a store, and one run folder of all of them.
 
-The weights are those that make the targets likely among the candidates, a softmax over the joined values,
+The weights are those that make the targets likely among the candidates, a softmax over the joined
+values,
 
     minimise  - mean over targets of log softmax_i(sum_m w_m(u) r_m(u, i))  + RIDGE |a|^2
 
@@ -152,7 +153,8 @@ def with_model(experiment: Experiment, model: Blend, names: Sequence[str]) -> Ex
 
 
 def _names(runs: Sequence[Run], store: Store) -> list[str]:
-    """Names of members, by their folders, each once. Raises `UserError` for runs that cannot be blended."""
+    """Names of members, by their folders, each once. Raises `UserError` for
+    runs that cannot be blended."""
     names: list[str] = []
     for run in runs:
         require_problem(run, "retrieval", "leave it out")
@@ -199,7 +201,8 @@ class Table:
         self.lists = [MemberLists(member.ids[rows], member.scores[rows]) for member in lists]
         order = ids.argsort(1, kind="stable")
         ordered = np.take_along_axis(ids, order, 1)
-        # in sorted ids an item that several members list is a run of equal ones, and has the column of its run
+        # in sorted ids an item that several members list is a run of equal ones, and
+        # has the column of its run
         begins = np.ones(ordered.shape, bool)
         begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
         column = begins.cumsum(1) - 1
@@ -228,7 +231,8 @@ class Table:
         return table
 
     def learned(self, spec: Blend, users: Users, without: int | None = None) -> dict[str, np.ndarray]:
-        """Bias and slopes learned from `users`, -inf for the member that is left out; and center and scale of x."""
+        """Bias and slopes learned from `users`, -inf for the member that is left
+        out; and center and scale of x."""
         rows = np.flatnonzero(users)
         rows = np.sort(np.random.default_rng(0).permutation(rows)[:LEARNED_FROM])
         members = [at for at in range(len(self.lists)) if at != without]
@@ -270,7 +274,8 @@ class Table:
         return ACCURACY[name.base](MetricInputs(hits, self.targets[rows]), name.k)
 
     def outside(self, spec: Blend, among: Users, without: int | None = None) -> UserValues:
-        """The metric of each user `among` all by weights that were learned without their fold; 0 of the others."""
+        """The metric of each user `among` all by weights that were learned without
+        their fold; 0 of the others."""
         metrics = np.zeros(len(among))
         for number in range(FOLDS):
             rows = among & (self.fold == number)
@@ -285,7 +290,8 @@ class Table:
 
 
 def chosen(table: Table, kinds: Sequence[Blend], among: Users) -> tuple[Blend, dict[str, np.ndarray]]:
-    """The kind with the best metric outside of what was learned from, and its weights, from the users `among` alone."""
+    """The kind with the best metric outside of what was learned from, and its weights,
+    from the users `among` alone."""
     values = [table.outside(kind, among).sum() for kind in kinds] if len(kinds) > 1 else [0.0]
     kind = kinds[int(np.argmax(values))]
     return kind, table.learned(kind, among)

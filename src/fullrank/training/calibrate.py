@@ -1,7 +1,8 @@
 """Calibrate a ranking model on the validation split: a copy of its run whose probabilities are corrected.
 
-Platt scaling (Platt 1999) is a line, a * logit + b, fitted by maximum likelihood to targets drawn slightly
-inwards. Isotonic regression (Zadrozny and Elkan, KDD 2002) is the rising function that fits click rates best.
+Platt scaling (Platt 1999) is a line, a * logit + b, fitted by maximum likelihood to targets
+drawn slightly inwards. Isotonic regression (Zadrozny and Elkan, KDD 2002) is the rising function
+that fits click rates best.
 
 Differs: isotonic regression is of at most `PARTS` parts of equally many rows, each with one more
 row of the mean click rate, so that no probability becomes 0 or 1; between the centres of its steps
@@ -71,7 +72,8 @@ def calibrate(
 def fit_calibration(method: str, probabilities: RowValues, labels: RowValues) -> Calibration:
     """The calibration that `platt` or `isotonic` fits.
 
-    Raises `UserError` for rows of one class, and for probabilities that do not rise with the clicks.
+    Raises `UserError` for rows of one class, and for probabilities that do not rise with the
+    clicks.
     """
     clicks = int(labels.sum())
     if not 0 < clicks < len(labels):
@@ -93,7 +95,8 @@ def fit_calibration(method: str, probabilities: RowValues, labels: RowValues) ->
 
 
 def _platt(scores: RowValues, labels: RowValues) -> tuple[float, float]:
-    """a and b of a * logit + b. Targets of 1 are (n + 1) / (n + 2), those of 0 1 / (n + 2), n rows of that class."""
+    """a and b of a * logit + b. Targets of 1 are (n + 1) / (n + 2), those of 0 1 / (n
+    + 2), n rows of that class."""
     clicks = labels.sum()
     targets = np.where(labels > 0, (clicks + 1) / (clicks + 2), 1 / (len(labels) - clicks + 2))
 

@@ -60,7 +60,8 @@ class RetrievalData:
     def of(cls, experiment: Experiment, store: Store, earlier: Run | None = None) -> RetrievalData:
         """`earlier` is the run that training starts from, or this very run where it goes on.
 
-        Raises `UserError` where the model's items read what cannot be had (`ItemsSpec.add_columns`).
+        Raises `UserError` where the model's items read what cannot be had
+        (`ItemsSpec.add_columns`).
         """
         if not isinstance(experiment.model, Recommender):
             return cls(experiment, store, store.catalog)

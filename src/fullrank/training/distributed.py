@@ -1,6 +1,7 @@
 """Processes of one training: which one this is, how they find each other (torchrun), and sums over all of them.
 
-A process that is lost takes the others down: none can go on without its share of a batch. They end with one sentence.
+A process that is lost takes the others down: none can go on without its share of a batch.
+They end with one sentence.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class ProcessRank:
 def launched() -> ProcessRank:
     """This process among those that torchrun started, known before they form a group; one of one without torchrun.
 
-    Raises `UserError` where the environment is not what torchrun makes it: incomplete, or of impossible numbers.
+    Raises `UserError` where the environment is not what torchrun makes it: incomplete,
+    or of impossible numbers.
     """
     process = ProcessRank(_count("RANK", 0), _count("WORLD_SIZE", 1))
     if process.world == 1 and process.rank == 0:
@@ -90,7 +92,8 @@ def join_processes(device: torch.device) -> None:
 
 
 def _end_gloo() -> None:
-    """End the threads of a gloo group: those that still run when Python ends abort a process whose work is done."""
+    """End the threads of a gloo group: those that still run when Python ends abort a
+    process whose work is done."""
     if _has_group() and torch.distributed.get_backend() == "gloo":
         torch.distributed.destroy_process_group()
 
@@ -144,7 +147,8 @@ def mean_by_row(grad: Tensor) -> Tensor:
 
 
 def _count(name: str, without: int) -> int:
-    """A whole number of the environment, `without` where it is not set. Raises `UserError` for anything else."""
+    """A whole number of the environment, `without` where it is not set. Raises
+    `UserError` for anything else."""
     text = os.environ.get(name, str(without))
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise _incomplete(f"has {name}={brief(text, 80)}, which is no count")

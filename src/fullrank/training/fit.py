@@ -91,7 +91,8 @@ def _fit_locked(
     where: torch.device,
     mirror: Mirror | None,
 ) -> None:
-    """Check all that can be checked, then train: nothing of an old run is lost before the new one has a checkpoint."""
+    """Check all that can be checked, then train: nothing of an old run is lost before
+    the new one has a checkpoint."""
     # The run that goes on, or the one that weights come from, and the data.
     resume, overwrite, first_rank = options["resume"], options["overwrite"], launched().rank == 0
     callbacks, loggers = tuple(options["callbacks"]), tuple(options["loggers"])
@@ -189,7 +190,8 @@ def _fit(
     *,
     progress: bool,
 ) -> None:
-    """Take the optimizer steps from the checkpoint (or the first one) to the last, unless all are taken."""
+    """Take the optimizer steps from the checkpoint (or the first one) to the
+    last, unless all are taken."""
     experiment, loader, out = loop.experiment, loop.loader, loop.out
     training, first_rank = experiment.training, launched().rank == 0
     total = loader.steps_per_epoch * training.max_epochs
@@ -296,7 +298,8 @@ class _Stream:
 def _trainer(
     training: Training, world: int, steps: int, callback: lightning.Callback, device: torch.device
 ) -> lightning.Trainer:
-    """Lightning's trainer, without all that this room does itself: validation, checkpoints, logs, bars."""
+    """Lightning's trainer, without all that this room does itself:
+    validation, checkpoints, logs, bars."""
     import logging
 
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
@@ -308,7 +311,8 @@ def _trainer(
         devices=local if device.index is None or local > 1 else [device.index],
         num_nodes=max(1, world // max(1, local)),
         strategy="ddp" if world > 1 else "auto",
-        # named, since Lightning starts processes of its own where it does not find torchrun's variables
+        # named, since Lightning starts processes of its own where it does not find torchrun's
+        # variables
         plugins=[TorchElasticEnvironment()] if world > 1 else None,
         precision="bf16-mixed" if training.precision == "bf16" else "32-true",
         max_steps=steps,
@@ -333,7 +337,8 @@ def without_gradients(what: str, remedy: str) -> UserError:
 
 
 def _require_start(training: Training, source: Run | None, penalties: list[Any]) -> None:
-    """Raise `UserError` for settings that are about the weights of an earlier run, where none is given."""
+    """Raise `UserError` for settings that are about the weights of an
+    earlier run, where none is given."""
     settings = ["training.max_epochs=0"] * (training.max_epochs == 0)
     settings += ["training.top_blocks"] * (training.top_blocks is not None)
     settings += ["the penalty ewc"] * bool(penalties)

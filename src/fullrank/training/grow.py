@@ -1,8 +1,9 @@
 """Items that a trained model has not learned: new ones are added, and those without training events get vectors.
 
-`grow_catalog` adds items: vectors from their features or from like items, ids appended, the id map
-versioned. It writes a run folder; `grown_model` is the same in memory, for a service whose catalogue
-changes while it answers. `fill_unseen` puts means of the vectors of like items in place of untrained ones.
+`grow_catalog` adds items: vectors from their features or from like items, ids appended, the id
+map versioned. It writes a run folder; `grown_model` is the same in memory, for a service whose
+catalogue changes while it answers. `fill_unseen` puts means of the vectors of like items in
+place of untrained ones.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def grow_catalog(
     items. Old items keep their ids, vectors and scores.
 
     For a run whose items are made of semantic ids, `codes` are those of old and new items
-    (`grow_codes`): a new item's vector is put together from parts that are trained already, so nothing
-    is retrained. So it is with items made of text, which need the text of the new items alone.
+    (`grow_codes`): a new item's vector is put together from parts that are trained
+    already, so nothing is retrained. So it is with items made of text, which need the
+    text of the new items alone.
     """
     run = opened_run(run)
     require_like(start, like)
@@ -78,7 +80,8 @@ def grow_catalog(
 
 
 def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | None) -> Catalog:
-    """The grown catalogue with the codes of its new items, where the run's items are made of codes."""
+    """The grown catalogue with the codes of its new items, where the
+    run's items are made of codes."""
     has_codes = isinstance(run.spec.model, Recommender) and isinstance(run.spec.model.items, Semantic)
     if has_codes != (codes is not None):
         reason = (
@@ -147,7 +150,8 @@ def outline(spec: Spec, catalog: Catalog) -> nn.Module:
 
 
 def _grown(model: nn.Module, tensors: Mapping[str, Tensor], grow: Grow) -> dict[str, Tensor]:
-    """The state of `model`: tensors of the run of the same shape are not per item and stay, all others get new rows."""
+    """The state of `model`: tensors of the run of the same shape are not per item and
+    stay, all others get new rows."""
     learned = dict(model.named_parameters())
     new = {}
     for name, value in model.state_dict().items():
@@ -216,9 +220,10 @@ def fill_unseen(
     there the mean of the trained items whose column `like` holds the same value (of all trained
     items where none does), `mean` that of all trained items. All other rows stay.
 
-    Raises `UserError` for a fallback or a column that does not exist, for a column in which no such
-    item has the value of a trained one, for items without a vector of their own (text, codes, features
-    alone: those have vectors without events), and where every item has training events, or none has.
+    Raises `UserError` for a fallback or a column that does not exist, for a column in which no
+    such item has the value of a trained one, for items without a vector of their own (text,
+    codes, features alone: those have vectors without events), and where every item has
+    training events, or none has.
     """
     require_like(start, like)
     folder = Path(out)

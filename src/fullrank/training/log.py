@@ -21,7 +21,8 @@ from fullrank.run import metrics_rows
 class MetricsLog:
     """Appends rows to a run's metrics.jsonl and passes their numbers on to Lightning loggers.
 
-    Loggers write to the place of the run. With `wait` an older run is still there, and they get nothing until `move`.
+    Loggers write to the place of the run. With `wait` an older run is still there, and they
+    get nothing until `move`.
     """
 
     def __init__(self, out: Path, loggers: tuple[Any, ...] = (), *, wait: bool = False):

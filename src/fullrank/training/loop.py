@@ -1,8 +1,9 @@
 """One optimizer step, and what happens between steps: log rows, validation, best weights, patience, checkpoints.
 
-`FitModule` is the LightningModule: one forward pass of named terms, AdamW, and the place (seed, step, micro-batch,
-process) that every random draw is a function of. `TrainingLoop` is the Lightning callback around it. Epochs are
-ours, not Lightning's: the batches are one stream from the first step to the last.
+`FitModule` is the LightningModule: one forward pass of named terms, AdamW, and the place (seed,
+step, micro-batch, process) that every random draw is a function of. `TrainingLoop` is the
+Lightning callback around it. Epochs are ours, not Lightning's: the batches are one stream from
+the first step to the last.
 """
 
 from __future__ import annotations
@@ -90,20 +91,23 @@ class FitModule(lightning.LightningModule):
         exclude_from_ddp(self, model, self.by_row)
 
     def training_step(self, batch: AnyBatch, index: int) -> Tensor:
-        """The loss of a micro-batch, scaled so that the means of DDP and Lightning are sums; its terms are noted."""
+        """The loss of a micro-batch, scaled so that the means of DDP and Lightning
+        are sums; its terms are noted."""
         shards = self.training_spec.accumulate * self.trainer.world_size
         position = (batch.step * self.training_spec.accumulate + self.micro_batch) * self.trainer.world_size
         seed_draws((self.seed * _STRIDE + position + self.global_rank) % 2**63, self.device)
         total: Tensor | float = 0.0
         for name, value in self.model(batch).items():
-            # times 0, not left out: the graph stays, and DDP waits for a gradient of every parameter
+            # times 0, not left out: the graph stays, and DDP waits for a gradient of every
+            # parameter
             value = value * 0.0 if batch.empty_shard else value
             # a penalty is whole in every shard, so it keeps the mean
             value = value / shards if name in self.penalties else value
             self.terms[name] = self.terms.get(name, torch.zeros((), device=value.device)) + value.detach()
             total = total + value
         self.micro_batch = (self.micro_batch + 1) % self.training_spec.accumulate
-        # DDP averages over processes and Lightning over micro-batches; losses are shares of one sum, so undo it
+        # DDP averages over processes and Lightning over micro-batches; losses are shares
+        # of one sum, so undo it
         assert isinstance(total, Tensor)
         return total * shards
 
@@ -143,7 +147,8 @@ class FitModule(lightning.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by norm. Lightning's own refuses fused optimizers under bf16, for a scaler that bf16 does not have."""
+        """Clip by norm. Lightning's own refuses fused optimizers under bf16, for a
+        scaler that bf16 does not have."""
         if gradient_clip_val is not None:
             sharded = [p for name, p in self.named_parameters() if name in self.shards]
             clip_gradients(self.model.parameters(), float(gradient_clip_val), sharded)
@@ -191,7 +196,8 @@ class TrainingLoop(lightning.Callback):
         self.resumed_at = time.perf_counter()
 
     def on_train_batch_end(self, trainer: Any, module: FitModule, outputs: Any, batch: AnyBatch, index: int) -> None:  # type: ignore[override]
-        """Count the batch; after a step's last micro-batch log it, and close the epoch or save where that is due."""
+        """Count the batch; after a step's last micro-batch log it, and close the
+        epoch or save where that is due."""
         now = time.perf_counter()
         self.seconds, self.resumed_at = self.seconds + now - self.resumed_at, now
         tokens, positions = self.data.batch_sizes(batch)
@@ -226,7 +232,8 @@ class TrainingLoop(lightning.Callback):
         self.resumed_at = time.perf_counter()  # validation and checkpoints are not training
 
     def _require_sound(self, objective: float, step: int, steps: int, penalties: set[str]) -> None:
-        """Raise `UserError` where the loss is not finite, or its mean over the epoch's `steps` so far is too large."""
+        """Raise `UserError` where the loss is not finite, or its mean over the epoch's
+        `steps` so far is too large."""
         if not math.isfinite(objective):
             raise UserError(f"the loss is {objective} at step {step}: {REMEDY}", code="loss-not-finite")
         largest = self.experiment.training.max_loss
@@ -254,14 +261,16 @@ class TrainingLoop(lightning.Callback):
             )
 
     def _checkpoint_is_due(self, module: FitModule) -> bool:
-        """Whether it is time for one, by the clock of this process, or of the first where all write one together."""
+        """Whether it is time for one, by the clock of this process, or of the first
+        where all write one together."""
         due = time.perf_counter() - self.saved_at >= 60 * self.experiment.training.checkpoint_minutes
         if not module.shards:
             return due
         return sum_over_ranks(torch.tensor(float(due and module.global_rank == 0), device=module.device)) > 0
 
     def _close_epoch(self, trainer: Any, module: FitModule, step: int, epoch: int) -> None:
-        """Validate where it is time, write the epoch's row, decide whether training ends, and save."""
+        """Validate where it is time, write the epoch's row, decide
+        whether training ends, and save."""
         training = self.experiment.training
         steps = self.loader.steps_per_epoch
         means = {name: value / steps for name, value in self.epoch_sums.items()}
@@ -293,7 +302,7 @@ class TrainingLoop(lightning.Callback):
         self._save(trainer, module, step, finished=final or trainer.should_stop)
 
     def _state(self, module: FitModule, step: int, epoch: int) -> TrainState:
-        """What a callback is called with."""
+        """The arguments of a callback."""
         return TrainState(module.model, self.data.store, self.out.path, step, epoch)
 
     def _watch(self, module: FitModule, step: int, epoch: int) -> None:
@@ -306,7 +315,8 @@ class TrainingLoop(lightning.Callback):
                 self.resumed_at = time.perf_counter()  # watching is not training
 
     def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
-        """Validation metrics; the best weights so far are written as the run's weights, unless the last are kept."""
+        """Validation metrics; the best weights so far are written as the run's
+        weights, unless the last are kept."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
         rank = ProcessRank(module.global_rank, module.trainer.world_size)
         with whole_blocks(module.model), module.kept_weights():
@@ -326,7 +336,8 @@ class TrainingLoop(lightning.Callback):
         return whole(module.model.state_dict(), sharded_parameters(module.model))
 
     def _write_weights(self, module: FitModule) -> None:
-        """Write the run's weights, to which all processes send their parts; the first one writes."""
+        """Write the run's weights, to which all processes send their
+        parts; the first one writes."""
         with module.kept_weights():
             weights = self._weights(module)
             if module.global_rank:
@@ -336,7 +347,8 @@ class TrainingLoop(lightning.Callback):
         self.run_weights = sha256_file(self.out.path / WEIGHTS)
 
     def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
-        """Write a checkpoint, to which all processes send their parts; the first one puts the run in its place."""
+        """Write a checkpoint, to which all processes send their parts; the first
+        one puts the run in its place."""
         state = CheckpointState(
             step=step,
             best=self.best,
@@ -367,7 +379,8 @@ class TrainingLoop(lightning.Callback):
 
 
 def _objective(terms: dict[str, float], penalties: set[str]) -> tuple[float, float]:
-    """The loss and the penalties, apart: a logarithm may be far below zero and would hide what is learned."""
+    """The loss and the penalties, apart: a logarithm may be far below zero and
+    would hide what is learned."""
     return (
         sum(value for name, value in terms.items() if name not in penalties),
         sum(value for name, value in terms.items() if name in penalties),
@@ -375,7 +388,7 @@ def _objective(terms: dict[str, float], penalties: set[str]) -> tuple[float, flo
 
 
 def _headline(callback: Callback, figures: JsonObject) -> str:
-    """What the epoch's line shows of a callback."""
+    """The part of the epoch's line that a callback adds."""
     names: str | tuple[str, ...] = getattr(callback, "headline", "")
     pairs = ((name, figures.get(name)) for name in ([names] if isinstance(names, str) else names))
     return "".join(

@@ -57,7 +57,8 @@ class Mirror:
             require_no_store(Path(self._root), "checkpoints")
 
     def pointer(self) -> JsonObject | None:
-        """The pointer's content, {"step": of the checkpoint, "files": path -> SHA-256}; None where there is none."""
+        """The pointer's content, {"step": of the checkpoint, "files": path ->
+        SHA-256}; None where there is none."""
         with self._reached():
             if not self._files.exists(f"{self._root}/{POINTER}"):
                 return None
@@ -68,7 +69,8 @@ class Mirror:
         return tree
 
     def require_free(self, *, overwrite: bool) -> None:
-        """Raise `UserError` where a run is there; `overwrite` forgets it, its files stay until the new one has some."""
+        """Raise `UserError` where a run is there; `overwrite` forgets it, its files stay
+        until the new one has some."""
         if self.pointer() is None:
             return
         if not overwrite:
@@ -130,7 +132,8 @@ class Mirror:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Raise `UserError` for what a file system raises: errors of types of its own, which have no common root."""
+        """Raise `UserError` for what a file system raises: errors of types of its
+        own, which have no common root."""
         try:
             yield
         except UserError:
@@ -144,7 +147,8 @@ class Mirror:
 
 
 def _names(folder: Path) -> list[str]:
-    """The files of a run folder, without what is half written and what loggers write, which grows all the time."""
+    """The files of a run folder, without what is half written and what loggers
+    write, which grows all the time."""
     paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     return [p.as_posix() for p in paths if p.parts[0] != "logs" and not any(map(is_leftover, p.parts))]
 

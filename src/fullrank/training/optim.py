@@ -1,17 +1,20 @@
 """The optimizer, its learning rate as a function of the step, and averages of the weights that it leaves.
 
-AdamW for most parameters, and for large tables an update of the rows that a batch touched, and of no others:
+AdamW for most parameters, and for large tables an update of the rows that a batch
+touched, and of no others:
 
     lazy_adam        Adam whose moments of a row move only in steps that touch it; bias correction by steps in all
     rowwise_adagrad  s_r += mean_d g_rd^2,  w_r -= lr g_r / (sqrt(s_r) + eps): one number of state per row (FBGEMM)
 
-A step costs what the batch holds, not what the table holds. Decoupled weight decay reaches the touched rows.
+A step costs what the batch holds, not what the table holds. Decoupled weight decay
+reaches the touched rows.
 
 The learning rate warms up and is then constant, linear, cosine or one cycle: a pure function of
 the step. With the schedule `plateau` it also depends on how many validations brought no
 improvement (as in FuxiCTR).
 
-Averaged weights (`training.ema`) are an exponential mean over optimizer steps, which a run validates and keeps:
+Averaged weights (`training.ema`) are an exponential mean over optimizer steps, which a
+run validates and keeps:
 
     a_t = b_t a_{t-1} + (1 - b_t) w_t,   b_t = min(ema, (1 + t) / (10 + t))
 
@@ -72,7 +75,8 @@ def dump_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], where: Path) -> None:
-    """The inverse of `dump_optimizer`. Raises `UserError` where the tensors, of file `where`, are not its moments."""
+    """The inverse of `dump_optimizer`. Raises `UserError` where the tensors, of file
+    `where`, are not its moments."""
     groups: list[Group] = optimizer.param_groups
     owners = [(parameter, group.get("rows")) for group in groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
@@ -113,7 +117,8 @@ class RowOptimizer(torch.optim.Optimizer):
         self.register_load_state_dict_post_hook(lambda _: self._link())
 
     def _link(self) -> None:
-        """AdamW shares our groups and state: a schedule sets the rate of both, a checkpoint holds both."""
+        """AdamW shares our groups and state: a schedule sets the rate of
+        both, a checkpoint holds both."""
         if self.dense is not None:
             mine = [group for group in self.param_groups if group["rows"] is None]
             for ours, theirs in zip(mine, self.dense.param_groups, strict=True):

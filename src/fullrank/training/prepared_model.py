@@ -5,10 +5,11 @@ That is the encoder of a recommender and the ranker behind the embeddings of a r
 is around them (items of any number, exact softmax, sparse look-ups) is one large product or changes
 its shape with every batch. Weights and their names stay as they are.
 
-`training.top_blocks=i` trains the top of a model alone: gradual unfreezing, as SRT's authors fine-tune
-(SIGIR 2024, Sec. 4.5). The tables of the items (tokens, ids), the encoder's table of positions and all
-but the top i blocks keep the weights that training starts from. What joins them is trained at any i:
-the map behind the tables of items, norms, what the task, the reasoner and penalties add.
+`training.top_blocks=i` trains the top of a model alone: gradual unfreezing, as SRT's authors
+fine-tune (SIGIR 2024, Sec. 4.5). The tables of the items (tokens, ids), the encoder's table of
+positions and all but the top i blocks keep the weights that training starts from. What joins
+them is trained at any i: the map behind the tables of items, norms, what the task, the
+reasoner and penalties add.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ BACKEND = "inductor"
 def compile_part(model: RecommenderModel | RankingModule, training: Training, device: torch.device) -> None:
     """Compile the part where the setting says so, for batches of any number and length of rows.
 
-    Raises `UserError` where nothing can be compiled for this device, which one addition shows at once.
+    Raises `UserError` where nothing can be compiled for this device, which one addition shows at
+    once.
     """
     if not training.compile:
         return

@@ -5,7 +5,8 @@ torchrun. A worker or a node that is lost ends the others' step; Ray starts all 
 other nodes or fewer ones, and each goes on from the run folder or from its copy (`mirror.py`).
 Ray's own checkpoints are not used: ours hold all that a run is.
 
-The run folder lies where every node sees it, or `checkpoints` names a place that every node reaches.
+The run folder lies where every node sees it, or `checkpoints` names a place that every node
+reaches.
 """
 
 from __future__ import annotations
@@ -155,7 +156,8 @@ def _work(config: JsonObject) -> None:
     with suppress(OSError):
         os.chdir(task.home)
     torch.set_num_threads(task.threads)
-    # Ray may put more workers on one node than on another, which torchrun never does: each is a node of one process
+    # Ray may put more workers on one node than on another, which torchrun never does: each
+    # is a node of one process
     os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": os.environ["RANK"]}
     store = task.store.open()
     first, where = launched().rank == 0, get_device()
@@ -181,7 +183,8 @@ def _identity(folder: Path) -> int | None:
 
 
 def _ended_with(error: Any, out: Path) -> UserError:
-    """The error that training ended with: a user's mistake in one worker stands before what others made of it."""
+    """The error that training ended with: a user's mistake in one worker stands
+    before what others made of it."""
     failures = [getattr(failure, "_base_exc", failure) for failure in getattr(error, "worker_failures", {}).values()]
     failures.sort(key=lambda failure: getattr(failure, "code", "") in PEERS)
     for failure in failures:

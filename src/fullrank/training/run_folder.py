@@ -88,7 +88,8 @@ def first_difference(a: Any, b: Any, path: str = "") -> str:
 
 
 def require_same(old: Run, experiment: Experiment, store: AnyStore, remedies: tuple[str, str]) -> None:
-    """Raise `UserError` where a run was started with another spec, or on other data; `remedies`: what to do then."""
+    """Raise `UserError` where a run was started with another spec, or on other data;
+    `remedies`: what to do then."""
     if old.spec.dump() != experiment.dump():
         raise UserError(
             f"{old.path} was started with another spec: {first_difference(old.spec.dump(), experiment.dump())}; "

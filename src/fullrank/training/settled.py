@@ -56,7 +56,8 @@ def best_precision(experiment: Experiment, device: torch.device) -> Literal["fp3
 
 
 def _measured_on_cpu(model: Spec) -> bool:
-    """Whether such models were measured in bf16 on a CPU, as quicker and of equal quality (docs/guide/training.md)."""
+    """Whether such models were measured in bf16 on a CPU, as quicker and of equal
+    quality (docs/guide/training.md)."""
     if isinstance(model, RankingModel):
         return isinstance(model.ranker, DCNv2)
     return (

@@ -44,7 +44,8 @@ Share = RowShard | DTensor
 def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[Any, ...] = ()) -> RowShard | None:
     """The rows of the item table that this process is to hold; None where each process holds all.
 
-    All processes call it together. Raises `UserError` where `training.shard_items` is set and cannot be followed.
+    All processes call it together. Raises `UserError` where `training.shard_items` is
+    set and cannot be followed.
     """
     if not experiment.training.shard_items:
         return None
@@ -198,7 +199,8 @@ def parameter_count(model: nn.Module) -> int:
 def sharded_moments(optimizer: torch.optim.Optimizer, moments: Iterable[str], model: nn.Module) -> dict[str, Share]:
     """The names among `moments` of which this process holds a part: those of sharded parameters.
 
-    A name is NUMBER.NAME, as `dump_optimizer` has it, by the number that the optimizer gives the parameter.
+    A name is NUMBER.NAME, as `dump_optimizer` has it, by the number that the
+    optimizer gives the parameter.
     """
     shards = sharded_parameters(model)
     owners = {id(p): shards[name] for name, p in model.named_parameters() if name in shards}
@@ -233,7 +235,8 @@ def _whole_shape(part: Tensor, share: Share | None) -> torch.Size:
 
 
 def _whole(part: Tensor, share: Share | None) -> Tensor | Pieces:
-    """A tensor as a file holds it: as it is, or in pieces that are put together from all processes."""
+    """A tensor as a file holds it: as it is, or in pieces that are put
+    together from all processes."""
     if share is None or not part.ndim:  # counts of steps have no rows
         return part
     detached = part.detach()
@@ -246,7 +249,8 @@ def _whole(part: Tensor, share: Share | None) -> Tensor | Pieces:
 
 
 def _gathered_on_first(part: DTensor) -> Iterator[Tensor]:
-    """On process 0 the whole tensor, in one piece; on the others nothing. Every process must iterate to the end."""
+    """On process 0 the whole tensor, in one piece; on the others nothing. Every
+    process must iterate to the end."""
     whole = part.full_tensor()
     if part.device_mesh.get_rank() == 0:
         yield whole

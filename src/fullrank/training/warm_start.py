@@ -98,7 +98,8 @@ def _features_carried(
 ) -> dict[str, Tensor]:
     """The tables of features, each value with the vector that it has in the run; a new one keeps its first vector.
 
-    Raises `UserError` for a feature that is of another kind there, and for other features where their places decide.
+    Raises `UserError` for a feature that is of another kind there, and for other features
+    where their places decide.
     """
     known, before = catalog.features, source.catalog.features
     if known is None or before is None or model.features is None:
@@ -245,7 +246,8 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
 
 
 def _its_encoder(source: Run) -> FieldEncoder:
-    """The encoder of a ranking run. Raises `UserError` for another run, and where the store that has it is gone."""
+    """The encoder of a ranking run. Raises `UserError` for another run, and where
+    the store that has it is gone."""
     if source.spec.problem == "retrieval":
         raise UserError(
             f"{source.path} recommends items and this model predicts clicks: start from a run of a ranking model",
@@ -277,7 +279,8 @@ def _rows(field: AnyField, old: FieldEncoder, new: FieldEncoder) -> Rows:
 
 
 def _buckets(old: np.ndarray, new: np.ndarray) -> Rows:
-    """Each new bucket, and the old one that its middle lies in; the outer ones count as wide as their neighbours."""
+    """Each new bucket, and the old one that its middle lies in; the outer ones count
+    as wide as their neighbours."""
     ids = np.arange(len(new) + 1) + FIRST
     if len(new) == 0:
         return ids, np.full(1, len(old) // 2 + FIRST)

@@ -121,7 +121,8 @@ class Diagnostic(Section):
     """Called by `rows` with (done, in all), where that takes long."""
 
     def __init__(self, context: Any):
-        """`context` is an `activations.RetrievalContext`; of ranking models an `activations.RankingContext`."""
+        """`context` is an `activations.RetrievalContext`; of ranking models an
+        `activations.RankingContext`."""
         self.context, self.progress = context, untold
         self.begin()
 

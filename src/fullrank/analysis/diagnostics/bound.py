@@ -5,8 +5,9 @@ Claim: ||Y||_2 <= ||X^(0)||_2 prod (1 + C) ||E||_2, where a sublayer behind its 
     C = (xi_gamma / xi_r) sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)     (attention, Eq. A.56)
     C = (xi_gamma / xi_r) L_act sqrt(d) sigma(W_1) sigma(W_2)           (MLP, Eq. A.49)
 
-and X holds all positions of all users of the sample, so that every constant is the sample's and the
-bound is rigorous for it. It is loose: it says what cannot happen, and which factor would have to shrink.
+and X holds all positions of all users of the sample, so that every constant is the
+sample's and the bound is rigorous for it. It is loose: it says what cannot happen, and
+which factor would have to shrink.
 
 Differs. (1) Eq. A.56 is printed without the square of sigma(W_V,h), and in that form it is no
 bound. (2) xi_r is the least root mean square of a row, not its 2-norm, which lacks a factor
@@ -128,7 +129,8 @@ class Bound(Diagnostic):
             self.drift[module] += float(at_zero[batch.valid].double().square().sum())
 
     def _scorer(self, batch: Activations) -> None:
-        """Note how short an answer is before it is scaled to length one; inf where answers are not the last states."""
+        """Note how short an answer is before it is scaled to length one; inf where
+        answers are not the last states."""
         assert batch.states is not None and batch.inputs is not None
         top, shrunk = last(batch.states.tokens, batch.inputs), inf
         if isinstance(batch.scorer, DenseScorer):

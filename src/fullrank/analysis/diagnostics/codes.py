@@ -28,9 +28,11 @@ codes of a level, and n(c) the training events of the items with code c. Rows, o
     entropy_rank                   scores users x codes of level 1 (`label` scores), if made of a state
     popularity_spearman            of the scores' first singular vector and n(c) (`label` scores)
 
-`head_predicted` above `head_targets`: a model that plays safe; `effective` below that of the targets: collapse.
+`head_predicted` above `head_targets`: a model that plays safe; `effective` below that
+of the targets: collapse.
 
-Differs: a softmax is measured where SPRINT has scores, so constants that are added to all scores do not count.
+Differs: a softmax is measured where SPRINT has scores, so constants that are added to
+all scores do not count.
 """
 
 from __future__ import annotations
@@ -182,7 +184,8 @@ def open_codes(trie: Trie, items: Int[Tensor, "B"], level: int, size: int) -> Bo
     parent = trie.nodes_of(trie.place[items], level - 1) if level else torch.zeros_like(items)
     first = nodes.children[parent].long()
     count = nodes.children[parent + 1].long() - first
-    # the children of each row's parent, one behind the other: row of each, and its number among its siblings
+    # the children of each row's parent, one behind the other: row of each, and its
+    # number among its siblings
     rows = torch.arange(len(items)).repeat_interleave(count)
     child = torch.arange(len(rows)) - (count.cumsum(0) - count)[rows] + first[rows]
     opened = torch.zeros(len(items), size, dtype=torch.bool)

@@ -7,8 +7,9 @@ Claim (PLR, Theorem 4.4): with a step that is L-Lipschitz, the mean over pairs o
 decays below L = 1 as exp(-2 gamma t), gamma = -log L. Measured here: D^(t), mean over users, from
 the openings h_{0,m} on, and gamma by least squares of log D^(t) over t.
 
-Differs: the theorem is an upper bound for any two inputs. The fit says how the streams of these users
-really move; a gamma of 0 or less means that they do not come together, and the bound says nothing then.
+Differs: the theorem is an upper bound for any two inputs. The fit says how the streams of
+these users really move; a gamma of 0 or less means that they do not come together, and the
+bound says nothing then.
 """
 
 from __future__ import annotations

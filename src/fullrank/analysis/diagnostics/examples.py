@@ -1,7 +1,8 @@
 """Lists of five users, the runs side by side, with titles: what a metric looks like.
 
-The users are drawn at random, by a fixed seed, from those of the evaluation, so that they are the same on
-every page of these data and nobody chose them for what they show. The lists are those that were evaluated.
+The users are drawn at random, by a fixed seed, from those of the evaluation, so that they are
+the same on every page of these data and nobody chose them for what they show. The lists are
+those that were evaluated.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ class FeatureWorth(Diagnostic):
 class _Shuffle:
     """Shuffle the vectors of a feature by one generator for all batches; of several vectors none stays where it was.
 
-    Within a group the vectors in a random order move on by one: vector order[i] <- vector order[i - 1].
+    Within a group the vectors in a random order move on by one: vector order[i] <- vector order[i -
+    1].
     """
 
     def __init__(self) -> None:

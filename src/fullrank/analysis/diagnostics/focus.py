@@ -5,15 +5,17 @@ events that matter for the next choice. For each user of the sample the query is
 keys are the last 20 events, and `relevance.py` says which are relevant to the target. Users whose
 events are all relevant, or all noise, say nothing and are left out.
 
-Weights enter by their absolute value over the sum of them, so that rows of any sum, and signed ones, compare:
-the row `relevant` is the mean share of relevant events, `even` is their share of the events, and `ratio` the
-first over the second. `signed` adds the weights with their sign over the same sum, once for relevant events
-and once for noise: focused attention may subtract noise. Figures are means over users, by layer and head;
-with `head` null over a layer's heads.
+Weights enter by their absolute value over the sum of them, so that rows of any sum, and signed
+ones, compare: the row `relevant` is the mean share of relevant events, `even` is their share of the
+events, and `ratio` the first over the second. `signed` adds the weights with their sign over the
+same sum, once for relevant events and once for noise: focused attention may subtract noise. Figures
+are means over users, by layer and head; with `head` null over a layer's heads.
 
-Where an item is one token for each of its codes, an event is all of its tokens, and the query is the last of them.
+Where an item is one token for each of its codes, an event is all of its tokens, and the
+query is the last of them.
 
-Differs: the paper's model has one token a code and takes the mean over codes; here their shares are added up.
+Differs: the paper's model has one token a code and takes the mean over codes; here
+their shares are added up.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ token's query meets the keys of the history and of its stream's own tokens; its 
 computed here explicitly, mean over heads, and added up by how far back an event lies. `even` is the
 mass under equal weights over the history.
 
-This is slow: queries are recorded as the model projects them, keys are read from its cache, on a small sample.
+This is slow: queries are recorded as the model projects them, keys are read from its
+cache, on a small sample.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ def spectral_norm(matrix: Tensor) -> float:
 
 
 def attention_norm(matrices: tuple[Tensor, Tensor]) -> float:
-    """sqrt(sum_h sigma(W_V,h)^2) sigma(W_O): how far an attention can stretch a vector, apart from its weights."""
+    """sqrt(sum_h sigma(W_V,h)^2) sigma(W_O): how far an attention can stretch a
+    vector, apart from its weights."""
     value, output = matrices
     return sum(spectral_norm(head) ** 2 for head in value) ** 0.5 * spectral_norm(output)
 
@@ -73,7 +74,8 @@ class Norms(Diagnostic):
         return table + [self.row("sigma", spectral_norm(p), label=name) for name, p in matrices]
 
     def _block(self, layer: int, block: nn.Module, kind: str = "") -> Iterator[Row]:
-        """Rows of one block: its attention, its feed-forward, and the log of the product of each."""
+        """Rows of one block: its attention, its feed-forward, and the
+        log of the product of each."""
         yield from self._attention(layer, attention_of(block), kind)
         feed = getattr(block, "feed_forward", None)
         if feed is not None and callable(getattr(feed, "matrices", None)):
@@ -84,7 +86,8 @@ class Norms(Diagnostic):
             yield self.row("log_product", _log(product), layer=layer, label=f"{kind}feed_forward")
 
     def _attention(self, layer: int, attention: Any, kind: str) -> Iterator[Row]:
-        """Rows of one attention: each head's value projection, the output projection, and the log of their product."""
+        """Rows of one attention: each head's value projection, the output projection,
+        and the log of their product."""
         if attention is None:
             return
         value, output = attention.matrices()

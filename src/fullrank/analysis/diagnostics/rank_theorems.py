@@ -14,7 +14,8 @@ Theorem 2.2 (a feed-forward contracts) and Theorem 3.2 (a gated one adds): the m
     feed_forward_ratio, feed_forward_gain    means of rank(out) / rank(in) and of rank(out) - rank(in)
     feed_forward_rose                        share of the impressions in which it rose
 
-The input of a feed-forward lies behind the mixing's norm, so its gain is not the `stable_rank_change` of `token_ranks`.
+The input of a feed-forward lies behind the mixing's norm, so its gain is not the
+`stable_rank_change` of `token_ranks`.
 
 The Jacobian of the last block's output by the first's input, J = d vec(Z_n) / d vec(X_0), [TD, TD],
 at single impressions, says how much of its tokens a stack of blocks passes on. A head sees, and the
@@ -140,7 +141,8 @@ ROWS = 256
 def jacobian(ranker: BlocksRanker, tokens: Float[Tensor, "T D"]) -> Float[Tensor, "N N"]:
     """J at one impression, float64 on the CPU; N = T D. The ranker is in evaluation mode.
 
-    Each copy of the impression gives the gradient of another output, so that one backward pass gives many rows.
+    Each copy of the impression gives the gradient of another output, so that one
+    backward pass gives many rows.
     """
     size, rows = tokens.numel(), []
     for outputs in torch.arange(size, device=tokens.device).split(ROWS):

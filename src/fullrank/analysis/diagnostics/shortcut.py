@@ -10,7 +10,8 @@ when it reads only the last one or two events; and of the data
     target_is_successor    share of targets that in training directly follow the last item (1), or one of the last two
     feature_similarity     mean cosine of TF-IDF vectors of consecutive items in training, and of random pairs of them
 
-Differs: the paper's measures of the three were not at hand; these are ours, and the graph differs as its file says.
+Differs: the paper's measures of the three were not at hand; these are ours, and the graph
+differs as its file says.
 """
 
 from __future__ import annotations

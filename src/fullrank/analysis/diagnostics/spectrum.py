@@ -76,7 +76,8 @@ def popularity_likeness(spectrum: Spectrum, popularity: ItemCounts) -> Likeness:
 def triangle(x: Float[Tensor, "*n D"], above: Float[Tensor, "k D"] | None = None) -> Float[Tensor, "m D"]:
     """R of the QR factors of [above; x], float64 on the CPU.
 
-    R has the singular values of [above; x], without the loss of digits that its Gram matrix R^T R has.
+    R has the singular values of [above; x], without the loss of digits that its Gram matrix R^T R
+    has.
     """
     flat = x.flatten(0, -2)
     factor = above if above is not None else torch.zeros(0, flat.shape[1], dtype=torch.float64)
@@ -96,7 +97,8 @@ def score_spectrum(vectors: Float[Tensor, "U D"], table: Float[Tensor, "V D"]) -
     users, items = triangle(vectors), triangle(table)
     left, sigma, right = torch.linalg.svd(users @ items.T)
     scale = sigma[0].clamp_min(LEAST)
-    # [D] combinations of columns: table @ u is the right singular vector q1, vectors @ v the left one
+    # [D] combinations of columns: table @ u is the right singular vector q1, vectors @ v the left
+    # one
     u, v = (users.T @ left[:, 0]) / scale, (items.T @ right[0]) / scale
     q = _times(table, u)
     sign = -1.0 if float(q.sum()) < 0 else 1.0

@@ -38,10 +38,11 @@ def collect(
 ) -> list[RunResult]:
     """A result for each run, all of one problem, in their order.
 
-    `evaluations` are by the runs' names (`run_names`). The files of a run folder (evaluation.json,
-    diagnosis.jsonl) are read where they are of this split and of these weights; with `settings` all
-    runs are evaluated anew, alike. Accuracy is the metric that `settings` or else the first run
-    select by, where every run has it. `sample` is the size of the diagnosis, in users or impressions.
+    `evaluations` are by the runs' names (`run_names`). The files of a run folder
+    (evaluation.json, diagnosis.jsonl) are read where they are of this split and of these weights;
+    with `settings` all runs are evaluated anew, alike. Accuracy is the metric that `settings` or
+    else the first run select by, where every run has it. `sample` is the size of the diagnosis,
+    in users or impressions.
     """
     names = _names(runs, settings, evaluations)
     family = FAMILIES[runs[0].spec.problem]

@@ -1,8 +1,9 @@
 """Results of the runs on a page: metrics, diagnosis and training log of each, and paired differences of every run.
 
-Differences are from the best baseline, on the same users or impressions (`evaluation.compare`). A
-baseline learns nothing by gradient descent (`models/sequential/baselines`) or is linear in the
-fields (`lr`). Where none is among the runs, the first run stands in its place, and the page says so.
+Differences are from the best baseline, on the same users or impressions
+(`evaluation.compare`). A baseline learns nothing by gradient descent
+(`models/sequential/baselines`) or is linear in the fields (`lr`). Where none is among the
+runs, the first run stands in its place, and the page says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A page about the laws of a ladder of runs, and the parameters that the runs do not determine.
 
-It draws SRT's Figures 4 (metric by FLOPs), 5 (frontiers), 6 (line and sigmoid) and 7 (size and data) for these runs.
+It draws SRT's Figures 4 (metric by FLOPs), 5 (frontiers), 6 (line and sigmoid) and 7 (size
+and data) for these runs.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def scaling_report(
 ) -> Report:
     """Make the page of a ladder. Laws that are not `known` are fitted; `held` are predictions of unseen runs.
 
-    A law of losses makes the page one of losses: FLOPs then have an envelope of the smallest, and no sigmoid.
+    A law of losses makes the page one of losses: FLOPs then have an envelope of the
+    smallest, and no sigmoid.
     """
     check_extra()
     laws, why = dict(known or {}), {}

@@ -18,14 +18,16 @@ of all, so intervals of `sigmoid` and `linear` reach further down than up.
   parameters.
 - levels: an axis takes fewer than six values, on which three parameters rest.
 
-The last two are about noise, so they are left out where the law fits the points next to exactly (`EXACT`)
-and there are more points than it could always fit: an interval around such a law is then determined.
+The last two are about noise, so they are left out where the law fits the points next to
+exactly (`EXACT`) and there are more points than it could always fit: an interval around such
+a law is then determined.
 
 `end_range` says how far the upper end of a law (E of size and data, a sigmoid's asymptote) can be
 moved with next to no loss of fit: the end is fixed at a value and everything else is fitted again.
 Resampling does not show this, since at a bound of the search all resamples may agree.
 
-A law can predict well between its runs and have no determined parameter: curves are to be compared, not constants.
+A law can predict well between its runs and have no determined parameter: curves are to be
+compared, not constants.
 """
 
 from __future__ import annotations
@@ -157,7 +159,8 @@ class Law:
         }
 
     def _logs(self, at: Mapping[str, Any]) -> Points:
-        """The values of the axes as points of the form. Raises `UserError` for other axes and values not above 0."""
+        """The values of the axes as points of the form. Raises `UserError` for other
+        axes and values not above 0."""
         if set(at) != set(self.form.axes):
             raise UserError(
                 f"a law of the form {self.form.name!r} is asked at {' and '.join(self.form.axes)}, "
@@ -180,7 +183,8 @@ def fit_law(
 ) -> Law:
     """Fit a law to runs: `sigmoid`, `linear`, `power` or `loss`.
 
-    Raises `UserError` where the runs cannot be fitted. `tell` is called with (resamples done, in all).
+    Raises `UserError` where the runs cannot be fitted. `tell` is called with
+    (resamples done, in all).
     """
     check_choice("form", form, tuple(FORMS))
     ladder, shape = as_ladder(runs), FORMS[form]

@@ -5,11 +5,12 @@ interactions T of the data set and for interactions seen (T times epochs). Under
 the best metric among all N and T that cost the budget, for FLOPs given as a function of both (`C =
 k N T`, or `EpochCost`, which is fitted to the runs).
 
-`advise` recommends for a number of FLOPs F: size N, data T, epochs, and the metric to expect, each
-with an interval. N and T are those of the best runs at such a budget (`compute_frontier`), the epochs
-are F / cost(N, T). The metric is the sigmoid's at F; of a loss, and where there is less data than the
-best runs had, the law's at N and T. The choice of the law of size and data is given too, and may
-differ: the law need not be determined (`Law.unidentified`). Intervals are over resampled runs.
+`advise` recommends for a number of FLOPs F: size N, data T, epochs, and the metric to expect,
+each with an interval. N and T are those of the best runs at such a budget
+(`compute_frontier`), the epochs are F / cost(N, T). The metric is the sigmoid's at F; of a
+loss, and where there is less data than the best runs had, the law's at N and T. The choice of
+the law of size and data is given too, and may differ: the law need not be determined
+(`Law.unidentified`). Intervals are over resampled runs.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def optimum(
 ) -> tuple[float, float, float]:
     """Parameters, interactions and metric of the best split of a budget under a law; `data` limits the interactions.
 
-    The law is evaluated on a grid of sizes `between`, then five times on a finer one around the best.
+    The law is evaluated on a grid of sizes `between`, then five times on a finer one around the
+    best.
     """
     low, high = map(float, np.log(between))
     for _ in range(6):

@@ -9,7 +9,8 @@ best metric that any run had reached at a number of FLOPs (SRT, Section 4.3, the
 (never outside of its first and last), the best run is taken at each, and every point that is no
 strict new record is dropped.
 
-Differs: the paper does not say how it made its envelope; of the ways tried, this one gives its constants of Eq. 3.
+Differs: the paper does not say how it made its envelope; of the ways tried, this one
+gives its constants of Eq. 3.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ def non_embedding(model: RecommenderModel) -> int:
 def batch_flops(model: RecommenderModel, batch: Any, row_flops: Callable[[int, int], Parts] | None = None) -> Parts:
     """FLOPs of the forward pass of one training batch, by part.
 
-    `row_flops` gives those of the encoder for a row, by its length and its answer's (by default `model.encoder.flops`).
+    `row_flops` gives those of the encoder for a row, by its length and its answer's (by
+    default `model.encoder.flops`).
     """
     counted = _CountedItems(model.items)
     x, inputs = model.task.training_inputs(counted, batch)
@@ -204,8 +205,9 @@ def published_flops(layers: int, heads: int, dim: int, negatives: int, *, batch:
 def published_epoch(model: RecommenderModel, interactions: int) -> int | None:
     """FLOPs of an epoch as `published_flops` counts them: a row of `max_length` and its candidates for each event.
 
-    None for models of another shape than SRT's: computed items whose cost is known, blocks of softmax
-    attention with LayerNorm, the next item as the task, and negatives that are sampled for each query.
+    None for models of another shape than SRT's: computed items whose cost is known,
+    blocks of softmax attention with LayerNorm, the next item as the task, and negatives
+    that are sampled for each query.
     """
     sampled, encoder, cost = _sampled(model), model.encoder, getattr(model.items, "flops", None)
     if sampled is None or cost is None or _computes_more(model) or model.features is not None:

@@ -49,7 +49,8 @@ class Catalog:
     """
 
     def __init__(self, frame: pl.DataFrame, features: FeatureEncoder | None = None):
-        """Raises `UserError` where the frame is no such table. `features` are those of events, requests and users."""
+        """Raises `UserError` where the frame is no such table. `features` are those of
+        events, requests and users."""
         _check(frame)
         self.frame, self.features = frame, features
 
@@ -153,7 +154,8 @@ class Catalog:
         return self._index.find(series)
 
     def parse(self, texts: Sequence[str]) -> pl.Series:
-        """External ids from text (a command line), in the catalogue's type. Raises `UserError` for what is none."""
+        """External ids from text (a command line), in the catalogue's type. Raises
+        `UserError` for what is none."""
         series = pl.Series("item_id", list(texts), dtype=pl.String).str.strip_chars()
         if self.ids.dtype == pl.String:
             return series
@@ -179,7 +181,8 @@ class Catalog:
         return values.take(self.ids, index, name)
 
     def categorical(self, name: str) -> CategoricalFeature:
-        """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an unsuitable column."""
+        """A column as codes [V] (0 = missing) with its cardinality. Raises
+        `UserError` for an unsuitable column."""
         return coded(self.column(name), self.base)
 
     def holds_lists(self, name: str) -> bool:
@@ -255,7 +258,8 @@ class Catalog:
 
     @cached_property
     def _index(self) -> values.IdIndex:
-        """The index of the ids, made once: a request looks up a few items, which must cost little more than they do."""
+        """The index of the ids, made once: a request looks up a few items, which must
+        cost little more than they do."""
         return values.IdIndex(self.ids)
 
     def column(self, name: str) -> pl.Series:
@@ -268,7 +272,8 @@ class Catalog:
 def derived_column(frame: pl.DataFrame, name: str, what: str, dtype: Any, inner: Any, how: str) -> pl.Series:
     """A column that training added to the items: `what` ("codes") of every item. `how` says what makes it.
 
-    Raises `UserError` where it is missing, lacks values, or is not of type `dtype` (of `inner`, for lists).
+    Raises `UserError` where it is missing, lacks values, or is not of type `dtype`
+    (of `inner`, for lists).
     """
     if name not in frame.columns:
         raise UserError(f"the items have no {what} (column {name!r}): {how}", code=f"items-without-{what}")

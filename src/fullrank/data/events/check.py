@@ -228,8 +228,8 @@ def _popularity_finding(store: Store) -> Finding:
 def _request_findings(store: Store, table: FeatureTable) -> Iterator[Finding]:
     """The request feature that best gives the validation target away.
 
-    Each value is taken to mean the item that it mostly came with in training. Of many events, those of users drawn by
-    their key are judged.
+    Each value is taken to mean the item that it mostly came with in training. Of many events, those
+    of users drawn by their key are judged.
     """
     starts, (ends, until) = store.offsets[:-1], store.bounds.T
     users = np.flatnonzero(uniform_of_rows(5, store.user_keys) * store.num_events < REQUEST_EVENTS)
@@ -325,8 +325,8 @@ class Tally:
 def _duplicates(tied: Bool[np.ndarray, "n"], items: Int32[np.ndarray, "n"], width: int) -> int:
     """How many events repeat an item of their user and moment; `tied` are at the moment of the user's event before.
 
-    Counted by a table of hashes, several times as fast as a sort: of the keys that share a slot one stays, those equal
-    to it are counted, and the others go another round.
+    Counted by a table of hashes, several times as fast as a sort: of the keys that share a slot one
+    stays, those equal to it are counted, and the others go another round.
     """
     among = tied.copy()
     among[:-1] |= tied[1:]

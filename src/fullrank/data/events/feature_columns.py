@@ -47,7 +47,8 @@ class FeatureColumns:
 
     @classmethod
     def of(cls, fields: Fields, column: Callable[[str], pl.Series], what: str) -> FeatureColumns:
-        """Code the columns of a table, each read by its name. Raises `UserError` for values that a field cannot be."""
+        """Code the columns of a table, each read by its name. Raises `UserError` for
+        values that a field cannot be."""
         codes, distinct = [], []
         for field in fields:
             plain = plain_values(field, column(field.name), what)
@@ -199,5 +200,6 @@ def encode(columns: FeatureColumns, encoder: FeatureEncoder) -> FeatureTable:
 
 
 def _in_lists(field: BagOf | SequenceOf, texts: pl.Series) -> tuple[pl.Series, Int64[np.ndarray, "R"]]:
-    """The elements of the lists in texts that `plain_values` made, behind each other, and how many each list has."""
+    """The elements of the lists in texts that `plain_values` made, behind each other,
+    and how many each list has."""
     return bag_values(texts.str.split(BETWEEN), field.model_copy(update={"separator": None}), "the features")

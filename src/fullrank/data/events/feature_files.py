@@ -107,7 +107,8 @@ def array_widths(encoder: FeatureEncoder) -> dict[str, int]:
 
 
 def read_encoder(path: Path, state: JsonObject, again: str = AGAIN) -> FeatureEncoder:
-    """The fitted features of a `state`, as the JSON file `path` holds it; the vocabulary lies beside that file."""
+    """The fitted features of a `state`, as the JSON file `path` holds it; the
+    vocabulary lies beside that file."""
     return restore_encoder(path, state, again, Features)
 
 
@@ -166,7 +167,8 @@ def read_tables(
 
 
 def _check(array: Flat, sizes: list[int] | None, path: Path) -> None:
-    """Raise `UserError` unless ids lie below the size of their column; numbers (`sizes` None) are finite or missing."""
+    """Raise `UserError` unless ids lie below the size of their column; numbers (`sizes`
+    None) are finite or missing."""
     if not array.shape[1]:
         return
     for block in stretches(array):
@@ -178,7 +180,8 @@ def _check(array: Flat, sizes: list[int] | None, path: Path) -> None:
 
 
 def _bag(path: Path, lists: pl.DataFrame, field: str, size: int) -> Jagged:
-    """The ids of each list of a field by its number. Raises `UserError` for numbers below 1 and unknown ids."""
+    """The ids of each list of a field by its number. Raises `UserError` for
+    numbers below 1 and unknown ids."""
     rows = lists.filter(pl.col("field") == field)
     lengths, ids, numbers = rows["ids"].list.len().fill_null(0), rows["ids"].explode(), rows["list"].fill_null(0)
     empty = ids.null_count() or (lengths < 1).any() or (numbers < 1).any()

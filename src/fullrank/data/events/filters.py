@@ -76,7 +76,8 @@ Filter = tuple[str, JsonObject, Callable[[Events], Events]]
 def filters(spec: Prepare, until: int | None) -> list[Filter]:
     """The filters that look at an event, or at one user, in order.
 
-    `until` is the first second that `rolling_time` leaves out. It comes first: the others would move the windows.
+    `until` is the first second that `rolling_time` leaves out. It comes first: the
+    others would move the windows.
     """
     chosen: list[Filter] = [("read", {}, lambda events: events)]
     if isinstance(spec.split, splits.RollingTime) and until is not None:

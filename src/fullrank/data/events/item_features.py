@@ -87,7 +87,8 @@ def coded(column: pl.Series, base: int, *, listed: bool = False) -> CategoricalF
 
 
 def coded_lists(column: pl.Series, base: int) -> CategoryLists:
-    """Codes of a column of lists. Raises `UserError` where their values are no categories, or too many for one item."""
+    """Codes of a column of lists. Raises `UserError` where their values are no
+    categories, or too many for one item."""
     assert isinstance(column.dtype, pl.List | pl.Array)
     lists = column.cast(pl.List(column.dtype.inner))
     flat = pl.DataFrame({"item": np.arange(len(column)), "value": lists}).explode("value").drop_nulls()
@@ -105,7 +106,8 @@ def coded_lists(column: pl.Series, base: int) -> CategoryLists:
         )
     codes = np.full((len(column), max(1, longest)), -1)
     codes[lengths == 0, 0] = 0
-    # rows of an item are neighbours: less the rows of the items before it, a row's number is its place in the list
+    # rows of an item are neighbours: less the rows of the items before it, a row's number
+    # is its place in the list
     codes[items, np.arange(len(items)) - (np.cumsum(lengths) - lengths)[items]] = feature.codes[known]
     return CategoryLists(column.name, codes, feature.values)
 
@@ -126,7 +128,8 @@ def standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
     mean = np.where(known, matrix[:base], 0).sum(axis=0) / count
     centred = np.where(missing, 0, matrix - mean)
     spread = np.sqrt((centred[:base] ** 2).sum(axis=0) / count)
-    # A constant column says nothing: it becomes 0 instead of rounding noise blown up by a tiny spread.
+    # A constant column says nothing: it becomes 0 instead of rounding noise blown up by a tiny
+    # spread.
     scale = np.where(spread > 1e-9 * np.maximum(np.abs(mean), 1), 1 / np.maximum(spread, 1e-300), 0)
     names = tuple(column.name for column in columns)
     return NumericFeatures(names, (centred * scale).astype(np.float32), missing.astype(np.float32))

@@ -1,9 +1,9 @@
 """Join several stores into one, to train on all of them at once: the users and items of each, and their columns.
 
-Nobody is the same user, and nothing the same item, in two stores: external ids get the name of their store in front
-(``toys/17``). In an epoch the rows of a store count as often as its weight says; the fraction of a weight is left
-to chance, anew in each epoch. Models whose items are made of text or of vectors start on any other store from what
-they learn here.
+Nobody is the same user, and nothing the same item, in two stores: external ids get the name of
+their store in front (``toys/17``). In an epoch the rows of a store count as often as its weight
+says; the fraction of a weight is left to chance, anew in each epoch. Models whose items are made of
+text or of vectors start on any other store from what they learn here.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def _write(out: Path, stores: list[Store], weights: list[float], names: list[str
 
 
 def _table(frames: list[pl.DataFrame], kind: str, names: list[str]) -> pl.DataFrame:
-    """The rows of all tables, ids with the name of their store in front; a column that a table lacks is null there."""
+    """The rows of all tables, ids with the name of their store in front; a column that
+    a table lacks is null there."""
     key = f"{kind}_id"
     tables = [
         frame.drop("map_version", strict=False).with_columns(

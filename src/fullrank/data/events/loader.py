@@ -1,8 +1,9 @@
 """Training batches: batch k is a pure function of (seed, k), so a resumed run reads what an unbroken one would.
 
-An epoch's rows come from the task. The number of batches is the same in every epoch: rows are laid in order of length
-(ties in random order) or at random, cut where the running total crosses equal shares, and the batches are shuffled. A
-global batch is split into shards, one for each process and micro-batch.
+An epoch's rows come from the task. The number of batches is the same in every epoch: rows are
+laid in order of length (ties in random order) or at random, cut where the running total crosses
+equal shares, and the batches are shuffled. A global batch is split into shards, one for each
+process and micro-batch.
 """
 
 from __future__ import annotations
@@ -146,14 +147,16 @@ class Loader(Batches):
         lengths = ends - starts
         tie = draw.random(len(users))
         order = np.lexsort((tie, lengths)) if self.by == "tokens" else np.argsort(tie)
-        # A row belongs to the batch in whose equal share of the total it begins: batch = floor(before * steps / total).
-        # `batch` rises, so its edges are where each number would be inserted.
+        # A row belongs to the batch in whose equal share of the total it begins: batch =
+        # floor(before * steps / total). `batch` rises, so its edges are where each
+        # number would be inserted.
         size = self._sizes(lengths[order])
         before = np.cumsum(size) - size
         batch = before * self.steps_per_epoch // max(1, int(size.sum()))
         edges = np.searchsorted(batch, np.arange(self.steps_per_epoch + 1))
         full = np.flatnonzero(np.diff(edges))
-        # a share without rows (a long row crossed two edges) repeats another batch, so that the count stays fixed
+        # a share without rows (a long row crossed two edges) repeats another batch, so
+        # that the count stays fixed
         batch_order = draw.permutation(np.resize(full, self.steps_per_epoch))
         return _Epoch(Jagged(self.store.items, first + starts, first + ends), order, edges, batch_order)
 
@@ -175,7 +178,8 @@ class Loader(Batches):
 
 
 def _counts(weights: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """How often each row stands in an epoch: its weight, whose fraction is left to chance; at least one row stands."""
+    """How often each row stands in an epoch: its weight, whose fraction is left to
+    chance; at least one row stands."""
     counts: np.ndarray = (np.floor(weights) + (draw.random(len(weights)) < weights % 1)).astype(np.int64)
     if not counts.any():
         counts[draw.integers(len(counts))] = 1

@@ -1,16 +1,17 @@
 """Does the order of events matter? A shuffle test on counts, without a model.
 
-C(a, b) counts how often b comes right behind a in the training parts of the histories, C(a) how often anything does. A
-validation target v behind a last training event a has the probability p(v | a) = (C(a, v) + A q(v)) / (C(a) + A), where
-q(v) is the share of the training events that v has and A = `PRIOR`. The same is counted in two other orders:
-`shuffled`, where the training events of each user stand in random order, and `untied`, where only those of one moment
-do. If order says nothing, all three give the same but for chance. A factor of order is two to the power of a difference
-of mean logarithms.
+C(a, b) counts how often b comes right behind a in the training parts of the histories, C(a) how
+often anything does. A validation target v behind a last training event a has the probability p(v
+| a) = (C(a, v) + A q(v)) / (C(a) + A), where q(v) is the share of the training events that v has
+and A = `PRIOR`. The same is counted in two other orders: `shuffled`, where the training events of
+each user stand in random order, and `untied`, where only those of one moment do. If order says
+nothing, all three give the same but for chance. A factor of order is two to the power of a
+difference of mean logarithms.
 
-Nothing is sorted. In random order any other event stands behind an event with equal chance, so one is drawn: `Order`
-needs no more than which pair follows which. Draws are a function of the user's key and the place of the event. Of
-many events only those of some items are counted, items drawn by their number, but of these items all events, so
-counts are not thinned.
+Nothing is sorted. In random order any other event stands behind an event with equal chance, so one
+is drawn: `Order` needs no more than which pair follows which. Draws are a function of the user's
+key and the place of the event. Of many events only those of some items are counted, items drawn by
+their number, but of these items all events, so counts are not thinned.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Order(NamedTuple):
     untied: Bits
 
     def factor(self, other: Bits) -> tuple[float, float, float]:
-        """How many times as likely the target is in an order as in `shuffled`, and the ends of its 95 % interval."""
+        """How many times as likely the target is in an order as in `shuffled`, and
+        the ends of its 95 % interval."""
         pair = [np.sort(bits) for bits in (other, self.shuffled)]  # sums do not depend on the order of users
         mean = float(pair[0].mean() - pair[1].mean())
         half = 1.96 * math.sqrt(sum(float(bits.var()) / len(bits) for bits in pair))
@@ -124,7 +126,8 @@ def order_of(store: Store) -> Order:
 
 
 def _moments(block: Block, drawn: Bool[np.ndarray, "V"]) -> Int64[np.ndarray, "4 n"]:
-    """Positions of the events of drawn items; where the moment of each begins and ends, and where the next one ends."""
+    """Positions of the events of drawn items; where the moment of each begins and ends,
+    and where the next one ends."""
     rows, size = np.flatnonzero(drawn[block.items]), len(block.items)
     # moment m is from edges[m - 1] to edges[m]; the size twice, for the moment behind the last
     edges, moment = np.concatenate([np.flatnonzero(~block.tied), [size, size]]), np.cumsum(~block.tied)[rows]
@@ -132,12 +135,14 @@ def _moments(block: Block, drawn: Bool[np.ndarray, "V"]) -> Int64[np.ndarray, "4
 
 
 def _other(index: Ints, length: Ints, chance: Bits) -> Ints:
-    """Another index of 0 .. length - 1, each with equal chance; the same one where there is no other."""
+    """Another index of 0 .. length - 1, each with equal chance; the same
+    one where there is no other."""
     return np.asarray((index + 1 + (chance * (length - 1)).astype(np.int64)) % length)
 
 
 def _first_of_moment(store: Store, low: Ints, high: Ints) -> Ints:
-    """The first position from `low` on whose time is that of `high`, by bisection: times rise within a user."""
+    """The first position from `low` on whose time is that of `high`, by
+    bisection: times rise within a user."""
     if store.times is None:
         return high
     moment = store.times[high]
@@ -149,7 +154,8 @@ def _first_of_moment(store: Store, low: Ints, high: Ints) -> Ints:
 
 
 def _counts(pairs: Int[np.ndarray, "p"], wanted: Ints) -> Ints:
-    """How often each of the `wanted` stands among the pairs, of which a table of hashes leaves few to sort."""
+    """How often each of the `wanted` stands among the pairs, of which a table
+    of hashes leaves few to sort."""
     size = 4 * len(wanted)
     filled = np.zeros(1 << (2 + size.bit_length()), bool)
     filled[slots(wanted, size)] = True

@@ -101,7 +101,8 @@ class Segments:
         return Segments(self.items + other.items, bins)
 
     def later_share(self) -> float | None:
-        """The share of all training events that are later than a test event, averaged over test events (by bins)."""
+        """The share of all training events that are later than a test event, averaged
+        over test events (by bins)."""
         if self.bins is None or not self.bins[2].any():
             return None
         until = np.cumsum(self.bins[0])  # training events up to the bin of a test event
@@ -147,7 +148,8 @@ class PartWork:
         return IdIndex(table["user_id"]), table.drop("user_id")
 
     def filter(self, number: int) -> np.ndarray:
-        """Filter the events of a part and save what is left; returns an array of the `Counted` after each filter."""
+        """Filter the events of a part and save what is left; returns an array of the
+        `Counted` after each filter."""
         events, counted = self._read(number), []
         for _, _, keep in filters(self.spec, self.until):
             events = keep(events)
@@ -203,7 +205,8 @@ class PartWork:
         return Segments.of(Store.open(out, verify=False), self.state["span"])
 
     def _read(self, number: int) -> Events:
-        """The events of a part as they were read: users in order of key and id, the events of each in order of time."""
+        """The events of a part as they were read: users in order of key and id, the
+        events of each in order of time."""
         spill, state = Spill(self.scratch / SPILL, 1), self.state
         users, columns = spill.read(number, state["columns"], text=state["text_users"])
         user, user_ids = values.dense(users)
@@ -226,7 +229,8 @@ class PartWork:
         return load_events(self._folder(number), self.item_ids, tuple(self.state["types"]), self.features)
 
     def _of_users(self, number: int) -> tuple[Events, JoinedTable]:
-        """The events that are left of a part, and its users who have any with their rows of the table of users."""
+        """The events that are left of a part, and its users who have any with their
+        rows of the table of users."""
         events, known = self._left(number), self.known_users
         user, user_ids = compacted(events.user, events.user_ids)
         frame = pl.DataFrame() if known is None else known[1][known[0].find(user_ids)]

@@ -1,9 +1,10 @@
 """Stores in parts: users by the hash of their id, each part a whole store, one manifest and one fingerprint for all.
 
-A user's key is a number made of the id alone (`data/histories.py`); its highest bits say which of `BUCKETS` buckets the
-user is in, and a part holds neighbouring buckets. Users stand in order of key, then id. So the parts behind each other
-are the same users in the same order whatever the number of parts, and batches, evaluation and shares of users see one
-store. The fingerprint is made of a hash for each bucket, which the writer of a part computes alone.
+A user's key is a number made of the id alone (`data/histories.py`); its highest bits say which of
+`BUCKETS` buckets the user is in, and a part holds neighbouring buckets. Users stand in order of
+key, then id. So the parts behind each other are the same users in the same order whatever the
+number of parts, and batches, evaluation and shares of users see one store. The fingerprint is made
+of a hash for each bucket, which the writer of a part computes alone.
 
     manifest.json, items.parquet      of all parts; the table of items with the user's columns
     part-00000/ ...                   a store of its own each: all items by their ids, its users, their events
@@ -129,7 +130,8 @@ _Parts = Annotated[list[_Part], Field(min_length=1, max_length=MOST_PARTS)]
 
 
 def part_folders(folder: Path, manifest: JsonObject) -> list[Path]:
-    """The folders of the parts, in order. Raises `UserError` where the manifest does not name them as they are."""
+    """The folders of the parts, in order. Raises `UserError` where the manifest
+    does not name them as they are."""
     manifests.require_keys(folder, manifest, {"parts": _Parts})
     names = [part["folder"] for part in manifest["parts"]]
     if names != [part_folder(number) for number in range(len(names))]:
@@ -138,7 +140,8 @@ def part_folders(folder: Path, manifest: JsonObject) -> list[Path]:
 
 
 def written_parts(folder: Path, count: int, hashed: str) -> tuple[list[JsonObject], dict[int, str]]:
-    """The manifests of `count` parts in a folder, in order, and the hashes that they hold under the key `hashed`."""
+    """The manifests of `count` parts in a folder, in order, and the hashes that they
+    hold under the key `hashed`."""
     manifest_of = [manifests.load_manifest(folder / part_folder(number)) for number in range(count)]
     return manifest_of, {int(bucket): digest for part in manifest_of for bucket, digest in part[hashed].items()}
 

@@ -64,7 +64,8 @@ class EventPieces:
         """Notes about the times."""
 
     def _each(self, work: Callable[[str, pl.DataFrame], T], columns: Sequence[str]) -> Iterator[T]:
-        """Call `work` with (the rows, as errors name them; frame) of each piece, without rows that `missing` drops."""
+        """Call `work` with (the rows, as errors name them; frame) of each piece,
+        without rows that `missing` drops."""
 
         def piece(start: int, frame: pl.DataFrame) -> tuple[int, T | None]:
             what, rows = name_rows(self.chunks.name, self.chunks.rows, start, frame), len(frame)
@@ -144,7 +145,8 @@ def coded_piece(
 ) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
     """Code rows of a table: the part of each row, its user's id, and its other columns as arrays.
 
-    Items are the numbers that `find` has for their ids. Raises `UserError` for what `table.read_events` refuses.
+    Items are the numbers that `find` has for their ids. Raises `UserError` for what
+    `table.read_events` refuses.
     """
     columns = coding.columns
     users, items = (values.ids(frame[name], what) for name in (columns.user, columns.item))
@@ -161,14 +163,16 @@ def coded_piece(
 
 
 def _add(parts: list[pl.Series], part: pl.Series, merge: Callable[[list[pl.Series]], pl.Series]) -> None:
-    """Add a part to a column of distinct values, and merge the parts where many wait beside the first."""
+    """Add a part to a column of distinct values, and merge the parts where
+    many wait beside the first."""
     parts.append(part)
     if sum(map(len, parts)) > 2 * len(parts[0]) + MERGED:
         parts[:] = [merge(parts)]
 
 
 def _typed(source: InputTable, columns: Columns) -> InputTable:
-    """A text file with types inferred from all of its rows: ids that are whole numbers, times that are numbers."""
+    """A text file with types inferred from all of its rows: ids that are whole
+    numbers, times that are numbers."""
     lazy = source.frame.to_native()
     assert isinstance(lazy, pl.LazyFrame)
 

@@ -131,25 +131,28 @@ def prepare(
 ) -> Store:
     """Read events, filter and split them, and write a store at `out`; with `overwrite`, in place of an older one.
 
-    `events`, `items` and `users` are paths (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or
-    DataFrames of any engine that narwhals reads. `user_col`, `item_col`, `time_col` (None: the rows are in order) and
-    so on name the columns of the events, in place of `user_id`, `item_id` and `timestamp`: they are `columns` of
-    `spec`, and `set` changes any of its settings (`["k_core=5"]`). `missing="drop"` leaves out rows without a user, an
-    item or a time, and says how many. `separator` is that of a text file of events; without it, it is inferred from
-    the first line.
+    `events`, `items` and `users` are paths (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of
+    Parquet files) or DataFrames of any engine that narwhals reads. `user_col`, `item_col`,
+    `time_col` (None: the rows are in order) and so on name the columns of the events, in place of
+    `user_id`, `item_id` and `timestamp`: they are `columns` of `spec`, and `set` changes any of
+    its settings (`["k_core=5"]`). `missing="drop"` leaves out rows without a user, an item or a
+    time, and says how many. `separator` is that of a text file of events; without it, it is
+    inferred from the first line.
 
-    A table of items is joined on its column `items_id`; without it, and for users, on the column of the name that the
-    event table uses, else on `item_id` or `user_id`. `event_features` are columns of the events that are known with
-    each of them (rating), `request_features` those known before (device), `user_features` columns of the table of
-    users: names, whose kind is found and logged, or mappings (`{"kind": "numeric", "name": "age"}`). `progress` prints
-    one line per step to stderr; `notes` (facts of a source about its data) go into the manifest.
+    A table of items is joined on its column `items_id`; without it, and for users, on the column of
+    the name that the event table uses, else on `item_id` or `user_id`. `event_features` are columns
+    of the events that are known with each of them (rating), `request_features` those known before
+    (device), `user_features` columns of the table of users: names, whose kind is found and logged,
+    or mappings (`{"kind": "numeric", "name": "age"}`). `progress` prints one line per step to
+    stderr; `notes` (facts of a source about its data) go into the manifest.
 
-    A table that takes more memory than is free is prepared in parts, which is logged. With `parts` the store is
-    written in so many parts (`data/events/parts.py`), and the table is read in pieces, so that neither has to fit into
-    memory; a preparation in parts that was killed goes on when it is called again. ``engine="spark"`` (extra `spark`)
-    does it on the Spark session that is there, or on one of `master`, such as ``local[2]`` or ``spark://host:7077``;
-    `events` are Parquet or a Spark DataFrame, and the store is the same. Equal times keep input order, which is the
-    engine's: Spark promises none, so add a column that decides ties there.
+    A table that takes more memory than is free is prepared in parts, which is logged. With `parts`
+    the store is written in so many parts (`data/events/parts.py`), and the table is read in pieces,
+    so that neither has to fit into memory; a preparation in parts that was killed goes on when it
+    is called again. ``engine="spark"`` (extra `spark`) does it on the Spark session that is there,
+    or on one of `master`, such as ``local[2]`` or ``spark://host:7077``; `events` are Parquet or a
+    Spark DataFrame, and the store is the same. Equal times keep input order, which is the engine's:
+    Spark promises none, so add a column that decides ties there.
 
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """

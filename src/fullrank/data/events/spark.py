@@ -44,7 +44,8 @@ ORDER = ("_order_file", "_order_row")
 
 
 def require_readable(source: InputTable) -> None:
-    """Raise `UserError` for a file that is no Parquet, and for files of different types, which Spark does not cast."""
+    """Raise `UserError` for a file that is no Parquet, and for files of different
+    types, which Spark does not cast."""
     if source.unlike is not None:
         raise UserError(
             f"the files of {source.name} have columns of different types, or other columns, which the engine spark "
@@ -56,7 +57,8 @@ def require_readable(source: InputTable) -> None:
 
 
 def runner_on_spark(source: InputTable, master: str | None) -> OnSpark:
-    """A runner on the session of a table. Raises `UserError` for what `require_readable` and `session_of` refuse."""
+    """A runner on the session of a table. Raises `UserError` for what
+    `require_readable` and `session_of` refuse."""
     require_readable(source)
     return OnSpark(session_of(source.table, master))
 
@@ -128,7 +130,8 @@ def ordered_frame(
 
 
 def _without_missing(frame: DataFrame, spec: Prepare, name: str) -> tuple[DataFrame, list[str]]:
-    """The rows that `missing` leaves, as `table.missing_rows` decides, and a note of how many it drops."""
+    """The rows that `missing` leaves, as `table.missing_rows` decides, and
+    a note of how many it drops."""
     from pyspark.sql import functions as F
 
     if spec.missing != "drop":
@@ -207,7 +210,8 @@ def _frames(batches: Iterator[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
 
 
 def _spilled(batches: Iterator[pa.RecordBatch], folder: Path, count: int, users: Any) -> Iterator[pa.RecordBatch]:
-    """Spill a worker's parts, which come in order, into their folders: all of them, or nothing where the task fails."""
+    """Spill a worker's parts, which come in order, into their folders: all of them, or
+    nothing where the task fails."""
     scratch = folder / f"task-{uuid.uuid4().hex}"
     spill, events, seconds = Spill(scratch, count), 0, []
     for frame in _frames(batches):

@@ -38,7 +38,8 @@ class LeaveOneOut(Spec):
     kind: Literal["leave_one_out"] = "leave_one_out"
 
     def bounds(self, offsets: Offsets, times: Times | None) -> tuple[Bounds, JsonObject]:
-        """Bounds, and facts for the manifest. Users with fewer than three events are trained on and not tested."""
+        """Bounds, and facts for the manifest. Users with fewer than three events
+        are trained on and not tested."""
         ends = offsets[1:]
         tested = np.diff(offsets) >= 3
         bounds = np.stack([ends - 2 * tested, ends - tested], axis=1)
@@ -47,7 +48,8 @@ class LeaveOneOut(Spec):
             "split=global_time has no such leak",
         }
         if times is not None and tested.any():
-            # the share of all training events that are later than a test event, averaged over test events
+            # the share of all training events that are later than a test event,
+            # averaged over test events
             part = event_parts(offsets, bounds)
             train, test = np.sort(times[part == 0]), times[part == 2]
             share = 1 - np.searchsorted(train, test, side="right").mean() / len(train)
@@ -190,7 +192,8 @@ def check_moments(split: Any, first: int, second: int) -> None:
 
 
 def needs_times(kind: str, setting: str, other: str) -> UserError:
-    """The error for a split in time without times. `setting` names their column, `other` is a split that needs none."""
+    """The error for a split in time without times. `setting` names their column, `other`
+    is a split that needs none."""
     return UserError(
         f"the {kind} split needs times: name their column with {setting}, or use {other}", code="split-needs-times"
     )
@@ -206,7 +209,8 @@ Rule = LeaveOneOut | GlobalMoments
 
 
 def split_counts(offsets: Offsets, bounds: Bounds, items: np.ndarray, num_items: int) -> JsonObject:
-    """Counts of a split for the manifest: events and users by part, and targets that a trained model cannot know."""
+    """Counts of a split for the manifest: events and users by part, and targets that
+    a trained model cannot know."""
     starts, ends, (middle, late) = offsets[:-1], offsets[1:], bounds.T
     part = event_parts(offsets, bounds)
     seen = np.bincount(items[part == 0], minlength=num_items) > 0

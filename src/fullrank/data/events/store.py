@@ -100,7 +100,8 @@ class Store:
         `verify` says whose hashes are compared: True for all files, read anew, False for none, None
         for files up to 1 GiB, once in a process.
 
-        Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
+        Raises `UserError` for a folder that is no store, is of another format version, or is
+        damaged.
         """
         folder = check_path("the store", path)
         manifest, (arrays, encoder) = _opened(folder, verify)
@@ -139,7 +140,8 @@ class Store:
     def fingerprint(self) -> str:
         """Hash of all histories and of their split into training, validation and test.
 
-        External ids and order alone decide it: not the engine, the file format or the integer width.
+        External ids and order alone decide it: not the engine, the file format or the integer
+        width.
         """
         return str(self.manifest["fingerprint"])
 
@@ -153,7 +155,8 @@ class Store:
 
     @cached_property
     def row_weights(self) -> Float64[np.ndarray, "U"] | None:
-        """How often each user's rows count in an epoch, in a store joined of several; None where all count once."""
+        """How often each user's rows count in an epoch, in a store joined of
+        several; None where all count once."""
         joined = self.manifest.get("joined")
         if joined is None:
             return None
@@ -196,7 +199,8 @@ class Store:
 
     @cached_property
     def user_features(self) -> FeatureTable | None:
-        """The features of each user, row u; None where there are none. Raises `UserError` where a column is missing."""
+        """The features of each user, row u; None where there are none. Raises
+        `UserError` where a column is missing."""
         if self.features is None or not self.features.schema.user:
             return None
         encoder = encoder_of(self.features, "user")
@@ -263,7 +267,8 @@ class Store:
         return splits.repeated_share(counts)
 
     def histories(self, split: str, *, without_history: bool = False) -> tuple[Users, Users, Users, Users]:
-        """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and ``items[ends:target_ends]``."""
+        """`eval_set` as (users, starts, ends, target_ends): ``items[starts:ends]`` and
+        ``items[ends:target_ends]``."""
         warnings.warn(
             "Store.histories is deprecated: Store.eval_set(split) gives the same users with histories and targets",
             DeprecationWarning,
@@ -276,7 +281,8 @@ class Store:
     def trained(
         self,
     ) -> tuple[Int64[np.ndarray, "n"], Int32[np.ndarray, "n"], Int64[np.ndarray, "n"] | None]:
-        """(users, items, times) of the events that are trained on, by user, oldest first; times None as in `times`."""
+        """(users, items, times) of the events that are trained on, by user, oldest
+        first; times None as in `times`."""
         events = Jagged(self.items, self.offsets[:-1], self.bounds[:, 0])
         return events.row_of(), events.flat(), None if self.times is None else events.over(self.times).flat()
 
@@ -360,7 +366,8 @@ def _opened(folder: Path, verify: bool | None, encoder: FeatureEncoder | None = 
 def moved_up(
     events: Sequence[int], offsets: Sequence[np.ndarray], bounds: Sequence[np.ndarray]
 ) -> tuple[splits.Offsets, splits.Bounds]:
-    """The offsets and bounds of several stores behind each other, each moved up by the `events` of those before it."""
+    """The offsets and bounds of several stores behind each other, each moved up by the
+    `events` of those before it."""
     before = np.cumsum([0, *events[:-1]])
     moved = [positions[1:] + start for positions, start in zip(offsets, before, strict=True)]
     whole = np.concatenate([np.zeros(1, np.int64), *moved])
@@ -392,7 +399,8 @@ class _JoinedStore(BaseModel):
 
 
 def _read_manifest(folder: Path) -> JsonObject:
-    """The manifest, its structure checked. Raises `UserError` for a folder that is no store, or a newer one."""
+    """The manifest, its structure checked. Raises `UserError` for a folder that
+    is no store, or a newer one."""
     manifest = manifests.read_header(folder, *FORMS)
     in_parts = parts.is_parts(manifest)
     kinds = {
@@ -420,7 +428,8 @@ def _read_manifest(folder: Path) -> JsonObject:
 
 
 def _array(folder: Path, manifest: JsonObject, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
-    """An array mapped read-only, or None where the store has none. Its header must agree with the manifest."""
+    """An array mapped read-only, or None where the store has none. Its header
+    must agree with the manifest."""
     dtype, needed = ARRAYS[name] if name in ARRAYS else (feature_files.ARRAYS[name], True)
     path = folder / f"{name}.npy"
     if path.name not in manifest["files"]:

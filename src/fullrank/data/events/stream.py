@@ -1,10 +1,12 @@
 """Prepare a store in parts, out of core: the table is read in pieces and its events go to files by user, part by part.
 
-Facts about all events are counted on the way: the ids of items, the k-core (a count for each item; a user lies in one
-part), the moments of a split in time. Everything else is about one user, so each part is made alone, by the functions
-that make a whole store. Memory holds the items, one piece of the table and one part.
+Facts about all events are counted on the way: the ids of items, the k-core (a count for each item;
+a user lies in one part), the moments of a split in time. Everything else is about one user, so
+each part is made alone, by the functions that make a whole store. Memory holds the items, one
+piece of the table and one part.
 
-A killed preparation goes on behind the reading, with the parts that are written (`parallel/folder.py`).
+A killed preparation goes on behind the reading, with the parts that are written
+(`parallel/folder.py`).
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Beside:
 
 
 def identity_of(table: Any) -> Any:
-    """The name, size in bytes and time of each file of a table on disk, by which it is recognised; None for a frame."""
+    """The name, size in bytes and time of each file of a table on disk, by which it is
+    recognised; None for a frame."""
     if not isinstance(table, (str, os.PathLike)):
         return None
     path = Path(table)
@@ -72,7 +75,8 @@ def identity_of(table: Any) -> Any:
 
 
 def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) -> JsonObject:
-    """Both passes over the table: the ids of items, then each event to the part of its user. Returns facts about it."""
+    """Both passes over the table: the ids of items, then each event to the part of its
+    user. Returns facts about it."""
     reading = EventPieces(source, spec, scratch)
     item_ids, type_names = reading.look()
     write_table(pl.DataFrame({"item_id": item_ids}), scratch / ITEM_IDS)
@@ -96,7 +100,8 @@ def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) ->
 def make_parts(
     work: Unfinished, spec: Prepare, count: int, beside: Beside, state: JsonObject, say: Say, runner: Runner | None
 ) -> None:
-    """Make the parts and the manifest of all from the spilled events: filter, find the k-core, split and write."""
+    """Make the parts and the manifest of all from the spilled events: filter, find
+    the k-core, split and write."""
     split: Any = spec.split
     until, numbers = None, range(count)
     if isinstance(split, splits.RollingTime):
@@ -171,7 +176,8 @@ def _filter(tasks: PartWork, runner: Runner, numbers: range, say: Say) -> tuple[
 
 
 def _split(of_parts: list[JsonObject], segments: Segments) -> JsonObject:
-    """The entry of the manifest for the split of all parts: sums of theirs, and counts that no part knows alone."""
+    """The entry of the manifest for the split of all parts: sums of theirs, and
+    counts that no part knows alone."""
     whole, items = splits.rule_of(of_parts[0]), segments.items
     whole["users_train_only"] = sum(part["users_train_only"] for part in of_parts)
     for number, name in enumerate(("train", "validation", "test")):

@@ -47,16 +47,18 @@ def subset(
 ) -> Store:
     """Write a store at `out` with a share of the users of `store`, and return it; `overwrite` replaces an older one.
 
-    Users keep their events, times and split; the catalogue is that of the items that these users have events with, in
-    the order of the large one, under their own external ids. With `keep_items` it is the whole of the large one, so
-    that models of several shares rank the same items, and a model of a share can be evaluated on the whole store.
+    Users keep their events, times and split; the catalogue is that of the items that these users
+    have events with, in the order of the large one, under their own external ids. With `keep_items`
+    it is the whole of the large one, so that models of several shares rank the same items, and a
+    model of a share can be evaluated on the whole store.
 
-    `without` is a store whose users are left out: whoever has an external id that it has too. `hide_items` is the share
-    of the large catalogue's items whose training events are taken out; which ones depends on the seed alone, not on
-    `share`. Users without any event that is left are left out. The manifest says where the store is from and how its
-    distributions differ (`subset`).
+    `without` is a store whose users are left out: whoever has an external id that it has too.
+    `hide_items` is the share of the large catalogue's items whose training events are taken out;
+    which ones depends on the seed alone, not on `share`. Users without any event that is left are
+    left out. The manifest says where the store is from and how its distributions differ (`subset`).
 
-    Raises `UserError` for shares that are none, and where no users or training events would be left.
+    Raises `UserError` for shares that are none, and where no users or training events would be
+    left.
     """
     source = opened_store(store)
     folder = without_dots(out)
@@ -86,7 +88,8 @@ def subset(
         owner = source.events.items.row_of()
         items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
         mine = chosen[owner]
-        # Hidden items lose their training events alone: in validation and test they are what a model has to find.
+        # Hidden items lose their training events alone: in validation and test they are
+        # what a model has to find.
         remains = mine & ~((part == 0) & hidden[items])
         if not (remains & (part == 0)).any():
             raise UserError(

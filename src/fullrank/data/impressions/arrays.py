@@ -1,8 +1,9 @@
 """The arrays of a store of impressions: fingerprints, shapes on disk, and parts read as if they were of one store.
 
-A fingerprint stands for what a ranker can see, whichever engine or file format it came from. That of a store in one is
-a hash of its files. A store in parts is cut into `BLOCKS` stretches of input rows, the same whatever the number of
-parts; whoever writes a part hashes its blocks, and the fingerprint is made of the hashes of all blocks.
+A fingerprint stands for what a ranker can see, whichever engine or file format it came from. That
+of a store in one is a hash of its files. A store in parts is cut into `BLOCKS` stretches of input
+rows, the same whatever the number of parts; whoever writes a part hashes its blocks, and the
+fingerprint is made of the hashes of all blocks.
 
 A store holds train, validation and test behind each other. Of a store in parts these are train of
 the first part, train of the second, ..., then validation of each and test of each: rows in input
@@ -36,7 +37,8 @@ BLOCKS = 4096
 def fingerprint(folder: Path, files: Iterable[str], schema: Schema, arrays: str) -> str:
     """SHA-256 of what a ranker can see: schema, arrays and vocabularies; neither engine nor file format enter.
 
-    `arrays` is the text of `array_lines`, or for a store in parts that of `parts.bucket_lines` for its blocks.
+    `arrays` is the text of `array_lines`, or for a store in parts that of
+    `parts.bucket_lines` for its blocks.
     """
     # `spec_tree` leaves out settings that came later: a store is what it was before them
     state = hashlib.sha256((json.dumps(spec_tree(schema), indent=2) + "\n" + arrays).encode())

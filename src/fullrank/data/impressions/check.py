@@ -1,8 +1,9 @@
 """Findings about a store of impressions from counts: labels, copies, constant or leaking fields, unseen values.
 
-Rows are read once, a block at a time, and every number is a sum over rows, so a store in parts gives those of the one.
-Rows are compared by a hash of their fields, sum_f m_f x_f modulo 2^64 with odd m_f. Of many rows only those are
-compared whose hash (without bags) ends with zeros: with a row, its copies are.
+Rows are read once, a block at a time, and every number is a sum over rows, so a store in parts
+gives those of the one. Rows are compared by a hash of their fields, sum_f m_f x_f modulo 2^64
+with odd m_f. Of many rows only those are compared whose hash (without bags) ends with zeros:
+with a row, its copies are.
 
 A field alone: its values are put in order of their click rate in training (shrunk by `PRIOR` rows
 of the mean), and this order has an AUC on the rows of validation. Numbers are cut at quantiles of
@@ -70,7 +71,8 @@ def _copy_findings(tally: Tally) -> Iterator[Finding]:
     codes, groups = (keys & np.uint64(7)).astype(np.int64), keys >> np.uint64(3)
     starts = np.flatnonzero(np.concatenate([[len(keys) > 0], groups[1:] != groups[:-1]]))
     sizes = np.diff(np.append(starts, len(keys)))
-    # of each group of equal rows a bit for each code in it: an even bit is label 0, an odd one label 1
+    # of each group of equal rows a bit for each code in it: an even bit is label 0, an odd one
+    # label 1
     held = np.bitwise_or.reduceat(1 << codes, starts) if len(keys) else codes
     copies = share(len(keys) - len(starts), len(keys))
     both = (held & 0b010101 > 0) & (held & 0b101010 > 0)

@@ -65,9 +65,9 @@ def restore_encoder(
 ) -> FieldEncoder[Any]:
     """The fitted encoder of a folder.
 
-    `tree` is its `encoder_state`, of a schema of this `kind`, as read from the JSON file `path`; the vocabulary
-    lies beside that file. Raises `UserError` for anything that no fitted encoder says; `again` is what to do
-    then (a clause).
+    `tree` is its `encoder_state`, of a schema of this `kind`, as read from the JSON file `path`;
+    the vocabulary lies beside that file. Raises `UserError` for anything that no fitted encoder
+    says; `again` is what to do then (a clause).
     """
     for key in ("schema", "fitted"):
         if not isinstance(tree.get(key), dict):

@@ -278,5 +278,6 @@ def to_tensors(
 def _tensor(array: np.ndarray, dtype: type) -> Tensor:
     import torch
 
-    # Writable, which mapped files are not: torch would share their memory and warn. `require` copies only then.
+    # Writable, which mapped files are not: torch would share their memory and warn.
+    # `require` copies only then.
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))

@@ -72,7 +72,8 @@ class RowCounts:
 class FieldFit(Generic[S]):
     """The statistics by which fields are encoded.
 
-    `typed` is False for files without types (CSV). Statistics that are `exact` add up in any order, to the last bit.
+    `typed` is False for files without types (CSV). Statistics that are `exact` add up in
+    any order, to the last bit.
     """
 
     def __init__(self, schema: S, typed: bool, *, exact: bool = False):

@@ -54,9 +54,10 @@ THOUSANDS = r"^\s*\d{1,3}(,\d{3})+(\.\d+)?\s*$"
 def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -> Schema:
     """A schema for a table, from the names and types of its columns and its first rows.
 
-    Label, group, time and split are found by their usual names, the other columns by type: fractions are numeric, lists
-    (also in text) bags or sequences, the rest categorical. Text that may be lists is noted. What is `known` of the
-    schema stays. Raises `UserError` where no column has a usual label name, or none is left as a field.
+    Label, group, time and split are found by their usual names, the other columns by type:
+    fractions are numeric, lists (also in text) bags or sequences, the rest categorical. Text that
+    may be lists is noted. What is `known` of the schema stays. Raises `UserError` where no column
+    has a usual label name, or none is left as a field.
     """
     label = known.get("label", _named(source, LABELS))
     if label is None:

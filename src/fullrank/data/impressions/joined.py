@@ -1,7 +1,7 @@
 """Columns that impressions take from a table of users, and features that a store of events declares.
 
-Values are fitted on the training rows of the impressions all the same: a ranker learns of what was shown, which has
-other counts, other times and other people than the events of a recommender.
+Values are fitted on the training rows of the impressions all the same: a ranker learns of what was
+shown, which has other counts, other times and other people than the events of a recommender.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class UserColumns:
 
     @classmethod
     def of(cls, table: KeyedTable, schema: Schema, source: InputTable, origin: Any, *, needed: bool) -> UserColumns:
-        """The columns that the schema names and the impressions lack. Raises `UserError` for none where `needed`."""
+        """The columns that the schema names and the impressions lack. Raises
+        `UserError` for none where `needed`."""
         names = tuple(name for name in schema.columns if name in table.columns and name not in source.columns)
         if needed and not names:
             raise no_effect("users", "since the schema names no column that they have and the impressions lack")

@@ -1,9 +1,9 @@
 """Numbers as a ranker reads them: as they are, standardised, logarithms, or the bucket between training quantiles.
 
-Statistics are gathered from one chunk after another, on training rows. Quantiles are exact up to `SAMPLE` rows; beyond
-that they are those of a sample that a hash of the row number picks, the same however the table is cut. `Moments` are
-floats, whose last digits depend on the chunks; `ExactMoments` are sums of whole numbers, the same in any order, and of
-several parts they add up.
+Statistics are gathered from one chunk after another, on training rows. Quantiles are exact up to
+`SAMPLE` rows; beyond that they are those of a sample that a hash of the row number picks, the same
+however the table is cut. `Moments` are floats, whose last digits depend on the chunks;
+`ExactMoments` are sums of whole numbers, the same in any order, and of several parts they add up.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def _summed(exponents: Int64[np.ndarray, "n"], numbers: Int64[np.ndarray, "n"], 
 
 
 def _scaling(mean: float, deviation: float) -> Fitted:
-    """`mean` and `scale`, 1 / deviation; 0 where the deviation is no more than rounding of the mean."""
+    """`mean` and `scale`, 1 / deviation; 0 where the deviation is no
+    more than rounding of the mean."""
     return {"mean": mean, "scale": 1 / deviation if deviation > 1e-9 * max(abs(mean), 1) else 0.0}
 
 

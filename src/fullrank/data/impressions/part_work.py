@@ -1,11 +1,12 @@
 """Tasks on one part of a store of impressions: look at its times, fit, encode and write.
 
-A part is a stretch of input rows. Each task knows a folder that all processes see, the rows of its part, and what was
-fitted on all rows; what the parts know together are sums (`Runner.total`), as for events.
+A part is a stretch of input rows. Each task knows a folder that all processes see, the rows of
+its part, and what was fitted on all rows; what the parts know together are sums
+(`Runner.total`), as for events.
 
-The borders of the temporal split are found by counting in every part. A border is the time of the row that a share
-of all rows precede; equal times go by input order, so a part has to know how many rows of that time the parts
-before it have.
+The borders of the temporal split are found by counting in every part. A border is the time of the
+row that a share of all rows precede; equal times go by input order, so a part has to know how many
+rows of that time the parts before it have.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def find_borders(
 ) -> Borders:
     """The borders of so many rows in so many parts, found by counting.
 
-    `before` counts the rows before each of some rising moments, `equal` those at some moments in each part.
+    `before` counts the rows before each of some rising moments, `equal` those at
+    some moments in each part.
     """
     ranks = [int(rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
     inside = [rank for rank in ranks if rank < rows]
@@ -113,8 +115,8 @@ def find_borders(
 def _bits(number: float) -> int:
     """A double as a whole number, in the same order (`_doubles` is the inverse).
 
-    It is the bits of the double; those of a negative one, but its sign, are flipped. Adding 0 makes one zero of
-    -0 and 0.
+    It is the bits of the double; those of a negative one, but its sign, are flipped. Adding 0
+    makes one zero of -0 and 0.
     """
     bits = int(np.float64(number + 0.0).view(np.int64))
     return bits if bits >= 0 else bits ^ _MAGNITUDE

@@ -1,12 +1,14 @@
 """From a table of impressions to a store that rankers train on: schema, split, vocabularies, arrays.
 
-Without a schema one is inferred from the names and types of the columns, for a first try; what was decided is said.
+Without a schema one is inferred from the names and types of the columns, for a first try;
+what was decided is said.
 
-A store is one part, or several; a part is a stretch of input rows, read twice, once to fit and once to encode. What has
-to be known of all rows is added up over the parts: the counts of values and groups, exact moments of numbers, a sample
-for quantiles that the row numbers pick, and how many rows precede a moment (`PartTasks`). So tasks may run anywhere,
-and the store does not depend on how many parts there are. Memory holds the different values, and one chunk. A killed
-preparation goes on behind what was read and fitted, with the parts that are written (`parallel/folder.py`).
+A store is one part, or several; a part is a stretch of input rows, read twice, once to fit and once
+to encode. What has to be known of all rows is added up over the parts: the counts of values and
+groups, exact moments of numbers, a sample for quantiles that the row numbers pick, and how many
+rows precede a moment (`PartTasks`). So tasks may run anywhere, and the store does not depend on how
+many parts there are. Memory holds the different values, and one chunk. A killed preparation goes on
+behind what was read and fitted, with the parts that are written (`parallel/folder.py`).
 
 Spark numbers the rows of a table, in the order of the files by name and of the rows in them (of a
 DataFrame that is none of files, in the order of its partitions), and puts the columns that are read
@@ -101,24 +103,29 @@ def prepare_impressions(
 ) -> ImpressionStore:
     """Write a store of impressions at `out`, in place of an older one with `overwrite`.
 
-    `impressions` is a path (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or a DataFrame of any
-    engine that narwhals reads. `separator` is that of a text file; without it, it is found in the first line.
+    `impressions` is a path (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or a
+    DataFrame of any engine that narwhals reads. `separator` is that of a text file; without it, it
+    is found in the first line.
 
-    `schema` is one, a mapping, or a YAML or JSON file. What neither it nor `label`, `user_col` (the schema's `group`),
-    `time_col` (None: there is none) and `time_unit` say is inferred from names and types where it names no fields, and
-    the decisions are printed to stderr; `set` changes any setting of the schema.
+    `schema` is one, a mapping, or a YAML or JSON file. What neither it nor `label`, `user_col`
+    (the schema's `group`), `time_col` (None: there is none) and `time_unit` say is inferred from
+    names and types where it names no fields, and the decisions are printed to stderr; `set`
+    changes any setting of the schema.
 
-    `users` is a table with a row for each user, found by `user_col`: fields that the impressions lack are its columns.
-    `features_of` is a store of events whose features become fields, unless the schema names them: those of users (of
-    its own table, without `users`) and of requests, and as sequences those of past events, of columns of lists.
+    `users` is a table with a row for each user, found by `user_col`: fields that the impressions
+    lack are its columns. `features_of` is a store of events whose features become fields, unless
+    the schema names them: those of users (of its own table, without `users`) and of requests, and
+    as sequences those of past events, of columns of lists.
 
-    The table is read in chunks, twice: memory depends on the number of distinct values, not of rows. `notes` are kept
-    in the manifest. With `parts` the store is written in so many parts, each of some input rows in a row, and a
-    preparation that was killed goes on when it is called again. ``engine="spark"`` (extra `spark`) does it on the Spark
-    session that is there, or on one of `master`, such as ``local[2]`` or ``spark://host:7077``; `impressions` are
-    Parquet or a Spark DataFrame, and the store is the same.
+    The table is read in chunks, twice: memory depends on the number of distinct values, not of
+    rows. `notes` are kept in the manifest. With `parts` the store is written in so many parts, each
+    of some input rows in a row, and a preparation that was killed goes on when it is called again.
+    ``engine="spark"`` (extra `spark`) does it on the Spark session that is there, or on one of
+    `master`, such as ``local[2]`` or ``spark://host:7077``; `impressions` are Parquet or a Spark
+    DataFrame, and the store is the same.
 
-    Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
+    Raises `UserError` with one sentence for whatever cannot be read as the schema says;
+    `out` is then as it was.
     """
     folder, options = without_dots(out), with_defaults(keywords, DEFAULTS)
     check_engine(options)
@@ -186,7 +193,8 @@ def _schema_tree(
         return (Schema.parse(schema.dump() | changes) if changes else schema), list(settings)
     if "fields" in known:
         return Schema.parse(known | changes), list(settings)
-    # what the rest is inferred from has to be known before; `split.kind=temporal` changes what was inferred
+    # what the rest is inferred from has to be known before; `split.kind=temporal`
+    # changes what was inferred
     early = {path: value for path, value in plain.items() if path in Schema.model_fields}
     late = [text for text in settings if text.partition("=")[0].strip() not in early]
     return known | changes | early, late

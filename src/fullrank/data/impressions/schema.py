@@ -1,7 +1,8 @@
 """Schema of an impressions table: the label, the fields that a ranker reads, group, time and split.
 
-A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `FieldInfo` is what a ranker is told of a
-field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its values.
+A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `FieldInfo`
+is what a ranker is told of a field once it is fitted. Ids of a field: 0 missing, 1
+unknown, 2 and up its values.
 
 The split says which impressions are trained on: at random by place, by time, or as a column says. A
 rule gives every row a part: 0 train, 1 validation, 2 test. It sees a table in chunks and needs
@@ -77,7 +78,8 @@ class RandomSplit(_Shared):
 class TemporalSplit(_Shared):
     """The earliest rows are trained on, the latest tested. Rows of equal time keep input order, also at the borders.
 
-    The borders are shares of the rows, or two moments, such as those by which a store of events was split.
+    The borders are shares of the rows, or two moments, such as those by which a
+    store of events was split.
     """
 
     kind: Literal["temporal"] = "temporal"

@@ -90,7 +90,8 @@ class ImpressionStore:
     def open(cls, path: str | Path, *, verify: bool | None = None) -> ImpressionStore:
         """Map a store into memory; `verify` says which hashes are compared (`Store.open`).
 
-        Raises `UserError` for a folder that is no store of impressions, is of another version, or is damaged.
+        Raises `UserError` for a folder that is no store of impressions, is of
+        another version, or is damaged.
         """
         folder = Path(path)
         manifest, schema = _read_manifest(folder)

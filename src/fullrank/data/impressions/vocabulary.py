@@ -55,8 +55,9 @@ class Counts:
     def table(self, *more: Counts, least: int = 1, numbers: bool = False) -> pl.DataFrame:
         """`value` (text) and `count` of the values that occur at least so often, in the order of their ids.
 
-        `more` are counts of other columns with the same vocabulary; a value has to occur so often in one of them.
-        `numbers` orders text like numbers where all of it are whole numbers (files without types).
+        `more` are counts of other columns with the same vocabulary; a value has to occur so
+        often in one of them. `numbers` orders text like numbers where all of it are whole
+        numbers (files without types).
         """
         parts = [part.filter(pl.col("count") >= least) for counts in (self, *more) for part in counts._merge()]
         if not parts:

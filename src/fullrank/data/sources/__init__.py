@@ -1,8 +1,9 @@
 """Public data sets, a file for each publisher, and those that the library generates itself (`planted`, ...).
 
-A source names the publisher's files (`files`) and turns them into tables: of events (`read`), for recommenders, or of
-impressions (`impressions`), for rankers. It downloads nothing: `fullrank.data.download` does, so that files fetched by
-hand or kept on a mirror are read in the same way.
+A source names the publisher's files (`files`) and turns them into tables: of events
+(`read`), for recommenders, or of impressions (`impressions`), for rankers. It downloads
+nothing: `fullrank.data.download` does, so that files fetched by hand or kept on a mirror
+are read in the same way.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ def _blocks(stream: BufferedIOBase, archive: Path) -> Iterator[bytes]:
 
 
 def _reading(archive: Path, values: Iterator[T]) -> Iterator[T]:
-    """Pass values on; an error of reading them is blamed on the archive, not on the disk that is written to."""
+    """Pass values on; an error of reading them is blamed on the archive, not on
+    the disk that is written to."""
     try:
         yield from values
     except OSError as error:

@@ -133,7 +133,8 @@ class Market:
 def draw_accessories(topic: Ints, lead: Floats, count: int, rng: np.random.Generator) -> Ints:
     """[V, accessories] distinct items that follow each item: of its topic's three favourite next topics, not itself.
 
-    Items are walked in a random cyclic order, so each item is an accessory about as often as any other.
+    Items are walked in a random cyclic order, so each item is an accessory about as often as any
+    other.
     """
     items, by_topic = len(topic), np.argsort(topic, kind="stable")
     starts = np.searchsorted(topic[by_topic], np.arange(len(lead) + 1))
@@ -143,7 +144,8 @@ def draw_accessories(topic: Ints, lead: Floats, count: int, rng: np.random.Gener
     for slot in range(count):
         shelf = favourite[topic, slot % favourite.shape[1]]
         size = starts[shelf + 1] - starts[shelf]
-        # Different slots of one shelf step by one, so they never coincide (a shelf holds at least 4 items).
+        # Different slots of one shelf step by one, so they never coincide (a shelf
+        # holds at least 4 items).
         offset = first + slot // favourite.shape[1]
         pick = by_topic[starts[shelf] + offset % size]
         chosen[:, slot] = np.where(pick == np.arange(items), by_topic[starts[shelf] + (offset + 2) % size], pick)

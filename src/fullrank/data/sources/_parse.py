@@ -36,7 +36,8 @@ ColumnTypes = Mapping[str, Any]
 
 
 def require(folder: Path, *names: str, hint: str) -> Path:
-    """The path of the first of these files, of which one has to be there. `hint` says what to do where none is."""
+    """The path of the first of these files, of which one has to be there. `hint`
+    says what to do where none is."""
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise UserError(f"{folder} has no file {' or '.join(map(repr, names))}; {hint}", code="missing-file")
@@ -115,7 +116,8 @@ def delimited(
 ) -> pl.DataFrame:
     """Columns of a delimited file; without a header `columns` names them from the left.
 
-    `content` replaces the file's bytes where they had to be rewritten first. Raises `UserError` with the file's name.
+    `content` replaces the file's bytes where they had to be rewritten first. Raises
+    `UserError` with the file's name.
     """
     with reading(path):
         return pl.read_csv(

@@ -95,8 +95,8 @@ class Amazon(Spec):
     def read(self, folder: Path) -> Tables:
         """Reviews in the file's order, and the items that have a review.
 
-        Items have `category` (the most specific) and `categories` (the path, A|B|C). Brand is the store in 2023. Prices
-        are US dollars.
+        Items have `category` (the most specific) and `categories` (the path, A|B|C). Brand is the
+        store in 2023. Prices are US dollars.
         """
         files = [require(folder, file.name, hint=self._hint(folder)) for file in self.files()]
         events, notes = self._read_events(files[0])

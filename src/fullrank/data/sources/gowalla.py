@@ -1,7 +1,8 @@
 """Gowalla check-ins at places (SNAP; E. Cho, S. A. Myers, J. Leskovec, KDD 2011). No titles; places have coordinates.
 
-One tab-separated file, newest check-in of a user first: user, time (ISO 8601, UTC), latitude, longitude, place. The
-size is what several public loaders of the file check; SNAP publishes no checksum.
+One tab-separated file, newest check-in of a user first: user, time (ISO 8601, UTC),
+latitude, longitude, place. The size is what several public loaders of the file check;
+SNAP publishes no checksum.
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ class Planted(Generated):
     def read(self, folder: Path | None = None) -> Tables:
         """The events, items and users of the marketplace; `folder` is not used.
 
-        Events are in the order of time (ties by user), with a `rating` of 1 to 5 that is higher at the preferred tier.
+        Events are in the order of time (ties by user), with a `rating` of 1 to 5 that is
+        higher at the preferred tier.
         """
         expected = int(self.users * (USER_BYTES + EVENT_BYTES * self.events_per_user) + ITEM_BYTES * self.items)
         require_memory(
@@ -125,7 +126,8 @@ class Planted(Generated):
         """The latent quantities behind the tables: row u is user id u + 1, row i is `item_ids()[i]`."""
         rng = np.random.default_rng([self.seed, 0])
         topics, width = max(2, min(64, self.items // (4 * TIERS))), 8
-        # Every (topic, tier) cell gets one item before chance fills the rest: no draw can meet an empty shelf.
+        # Every (topic, tier) cell gets one item before chance fills the rest: no draw
+        # can meet an empty shelf.
         cells = topics * TIERS
         cell = rng.permutation(np.concatenate([np.arange(cells), rng.integers(cells, size=self.items - cells)]))
         weight = rng.permutation((np.arange(self.items) + 5.0) ** -self.popularity_exponent)
@@ -183,7 +185,8 @@ class Planted(Generated):
         return user, item, _times(fresh, rng)[acted], _ratings(market, user, item, rng)
 
     def _lengths(self, rng: np.random.Generator, users: int) -> Ints:
-        """[n] events of each user: 5 plus a skewed (exponential) number, capped at ten times the mean."""
+        """[n] events of each user: 5 plus a skewed (exponential) number,
+        capped at ten times the mean."""
         extra = rng.exponential(max(self.events_per_user - 4.5, 0.5), size=users)
         return np.minimum(5 + extra.astype(np.int64), int(10 * self.events_per_user))
 
@@ -202,7 +205,8 @@ class _Draws:
     def step(self, users: Ints, step: int, last: Ints, previous: Ints, owned: Ints, rng: np.random.Generator) -> Ints:
         """The item rows [n] that `users` buy at `step`; `owned` [n, step] is what they have."""
         logits = self.market.topic_logits(users, step, last, previous)
-        # [n, topics] running sums of unnormalised probabilities: a draw is where a uniform number falls among them
+        # [n, topics] running sums of unnormalised probabilities: a draw is where a uniform
+        # number falls among them
         reach = np.cumsum(np.exp(logits - logits.max(axis=1, keepdims=True)), axis=1)
         item = self._draw(users, last, reach, rng)
         again = np.flatnonzero((owned == item[:, None]).any(axis=1))
@@ -243,7 +247,8 @@ def _ratings(market: Market, user: Ints, item: Ints, rng: np.random.Generator) -
 
 
 def _item_table(item_id: Ints, market: Market, rng: np.random.Generator) -> pl.DataFrame:
-    """The item table [V]: `item_id`, `title`, `category`, `department`, `brand`, `price` in money units."""
+    """The item table [V]: `item_id`, `title`, `category`, `department`,
+    `brand`, `price` in money units."""
     topic, tier = market.topic, market.tier
     # Neighbouring topics are spread over the departments.
     departments = np.resize(list(SHELVES), len(market.topic_vectors))

@@ -3,10 +3,11 @@
     P(click) = sigmoid(bias + strength * s(user) t(item) + context * u(device) v(hour) + slope * price
                        + taste * mean over tags of w(tag))
 
-s, t, u, v are signs, balanced exactly and assigned at random, and users, items, devices and hours are drawn
-independently of each other: no single one of these fields says anything about the click, every pair (user, item) and
-(device, hour) does. `slope` and `taste` add a part that is linear. The history holds earlier items of which nothing
-depends. The column `probability` (no field) is the truth.
+s, t, u, v are signs, balanced exactly and assigned at random, and users, items, devices and
+hours are drawn independently of each other: no single one of these fields says anything about
+the click, every pair (user, item) and (device, hour) does. `slope` and `taste` add a part that
+is linear. The history holds earlier items of which nothing depends. The column `probability`
+(no field) is the truth.
 """
 
 from __future__ import annotations

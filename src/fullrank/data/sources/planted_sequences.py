@@ -131,7 +131,8 @@ class PlantedSequences(Generated):
         return signs
 
     def _timelines(self) -> tuple[Ints, Ints]:
-        """The interests [users, interests] of each user, and items [users, length], oldest first."""
+        """The interests [users, interests] of each user, and items
+        [users, length], oldest first."""
         random = np.random.default_rng([self.seed, 3])
         interests = random.integers(0, self.categories, (self.users, self.interests))
         which = random.integers(0, self.interests, (self.users, self.length))

@@ -3,8 +3,9 @@
     criteo, avazu                                fields of an ad, in three files: train, valid and test
     amazonelectronics, kuaivideo, taobaoad       fields and behaviour sequences, in train and test
 
-The sets with behaviour sequences have no validation rows: BARS stops training and selects settings on the test rows.
-Here a tenth of the training rows is held out, or the test rows validate too, as there.
+The sets with behaviour sequences have no validation rows: BARS stops training and
+selects settings on the test rows. Here a tenth of the training rows is held out, or the
+test rows validate too, as there.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class Avazu(Spec):
 
 
 def _three_files(folder: Path, archive: str, hint: str, read: Callable[[Path], pl.LazyFrame]) -> pl.LazyFrame:
-    """The tables that `read` makes of the files of `PARTS`, behind each other, with their part as column `split`."""
+    """The tables that `read` makes of the files of `PARTS`, behind each other, with
+    their part as column `split`."""
     paths = unpacked(folder, tuple(PARTS), archive, hint=hint)
     parts = zip(paths.values(), PARTS.values(), strict=True)
     return pl.concat([read(path).with_columns(split=pl.lit(part)) for path, part in parts])
@@ -174,7 +176,8 @@ class SequenceSet(Spec):
         for path, frame in zip(paths, (train, test), strict=True):
             _require_separator(path, frame, [field.name for field in self.columns.several()])
         if self.validation == "train":
-            # by a hash of the row number: a rule such as every tenth row would meet the order positive, negative, ...
+            # by a hash of the row number: a rule such as every tenth row would meet the order
+            # positive, negative, ...
             held_out = pl.col("row").map_batches(_held_out, return_dtype=pl.Boolean, is_elementwise=True)
             split = pl.when(held_out).then(pl.lit("validation")).otherwise(pl.lit("train"))
             parts = [train.with_row_index("row").with_columns(split=split).drop("row")]
@@ -217,15 +220,17 @@ class AmazonElectronics(SequenceSet):
 class KuaiVideo(SequenceSet):
     """KuaiVideo, `kuaivideo_x1`: 13.7 million thumbnails of short videos that 10,000 users clicked or passed over.
 
-    13,661,383 impressions: 10,931,092 to train on, 2,730,291 to test. Kuaishou's set of the China MM 2018 challenge in
-    the split of ALPINE (Y. Li et al., MM 2019): with each impression the videos that the user clicked before and those
-    passed over, each list cut by the publisher to its first 100. As in BARS, values below 10 occurrences are unknown,
-    those of histories have ids too, and the user is a field and the group of gAUC. The columns timestamp, is_like and
-    is_follow are not read.
+    13,661,383 impressions: 10,931,092 to train on, 2,730,291 to test. Kuaishou's set of the
+    China MM 2018 challenge in the split of ALPINE (Y. Li et al., MM 2019): with each impression
+    the videos that the user clicked before and those passed over, each list cut by the publisher
+    to its first 100. As in BARS, values below 10 occurrences are unknown, those of histories
+    have ids too, and the user is a field and the group of gAUC. The columns timestamp, is_like
+    and is_follow are not read.
 
-    Differs: the images' 64 numbers per video (`item_visual_emb_dim64.h5`), which BARS feeds through a linear map beside
-    each id, are left out, because a store of impressions holds no vectors (effect unknown). Rows to validate are held
-    out of train.csv; `validation=test` is BARS's own choice.
+    Differs: the images' 64 numbers per video (`item_visual_emb_dim64.h5`), which BARS feeds
+    through a linear map beside each id, are left out, because a store of impressions holds
+    no vectors (effect unknown). Rows to validate are held out of train.csv;
+    `validation=test` is BARS's own choice.
     """
 
     kind: Literal["kuaivideo"] = "kuaivideo"
@@ -256,8 +261,9 @@ class TaobaoAd(SequenceSet):
     history. As in BARS, values below 10 occurrences are unknown, those of histories have ids too,
     the price enters as it is, and the user is a field and the group of gAUC.
 
-    The publisher left what is missing out of each history by itself: the three of a row may differ in length. Differs:
-    rows to validate are held out of train.csv; `validation=test` is BARS's own choice.
+    The publisher left what is missing out of each history by itself: the three of a row
+    may differ in length. Differs: rows to validate are held out of train.csv;
+    `validation=test` is BARS's own choice.
     """
 
     kind: Literal["taobaoad"] = "taobaoad"

@@ -43,7 +43,8 @@ class RetailRocket(Spec):
     def read(self, folder: Path) -> Tables:
         """Events in the file's order with `type`; items with `category` and its parent `department`.
 
-        These are numbers as text, from the last known property of each item: later than some of its events.
+        These are numbers as text, from the last known property of each item: later
+        than some of its events.
         """
         hint = f"log in at {PAGE}, download the archive and put it there"
         paths = unpacked(folder, self._names(), _ZIP, hint=hint)
@@ -62,7 +63,8 @@ class RetailRocket(Spec):
 
 
 def _items(paths: dict[str, Path]) -> pl.DataFrame:
-    """`item_id`, `category`, `department`: the latest category of each item and that category's parent."""
+    """`item_id`, `category`, `department`: the latest category of each item
+    and that category's parent."""
     columns = {"timestamp": pl.Int64, "itemid": pl.Int64, "property": pl.String, "value": pl.String}
     # One part at a time: both together would hold 20 million rows of text.
     parts = [delimited(paths[n], columns).filter(pl.col("property") == "categoryid") for n in _PROPERTIES]

@@ -58,7 +58,8 @@ class Yelp(Spec):
     def read(self, folder: Path) -> Tables:
         """Reviews in the file's order (local times taken as UTC); businesses and users that have a review.
 
-        `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into `folder`.
+        `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into
+        `folder`.
         """
         paths = _locate(folder)
         events, notes = records(paths[_REVIEWS], REVIEWS, _review)

@@ -96,7 +96,8 @@ class Ranker(nn.Module, ABC):
     def flops(self, fields: int, dim: int) -> Flops:
         """FLOPs of one impression's forward pass by part, with so many fields of width `dim` (`Size` in `model.py`).
 
-        Counted on shapes. None where that fails; a ranker whose kernels torch's counter does not know overrides it.
+        Counted on shapes. None where that fails; a ranker whose kernels torch's counter
+        does not know overrides it.
         """
         rows = 2  # batch norm refuses one in training
         tokens = torch.empty(rows, fields, dim, device="meta")
@@ -124,7 +125,8 @@ class RankerSpec(Spec):
 
     @property
     def contexts(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of fields of which it needs a second vector, each group from tables of its own, beside the tokens."""
+        """Groups of fields of which it needs a second vector, each group from tables of
+        its own, beside the tokens."""
         return ()
 
     @abstractmethod

@@ -157,7 +157,8 @@ class Blocks(RankerSpec):
         events = sequences * self.event_tokens
         width, tokens = self.width, self.tokens + events
         if width is None:
-            # (fields x embedding.dim) / tokens, rounded up, and up again to what the mixing can divide
+            # (fields x embedding.dim) / tokens, rounded up, and up again to what the mixing can
+            # divide
             width = -(-len(fields) * dim // self.tokens)
             width = -(-width // tokens) * tokens if self.mixing.divides else width
         return BlocksRanker(len(fields), dim, width, events, self)
@@ -185,7 +186,8 @@ class BlocksRanker(Ranker):
                 mixing.start_near_identity()
                 feed_forward.start_near_identity(spec.blocks)
         if events:
-            # a place without an event is zeros, and exporters drop a term as small as the tokeniser's 1e-12: 0 / 0
+            # a place without an event is zeros, and exporters drop a term as small as the
+            # tokeniser's 1e-12: 0 / 0
             norm: nn.Module = nn.RMSNorm(dim, eps=1e-7) if spec.tokeniser.norm else nn.Identity()
             self.event_map = nn.Sequential(norm, xavier(nn.Linear(dim, width)))
 

@@ -62,7 +62,8 @@ class CalibrationCurve(nn.Module):
     def forward(self, logits: Float[Tensor, "N"]) -> Float64[Tensor, "N"]:
         x, y = self.knots.unbind(1)
         wide = logits.double()
-        # beyond the knots the slope goes on; between them each piece adds its rise, or the part up to the logit
+        # beyond the knots the slope goes on; between them each piece adds its rise, or
+        # the part up to the logit
         outside = (wide - x[0]).clamp(max=0) + (wide - x[-1]).clamp(min=0)
         inside = ((wide[:, None] - x[:-1]) / x.diff()).clamp(0, 1) * y.diff()
         return y[0] + self.spec.slope * outside + inside.sum(1)

@@ -2,7 +2,8 @@
 
     logit = w . MLP([v_1; ...; v_F]) + b
 
-The perceptron itself, its settings and layers, is what most rankers have beside their own idea (`Deep`).
+The perceptron itself, its settings and layers, is what most rankers have beside
+their own idea (`Deep`).
 """
 
 from __future__ import annotations

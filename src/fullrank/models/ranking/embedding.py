@@ -2,17 +2,19 @@
 
     token_f = table[offset_f + id_f]  (categorical);  mean or sum of such rows  (bag);  x_f w_f, w_f in R^E  (numeric)
 
-One gather serves all categorical fields, where a list of tables needs one per field. A row whose value
-is missing has id 0, a bag without values takes that id, a missing number has a vector of its own; id 1
-is every unknown value. Starting values N(0, 1e-4), and Xavier for the vectors of numbers, are FuxiCTR's.
+One gather serves all categorical fields, where a list of tables needs one per field. A row
+whose value is missing has id 0, a bag without values takes that id, a missing number has a
+vector of its own; id 1 is every unknown value. Starting values N(0, 1e-4), and Xavier for the
+vectors of numbers, are FuxiCTR's.
 
 Behaviour sequences become vectors as `model.sequences` says (`models/ranking/sequences`): pooled
 like bags, or attended by the target. Hard search shortens them before anything is looked up.
 
-Fields of another width (`dims`) lie in a table of that width and are projected to the common one without a bias.
+Fields of another width (`dims`) lie in a table of that width and are projected to the
+common one without a bias.
 
-The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on: rows`),
-or of the whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
+The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on:
+rows`), or of the whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class FieldEmbedding(nn.Module):
         sequences: SequenceSpec = Pooled(),
         events: int = 0,
     ):
-        """`reads` are the parts of `FieldTokens` that the ranker reads, `events` the newest events of each sequence."""
+        """`reads` are the parts of `FieldTokens` that the ranker reads, `events` the
+        newest events of each sequence."""
         super().__init__()
         self.fields, self.spec, self.events = tuple(fields), spec, events
         tokens, linear, dim = "tokens" in reads, "linear" in reads, spec.dim
@@ -98,7 +101,8 @@ class FieldEmbedding(nn.Module):
         groups = [members(group, fields) for group in (sequences.groups(fields) if tokens else ())]
         apart = {member.name for group in groups for member in group}
         fused = partial(FusedTable, fields, mode=spec.bags, sparse=spec.update != "adamw")
-        # vectors: a table for each width, that of the tokens first, and projections of the others to it
+        # vectors: a table for each width, that of the tokens first, and projections of the others
+        # to it
         self.tables = nn.ModuleList(
             fused({n for n, w in widths.items() if w == width}, width, apart=apart)
             for width in sorted(set(widths.values()), key=lambda width: (width != dim, width))
@@ -211,7 +215,8 @@ class FieldEmbedding(nn.Module):
         return attended
 
     def _newest(self, batch: Impressions) -> Float[Tensor, "B n E"]:
-        """The vectors of each sequence's last events, the newest first; zeros where a history has fewer."""
+        """The vectors of each sequence's last events, the newest first;
+        zeros where a history has fewer."""
         back, newest = torch.arange(self.events, device=batch.categorical.device), []
         for position, bag in zip(places_of(self.fields, "bag", "sequence"), batch.bags, strict=True):
             field = self.fields[position]

@@ -101,12 +101,14 @@ class Gate(nn.Module):
         self.layers.append(xavier(nn.Linear(inner, width)))
 
     def forward(self, context: Float[Tensor, "B C E"]) -> Tensor:
-        """[B, W], or [W] of the learned vector: the same for all impressions, so it is computed once for a batch."""
+        """[B, W], or [W] of the learned vector: the same for all impressions, so it
+        is computed once for a batch."""
         if self.learned is None:
             return 2 * torch.sigmoid(self.layers(context.flatten(1)))
         x: Tensor = self.learned
         for layer in self.layers:
-            # a matrix times a vector, which torch does not count: FLOPs are of one impression, and this is of a batch
+            # a matrix times a vector, which torch does not count: FLOPs are of one impression,
+            # and this is of a batch
             x = layer.weight @ x + layer.bias if isinstance(layer, nn.Linear) else layer(x)
         return 2 * torch.sigmoid(x)
 
@@ -118,8 +120,8 @@ class Bilinear(nn.Module):
         super().__init__()
         self.first = xavier(nn.Linear(first, 1))
         self.second = xavier(nn.Linear(second, 1, bias=False))
-        # Xavier's fans are those of one output of all products x_{1,i} x_{2,j}, as in FuxiCTR: the fans of each W_h
-        # alone would start the logits several times as large
+        # Xavier's fans are those of one output of all products x_{1,i} x_{2,j}, as in FuxiCTR: the
+        # fans of each W_h alone would start the logits several times as large
         self.weight = nn.Parameter(torch.empty(heads, first // heads, second // heads))
         nn.init.xavier_normal_(self.weight.data.view(-1, 1))
 

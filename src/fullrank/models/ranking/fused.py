@@ -56,7 +56,8 @@ class FusedTable(nn.Module):
         columns = [column for column, p in enumerate(categorical) if fields[p].name in self.starts]
         self.columns = None if len(columns) == len(categorical) else columns
         self.places = [categorical[column] for column in columns]
-        # of each bag: its number among the bags of a batch, its position in the schema, and its first row
+        # of each bag: its number among the bags of a batch, its position in the
+        # schema, and its first row
         held = [(number, p) for number, p in enumerate(several) if fields[p].name in self.starts]
         self.bags = [(number, p, self.starts[fields[p].name]) for number, p in held]
         self.pooled = [bag for bag in self.bags if fields[bag[1]].name not in apart]
@@ -76,7 +77,8 @@ class FusedTable(nn.Module):
         return vectors
 
     def pool(self, bag: Bag, start: int) -> Float[Tensor, "B E"]:
-        """Sum or mean of each row's vectors, whose ids begin at `start`; a row without values has the missing one."""
+        """Sum or mean of each row's vectors, whose ids begin at `start`; a row without
+        values has the missing one."""
         ids, offsets = flattened(bag)
         return F.embedding_bag(ids + start, self.table, offsets, mode=self.mode, sparse=self.sparse)
 
@@ -135,7 +137,8 @@ class FusedTable(nn.Module):
 
 
 def flattened(bag: Bag) -> tuple[Int[Tensor, "n"], Int[Tensor, "B"]]:
-    """The values of all rows behind each other, and where each row begins; a row without values has the missing one."""
+    """The values of all rows behind each other, and where each row begins; a row without
+    values has the missing one."""
     lengths = bag.lengths.clamp_min(1)
     inside = torch.arange(max(1, bag.ids.shape[1]), device=lengths.device) < lengths[:, None]
     ids = bag.ids if bag.ids.shape[1] else bag.ids.new_zeros(len(lengths), 1)

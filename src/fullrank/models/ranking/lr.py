@@ -1,6 +1,7 @@
 """Logistic regression: one weight per value of each field, summed.
 
-Source: McMahan et al., KDD 2013, as the linear baseline of click prediction. It cannot represent any interaction.
+Source: McMahan et al., KDD 2013, as the linear baseline of click prediction. It cannot
+represent any interaction.
 
     logit = b + sum_f w_f[id_f]
 """

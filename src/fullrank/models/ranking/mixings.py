@@ -18,9 +18,9 @@ effective rank more (Theorem 3.1).
     pre (the authors' code, which the trained results come from):  M = RMSNorm_D(X + W RMSNorm_TD(vec X) + b)
     post (the paper):                                              M = LN_D((W + I) vec X)
 
-vec is row by row and W in R^{TD x TD}. `factor` = k > 1 takes W = W' (x) I_k with W' in R^{TD/k x TD/k}
-and no bias, the cheap variant of the code. Differs: the paper does not say over what its LN goes; ours
-is over the width of each token, as in RankMixer.
+vec is row by row and W in R^{TD x TD}. `factor` = k > 1 takes W = W' (x) I_k with W' in R^{TD/k x
+TD/k} and no bias, the cheap variant of the code. Differs: the paper does not say over what its LN
+goes; ours is over the width of each token, as in RankMixer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Mixing(nn.Module, ABC):
         """
 
     def start_near_identity(self) -> None:
-        """Make what is added to the tokens small at the start (`Blocks.initial`); nothing to do without weights."""
+        """Make what is added to the tokens small at the start (`Blocks.initial`);
+        nothing to do without weights."""
 
 
 class MixingSpec(Spec):

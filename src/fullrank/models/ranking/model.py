@@ -63,7 +63,8 @@ class Size:
     none; training takes about three times as many. Torch counts them (`ops/model_cost.py`); all
     experts of a mixture are computed and counted.
 
-    Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the machine.
+    Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the
+    machine.
     """
 
     embedding: int
@@ -105,7 +106,8 @@ class RankingModule(ClickModel):
         """Names of the terms that are not sums over rows."""
 
     def forward(self, batch: Impressions) -> dict[str, Float[Tensor, ""]]:
-        """Named terms: the loss is the local sum over the global count of rows, so shards and micro-batches add up."""
+        """Named terms: the loss is the local sum over the global count of rows, so
+        shards and micro-batches add up."""
         labels = checked_labels(batch.labels)
         out = self.output(batch)
         loss = F.binary_cross_entropy_with_logits(out.logits.float(), labels.float(), reduction="sum")

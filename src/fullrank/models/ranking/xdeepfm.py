@@ -3,7 +3,8 @@
     X^k_h = sum_{i,j} W^{k,h}_{ij} (X^{k-1}_i * X^0_j)          compressed interaction network (CIN, Eq. 6)
     logit = linear + w . [sum_d X^1; X^2; ...] + MLP([v_1; ...; v_F])
 
-Differs: the CIN's layers are linear and none is split in halves, as in FuxiCTR (the paper found the identity best).
+Differs: the CIN's layers are linear and none is split in halves, as in FuxiCTR (the paper
+found the identity best).
 """
 
 from __future__ import annotations

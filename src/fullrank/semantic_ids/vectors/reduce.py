@@ -43,7 +43,8 @@ class Reduction:
 
     @classmethod
     def load(cls, tensors: Tensors, width: int) -> Reduction | None:
-        """The reduction to `width` dimensions that `tensors` wrote; None where there is none. Raises `UserError`."""
+        """The reduction to `width` dimensions that `tensors` wrote; None where there
+        is none. Raises `UserError`."""
         if not any(name.startswith("reduce.") for name in tensors):
             return None
         shapes = {"reduce.mean": "D", "reduce.matrix": "DR", "reduce.back": "RD"}

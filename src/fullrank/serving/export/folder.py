@@ -48,7 +48,8 @@ class Exported:
 
     @classmethod
     def open(cls, path: str | Path) -> Exported:
-        """Every file is read and compared with the manifest. Raises `UserError` for another or a damaged folder."""
+        """Every file is read and compared with the manifest. Raises `UserError` for
+        another or a damaged folder."""
         folder = check_path("the export", path)
         manifest = manifests.read_header(folder, FORM)
         to = manifest.get("to")
@@ -73,7 +74,8 @@ class Exported:
 
     @property
     def item_ids(self) -> pl.Series:
-        """The external id of each item number. Raises `UserError` for a ranking model, which ranks no catalogue."""
+        """The external id of each item number. Raises `UserError` for a ranking
+        model, which ranks no catalogue."""
         self.require_problem("retrieval")
         try:
             frame = read_parquet(self.path / ITEMS, "the item table")
@@ -120,7 +122,8 @@ def write_export(
 ) -> Exported:
     """The folder, all or nothing; an export that is there is replaced.
 
-    `write` puts the model into the folder that it is given, and returns its entries of the manifest.
+    `write` puts the model into the folder that it is given, and returns its entries of the
+    manifest.
     """
     with whole_folder(out, "an export") as folder:
         facts = write(folder)

@@ -1,6 +1,7 @@
 """The graph of a trained model: a module with named inputs and outputs, and one program traced of it.
 
-The program is what `--to torch` writes, and what ONNX is made from: a graph that ONNX Runtime runs (extra `export`).
+The program is what `--to torch` writes, and what ONNX is made from: a graph that ONNX
+Runtime runs (extra `export`).
 
 Sizes that may change from call to call have a letter: B rows, T events of a history, X excluded
 items, L values of a bag. Every other size is fixed when the graph is made.
@@ -131,7 +132,8 @@ def require_onnx() -> None:
 
 
 def write_onnx(traced: Traced, graph: Graph, path: Path) -> None:
-    """Write a program as model.onnx, with model.onnx.data beside it where a file of ONNX cannot hold the weights."""
+    """Write a program as model.onnx, with model.onnx.data beside it where a file of
+    ONNX cannot hold the weights."""
     import onnx
 
     with tracing(), _silent():

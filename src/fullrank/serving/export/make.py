@@ -133,7 +133,8 @@ def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> JsonObje
 
 
 def _ranker(exported: Any, model: Any, folder: Path, to: str) -> JsonObject:
-    """Write the graph of a ranking model into the folder, and return its entries of the manifest."""
+    """Write the graph of a ranking model into the folder, and return
+    its entries of the manifest."""
     embedding = require_layers(model, "a graph", code="not-exportable").embedding
     graph = ranker_graph(exported)
     traced, answer = write_program(graph, folder, to)
@@ -171,12 +172,14 @@ def _graph_facts(graph: Graph, traced: Traced, to: str) -> JsonObject:
 
 
 def _fixed_budget(budget: Budget) -> Budget:
-    """The steps of a budget, without adaptive stopping, which depends on lists that a graph cannot compare."""
+    """The steps of a budget, without adaptive stopping, which depends on lists
+    that a graph cannot compare."""
     return AS_TRAINED.model_copy(update={"steps": budget.steps, "streams": budget.streams})
 
 
 def _export_vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None) -> Exported:
-    """Export the item vectors of a run for faiss, with recall measured on histories of the store or on drawn ones."""
+    """Export the item vectors of a run for faiss, with recall measured on histories of
+    the store or on drawn ones."""
     catalog = run.catalog  # refuses a ranking model
     predictor = Predictor(run.model(), catalog, device="cpu", budget=_fixed_budget(run.spec.lists.reasoning))
     predictor.item_vectors()  # refuses a model without
@@ -258,7 +261,8 @@ def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int
 
 
 def index_ids(ids: pl.Series) -> tuple[Int[np.ndarray, "V"], bool]:
-    """The ids in the index, and whether they are the external ones. -1 stands for no item, so none may be below 0."""
+    """The ids in the index, and whether they are the external ones. -1 stands for no
+    item, so none may be below 0."""
     numbers = ids.to_numpy()
     if ids.dtype.is_integer() and numbers.min() >= 0 and numbers.max() < 2**63:
         return numbers.astype(np.int64), True
@@ -268,7 +272,8 @@ def index_ids(ids: pl.Series) -> tuple[Int[np.ndarray, "V"], bool]:
 def measure_recall(
     predictor: Predictor, index: Any, ids: Int[np.ndarray, "V"], histories: Histories
 ) -> tuple[float, int]:
-    """The share of each user's exact list that the index finds, seen items included, and how many users were asked."""
+    """The share of each user's exact list that the index finds, seen items included,
+    and how many users were asked."""
     k, hits = min(K, len(ids)), 0
     budget = None if predictor.model.reasoner is None else predictor.budget
     for _, scorer in score_batches(predictor.model, histories, budget=budget, index=predictor.index):

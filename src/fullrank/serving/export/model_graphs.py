@@ -1,9 +1,10 @@
 """Graphs of both families of models: of a recommender and of a ranking model.
 
-The graph of a recommender takes histories, and the features that it reads, and gives the k best
-items, with the seen and excluded items masked inside. The vectors of all items are constants of the
-graph, made once when it is exported, whatever they were made of (a table, text, features, codes). For
-cosine scores the graph holds the unit vectors and their lengths, so that one table serves both ends.
+The graph of a recommender takes histories, and the features that it reads, and gives the k
+best items, with the seen and excluded items masked inside. The vectors of all items are
+constants of the graph, made once when it is exported, whatever they were made of (a table,
+text, features, codes). For cosine scores the graph holds the unit vectors and their lengths,
+so that one table serves both ends.
 
 Into the graph of a ranking model encoded impressions go and click probabilities come out. Bags come
 padded, with their lengths, and stay so (`FusedTable.padded`, `FieldEmbedding.padded`). Sequences
@@ -109,7 +110,8 @@ class RecommenderGraph(nn.Module):
         if self.hide_seen:
             valid = torch.arange(items.shape[1], device=items.device) < lengths[:, None]
             hidden = torch.cat([torch.where(valid, items, -1), excluded], 1)
-        # Hidden items fall to -inf by a minimum; a padding place takes the minimum with +inf, which changes nothing.
+        # Hidden items fall to -inf by a minimum; a padding place takes the minimum with +inf,
+        # which changes nothing.
         ceiling = torch.where(hidden < 0, torch.inf, -torch.inf)
         scores = scores.scatter_reduce(1, hidden.clamp_min(0), ceiling, "amin")
         values, ids = scores.topk(self.k)

@@ -72,7 +72,8 @@ def histories_of(batch: Arrays) -> Histories:
 
 
 def with_features(histories: Histories, known: FeatureEncoder) -> Histories:
-    """Histories with drawn features of every role, and requests a while after the last event or at an unknown time."""
+    """Histories with drawn features of every role, and requests a while after the last
+    event or at an unknown time."""
     draw, users, events = np.random.default_rng(0), len(histories), len(histories.items.values)
 
     def table(role: Role, rows: int) -> FeatureTable:
@@ -89,7 +90,8 @@ def with_features(histories: Histories, known: FeatureEncoder) -> Histories:
 
 
 def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: int, seen: str, budget: Budget) -> Any:
-    """The figures of a recommender's graph, for the manifest. Raises `UserError` where it differs from the model."""
+    """The figures of a recommender's graph, for the manifest. Raises `UserError`
+    where it differs from the model."""
     model_budget = budget if model.reasoner is not None else None
     figures = []
     for batch in batches:
@@ -185,7 +187,8 @@ def summary_of(figures: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _distance(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Distance of each number from the expected one, relative to it where it is above 1. NaN is infinitely far."""
+    """Distance of each number from the expected one, relative to it where it is
+    above 1. NaN is infinitely far."""
     wide = expected.astype(np.float64)
     return np.nan_to_num(np.abs(actual - wide) / np.maximum(np.abs(wide), 1.0), nan=np.inf)
 

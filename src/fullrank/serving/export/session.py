@@ -67,11 +67,12 @@ class ExportedModel:
     ) -> tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"]]:
         """Scores and item numbers of the k best items of each row, best first; -inf and -1 where none is left.
 
-        Rows are the last `max_length` events or fewer, at least one, right-padded. The graph hides the
-        items that it is given where it was exported with seen=exclude; older events that a list must
-        not repeat belong to `excluded`, whose places are -1 where there is none. `times` (seconds) are
-        for a model that reads them, and so are `features` (`data.batch`). Raises `UserError` for other
-        shapes, for numbers outside the catalogue, and where an input is missing.
+        Rows are the last `max_length` events or fewer, at least one, right-padded. The graph
+        hides the items that it is given where it was exported with seen=exclude; older events
+        that a list must not repeat belong to `excluded`, whose places are -1 where there is
+        none. `times` (seconds) are for a model that reads them, and so are `features`
+        (`data.batch`). Raises `UserError` for other shapes, for numbers outside the catalogue,
+        and where an input is missing.
         """
         self.exported.require_problem("retrieval")
         excluded = np.full((len(items), 1), -1) if excluded is None or excluded.shape[1] == 0 else excluded
@@ -134,7 +135,8 @@ class ExportedModel:
             )
 
     def _check_columns(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Raise `UserError` for an input that the graph reads and that is missing or has another shape."""
+        """Raise `UserError` for an input that the graph reads and that is
+        missing or has another shape."""
         for port in self.exported.manifest["inputs"]:
             name, shape = port["name"], port["shape"]
             if name not in self.graph.inputs:
@@ -147,7 +149,8 @@ class ExportedModel:
                 raise UserError(f"{name} has the shape {read.shape}, not {shape}", code="shapes-differ")
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of the length that the graph takes. Padding is never read, but must be a number of an item."""
+        """Rows of the length that the graph takes. Padding is never read, but
+        must be a number of an item."""
         missing = 0 if self.length is None else self.length - rows.shape[1]
         return _whole(np.pad(rows, ((0, 0), (0, missing))) if missing else rows)
 

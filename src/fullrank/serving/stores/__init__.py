@@ -89,7 +89,8 @@ class HistoryStore(ABC):
     Every method but `open` and `close` may be called at any time, by many tasks of one event loop,
     and raises `StoreUnavailable` where the store cannot be reached; nothing is half-written then.
 
-    A call that was cancelled, or that failed, may have been stored all the same: send events again with their ids.
+    A call that was cancelled, or that failed, may have been stored all the same: send
+    events again with their ids.
     """
 
     promise: str
@@ -121,7 +122,8 @@ class HistoryStore(ABC):
     async def add_events(self, events: Sequence[Event]) -> list[bool]:
         """Store all events of the call or none; they are kept on return. Raises `UserError` for what is no event.
 
-        True: new. False: its user has an event of this id already (also earlier in the same call), which stays.
+        True: new. False: its user has an event of this id already (also earlier in the
+        same call), which stays.
         """
         rows = [EventRow(e.event_id, e.user, _time(e), _event_json(e)) for e in events]
         return await self._add(rows) if rows else []
@@ -156,7 +158,8 @@ class HistoryStore(ABC):
     async def documents(self, after: int = 0) -> list[Document]:
         """The latest document of each (kind, key) with a `sequence` above `after`, in that order.
 
-        Whoever asks with the last number that it was given misses no document, whichever process put it.
+        Whoever asks with the last number that it was given misses no document,
+        whichever process put it.
         """
         latest: dict[tuple[str, str], Document] = {}
         for sequence, (kind, key, body) in await self._documents(after):
@@ -234,7 +237,8 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
 def settle(future: asyncio.Future[Any], outcome: Any) -> None:
     """Give whoever waits the result or the error of a call; nothing where nobody waits any more.
 
-    Each gets a `StoreUnavailable` of its own: an error that is raised again and again grows its traceback.
+    Each gets a `StoreUnavailable` of its own: an error that is raised again and
+    again grows its traceback.
     """
     if future.done():
         return
@@ -325,7 +329,8 @@ def json_text(value: Any) -> str:
 
 
 def _storable(text: str) -> bool:
-    """Whether a text can be stored: one with half a character (a lone surrogate) cannot, so nothing is known of it."""
+    """Whether a text can be stored: one with half a character (a lone surrogate)
+    cannot, so nothing is known of it."""
     try:
         return bool(text.isascii() or text.encode())
     except UnicodeEncodeError:

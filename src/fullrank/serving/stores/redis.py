@@ -48,7 +48,8 @@ READS_TOGETHER = 1024
 class RedisStore(HistoryStore):
     """`redis://[:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` with TLS, `unix://[:PASSWORD@]PATH`; `?prefix=NAME`.
 
-    One server, with or without replicas; a cluster is refused. Once connected, `promise` says what this server keeps.
+    One server, with or without replicas; a cluster is refused. Once connected, `promise`
+    says what this server keeps.
     """
 
     promise = "the server decides what survives it; not connected yet"
@@ -67,7 +68,8 @@ class RedisStore(HistoryStore):
         from redis.backoff import NoBackoff
         from redis.exceptions import ConnectionError as Refused
 
-        # Once more, at once: a connection that idled in the pool is dead when the server was started again.
+        # Once more, at once: a connection that idled in the pool is dead when the
+        # server was started again.
         retry = Retry(NoBackoff(), 1, supported_errors=(Refused,))
         try:
             client = Redis.from_url(self._url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=retry)
@@ -243,7 +245,8 @@ def promise_of(settings: Mapping[str, Any]) -> str:
     elif settings.get("appendfsync") == "always":
         promise = "acknowledged events survive a killed server and a loss of power (appendonly yes, appendfsync always)"
     elif settings.get("appendfsync") == "everysec":
-        # The server answers before it writes to its log while an earlier flush of the log is under way.
+        # The server answers before it writes to its log while an earlier flush of the log is under
+        # way.
         promise = (
             "acknowledged events of the last two seconds may be lost when the server is killed or loses power "
             "(appendonly yes, appendfsync everysec; set appendfsync always to lose none)"
@@ -341,8 +344,9 @@ redis.call('ZREM', KEYS[3], ARGV[1])
 return {events, redis.call('HDEL', KEYS[4], ARGV[1])}
 """
 
-# Sequences are microseconds since 1970, and one more than the last where that is not enough: a server that lost its
-# data goes on above what readers have seen, so that they miss nothing. Until the year 2255 a double holds them exactly.
+# Sequences are microseconds since 1970, and one more than the last where that is not enough: a
+# server that lost its data goes on above what readers have seen, so that they miss nothing. Until
+# the year 2255 a double holds them exactly.
 PUT = """
 -- KEYS: documents, order. ARGV: (field, document) of each
 local now = redis.call('TIME')

@@ -78,7 +78,8 @@ class SqliteStore(HistoryStore):
         return await self._open_writer().write(lambda connection: self._insert(connection, rows), len(rows))
 
     def _insert(self, connection: sqlite3.Connection, rows: Sequence[EventRow]) -> list[bool]:
-        """Insert events, and now and then trim those of a user who got some; whether each was new."""
+        """Insert events, and now and then trim those of a user who got
+        some; whether each was new."""
         numbers: dict[str, int] = {}
         new, grown = [], set()
         for event_id, user, time, body in rows:
@@ -103,7 +104,8 @@ class SqliteStore(HistoryStore):
         return new
 
     async def _last(self, user: str, limit: int) -> str:
-        # The order of a sub-query is the order in which its rows are joined; the component checks hold it.
+        # The order of a sub-query is the order in which its rows are joined; the
+        # component checks hold it.
         (bodies,) = self._row(
             "SELECT group_concat(body) FROM (SELECT body FROM event WHERE user = (SELECT number FROM user "
             "WHERE name = ?) ORDER BY time DESC, sequence DESC LIMIT ?)",
@@ -167,7 +169,8 @@ class SqliteStore(HistoryStore):
 
 
 def _rewrite(connection: sqlite3.Connection) -> None:
-    """Write what stands there once more, as many pages as a few new events would take: to try whether they fit."""
+    """Write what stands there once more, as many pages as a few new events would
+    take: to try whether they fit."""
     connection.execute(f"PRAGMA user_version={FORMAT}")
     connection.execute(
         "UPDATE event SET event_id = event_id, time = time WHERE sequence > (SELECT max(sequence) - 16 FROM event)"
@@ -191,7 +194,8 @@ def _forget(connection: sqlite3.Connection, user: str) -> tuple[int, bool]:
 
 
 def _put(connection: sqlite3.Connection, kind: str, rows: Sequence[tuple[str, str]]) -> int:
-    """Put documents, numbered inside the one transaction that writes: who sees a number sees all before it."""
+    """Put documents, numbered inside the one transaction that writes: who sees
+    a number sees all before it."""
     last: int = connection.execute("SELECT coalesce(max(sequence), 0) FROM document").fetchone()[0]
     for number, (key, body) in enumerate(rows, last + 1):
         connection.execute(
@@ -203,7 +207,8 @@ def _put(connection: sqlite3.Connection, kind: str, rows: Sequence[tuple[str, st
 
 
 def _pages(connection: sqlite3.Connection, after: int) -> Iterator[tuple[int, list[Any]]]:
-    """(sequence, [kind, key, body]) of the documents that were put after `after`, read page by page."""
+    """(sequence, [kind, key, body]) of the documents that were put after
+    `after`, read page by page."""
     while True:
         page = connection.execute(
             "SELECT group_concat('[' || sequence || ',' || body || ']') FROM "
@@ -217,7 +222,8 @@ def _pages(connection: sqlite3.Connection, after: int) -> Iterator[tuple[int, li
 
 
 def _sample(connection: sqlite3.Connection, count: int, draw: random.Random) -> list[str]:
-    """Users at random numbers, those that are near a gap somewhat more often; all of them where they are few."""
+    """Users at random numbers, those that are near a gap somewhat more often; all
+    of them where they are few."""
     has_events = "EXISTS (SELECT 1 FROM event WHERE event.user = number)"
     low, high = connection.execute("SELECT min(number), max(number) FROM user").fetchone()
     if low is None or count == 0:

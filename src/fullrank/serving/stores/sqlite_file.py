@@ -46,8 +46,8 @@ CREATE TABLE document (
     PRIMARY KEY (kind, key)
 ) WITHOUT ROWID;
 """
-# Numbers of users and of documents only go up. Those of events may be used again once the newest event was deleted:
-# they order events of one user and time, and nothing else.
+# Numbers of users and of documents only go up. Those of events may be used again once the newest
+# event was deleted: they order events of one user and time, and nothing else.
 
 
 def prepare_file(path: Path) -> None:
@@ -87,13 +87,15 @@ def check_room(path: Path) -> None:
 
 
 def connect(path: Path, *, reader: bool = False) -> sqlite3.Connection:
-    """A connection that commits when it is told to; a writer's waits by itself (`begin`). A reader cannot write."""
+    """A connection that commits when it is told to; a writer's waits by itself
+    (`begin`). A reader cannot write."""
     connection = sqlite3.connect(path, timeout=1.0 if reader else 0.0, isolation_level=None, check_same_thread=False)
     if reader:
         connection.execute("PRAGMA query_only=ON")
     else:
         try:
-            # The first statement reads the file, which a process that closes its last connection holds for a moment.
+            # The first statement reads the file, which a process that closes its last
+            # connection holds for a moment.
             patiently(connection, "PRAGMA synchronous=FULL")  # the log is flushed before a commit returns
             connection.execute("PRAGMA secure_delete=ON")  # who is forgotten is overwritten
         except sqlite3.Error:
@@ -234,7 +236,8 @@ class Writer:
         await asyncio.to_thread(self._connection.close)
 
     def check(self) -> None:
-        """Raise `StoreUnavailable` where the file is not the one that was opened: what is written would be lost."""
+        """Raise `StoreUnavailable` where the file is not the one that was opened:
+        what is written would be lost."""
         if _identity(self.path) != self._file:
             raise StoreUnavailable(f"the store {str(self.path)!r} was removed or replaced; restart the service")
 
@@ -272,7 +275,8 @@ class Writer:
         return results
 
     def _truncate_log(self) -> None:
-        """Move the log into the file and empty it. Where another process reads just now, it is tried again later."""
+        """Move the log into the file and empty it. Where another process reads just
+        now, it is tried again later."""
         with suppress(sqlite3.Error):
             busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self._scrub = bool(busy)

@@ -30,7 +30,8 @@ class FeedForward(nn.Module, ABC):
         """The tokens behind the network, and what it adds to the loss."""
 
     def start_near_identity(self, blocks: int) -> None:
-        """Change the starting values so that a stack of so many blocks passes what it is given (`Blocks.initial`)."""
+        """Change the starting values so that a stack of so many blocks passes what it
+        is given (`Blocks.initial`)."""
         raise UserError(
             f"{type(self).__name__} has no starting values near the identity: leave initial at xavier",
             code="no-identity-path",

@@ -63,13 +63,15 @@ class GeluFeedForward(FeedForward):
         return out if self.norm is None else self.norm(out), {}
 
     def start_near_identity(self, blocks: int) -> None:
-        """Divide the last map by sqrt(2 blocks): what all blocks add to their input is then about as large as it."""
+        """Divide the last map by sqrt(2 blocks): what all blocks add to their input
+        is then about as large as it."""
         with torch.no_grad():
             self.weights[-1].div_((2 * blocks) ** 0.5)
 
 
 def perceptron(x: Tensor, *weights: Tensor, p: float = 0.0) -> Tensor:
-    """Layers of one token (or of all): first the matrices, then as many biases; GELU and dropout between layers."""
+    """Layers of one token (or of all): first the matrices, then as many biases; GELU
+    and dropout between layers."""
     layers = len(weights) // 2
     for layer in range(layers):
         x = affine(x, weights[layer], weights[layers + layer])

@@ -1,6 +1,7 @@
 """GLU-improved per-token FFN (RankElastor, Sec. 3.2, Eq. 4), alone or as the authors' code builds a block of it.
 
-Claim: a gate multiplies coordinates, so that a token's network no longer shrinks the effective rank (Theorem 3.2).
+Claim: a gate multiplies coordinates, so that a token's network no longer shrinks the
+effective rank (Theorem 3.2).
 
     glu(M)  = (GELU(M W1) * (M W2)) W3 + M W_r,   W1, W2 in R^{D x rD}, W3 in R^{rD x D}, W_r in R^{D x D}      (Eq. 4)
     unit(M) = dropout(glu'(RMSNorm(M)) W_h),  glu'(M) = ((M W_s + GELU(M W1)) * (M W2)) W3 + M W_r

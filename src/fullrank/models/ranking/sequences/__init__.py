@@ -67,7 +67,8 @@ class SequenceSpec(Spec):
     first of the group says how many there are, and what the others lack is missing."""
 
     def groups(self, fields: Fields) -> Groups:
-        """The sequences that it makes vectors of. Raises `UserError` where the fields do not suit the settings."""
+        """The sequences that it makes vectors of. Raises `UserError` where the
+        fields do not suit the settings."""
         return ()
 
     def build(self, width: int) -> TargetPooling:

@@ -1,6 +1,7 @@
 """Histories as a model reads them: in parallel, searched, and pooled by their targets.
 
-Sequences such as the items and the categories of the same events run in parallel: value i of each is of event i.
+Sequences such as the items and the categories of the same events run in parallel: value
+i of each is of event i.
 
 Hard search keeps of a long history the events of the target's category (SIM: Pi et al.,
 arXiv:2006.05639). Claim: what a user did in the target's category says most of what all of it says,
@@ -8,9 +9,9 @@ and costs a fraction (Sec. 3.2).
 
     kept_j = [category_j = category of the target],  of these the newest `most`
 
-The search comes before anything is looked up or attended. A target whose category is missing or unknown finds
-nothing, and an event of an unknown category is never found. Ids alone are compared and moved,
-padded as they come, so that a graph can hold it.
+The search comes before anything is looked up or attended. A target whose category is missing or
+unknown finds nothing, and an event of an unknown category is never found. Ids alone are compared
+and moved, padded as they come, so that a graph can hold it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def members(names: Iterable[str], fields: Fields) -> list[Member]:
 def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", "newest"] = "error") -> list[Bag]:
     """Parallel bags made equally wide and long, or `UserError`, as `uneven` says (`SequenceSpec.uneven`).
 
-    While a graph is exported, sizes have no values to compare: parallel bags share one symbol there, so they agree.
+    While a graph is exported, sizes have no values to compare: parallel bags share one
+    symbol there, so they agree.
     """
     if len(bags) == 1:
         return list(bags)
@@ -87,7 +89,8 @@ def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", 
 
 
 def _at_the_newest(bag: Bag, first: Bag) -> Bag:
-    """As many events as `first` has, the newest beside the newest; those that `bag` lacks are missing values."""
+    """As many events as `first` has, the newest beside the newest; those that
+    `bag` lacks are missing values."""
     at = torch.arange(first.ids.shape[1], device=bag.ids.device) + (bag.lengths - first.lengths)[:, None]
     inside = (at >= 0) & (at < bag.lengths[:, None])
     ids = nn.functional.pad(bag.ids, (0, 1))  # a bag may have no column
@@ -138,7 +141,8 @@ def matching(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int | None) ->
         # the newest `most`: matches are counted from the end
         matches = matches & (matches.flip(1).long().cumsum(1).flip(1) <= most)
     lengths = matches.long().sum(1)
-    # matching events close up at the front; all others are written to one more column, which is cut off
+    # matching events close up at the front; all others are written to one more
+    # column, which is cut off
     at = torch.where(matches, matches.long().cumsum(1) - 1, length)
     wide = [bag.ids.new_zeros(target.shape[0], length + 1).scatter(1, at, bag.ids) for bag in bags]
     return [Bag(ids[:, :length], lengths.to(bags[0].lengths.dtype)) for ids in wide]
@@ -159,7 +163,8 @@ def matching_reference(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int 
 class AttendedGroup(nn.Module):
     """Sequences of the same events, pooled together by their targets.
 
-    Widths are those of the tables: a projection to the common width is linear and comes behind the sum.
+    Widths are those of the tables: a projection to the common width is linear and comes behind the
+    sum.
     """
 
     def __init__(self, group: Sequence[Member], widths: Sequence[int], pooling: TargetPooling):

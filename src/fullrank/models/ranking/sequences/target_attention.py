@@ -1,6 +1,7 @@
 """Target attention: events weighted by how they relate to the target (DIN; Zhou et al., KDD 2018, arXiv:1706.06978).
 
-Claim: a user's interests are many and a target meets few of them; one pooled vector must carry all (Sec. 4.2).
+Claim: a user's interests are many and a target meets few of them; one pooled vector
+must carry all (Sec. 4.2).
 
     v = sum_j a(q, k_j) k_j,   a(q, k) = w . MLP([q; k; q - k; q * k]) + b          (Eq. 3: the local activation unit)
 
@@ -101,7 +102,8 @@ class ActivationUnit(TargetPooling):
 
 
 def softmax_by_row(scores: Float[Tensor, "E"], rows: Int[Tensor, "E"], count: int) -> Float[Tensor, "E"]:
-    """exp(s_j) / sum of the exp(s_i) of the same row, of `count` rows; the row's largest score is taken off first."""
+    """exp(s_j) / sum of the exp(s_i) of the same row, of `count` rows; the row's
+    largest score is taken off first."""
     largest = scores.detach().new_full((count,), -torch.inf).scatter_reduce(0, rows, scores.detach(), "amax")
     shares = torch.exp(scores - largest[rows])
     return shares / shares.new_zeros(count).index_add(0, rows, shares)[rows]

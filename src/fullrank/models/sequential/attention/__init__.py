@@ -68,7 +68,8 @@ class Places:
 
     @staticmethod
     def nowhere(asking: Tensor, seen: Tensor) -> Places:
-        """Queries and keys of different sequences, which have no distance: [B, T, D] tokens, [B, H, S, e] keys."""
+        """Queries and keys of different sequences, which have no distance: [B, T,
+        D] tokens, [B, H, S, e] keys."""
         at = torch.zeros(1, max(asking.shape[1], seen.shape[2]), dtype=torch.long, device=seen.device)
         return Places(at[:, : asking.shape[1]], at[:, : seen.shape[2]])
 
@@ -149,7 +150,8 @@ class Attention(nn.Module, ABC):
     """Why its FLOPs cannot be counted on shapes (a kernel that torch's counter does not know); empty where they can."""
 
     def __init__(self, dim: int, max_length: int, spec: AttentionSpec, *, bias: bool = False, projections: bool = True):
-        """With ``projections=False`` the subclass makes its own and overrides `project` and `matrices`."""
+        """With ``projections=False`` the subclass makes its own and
+        overrides `project` and `matrices`."""
         super().__init__()
         self.heads, self.causal = spec.heads, spec.causal
         if projections:
@@ -211,7 +213,8 @@ class Attention(nn.Module, ABC):
         return torch.cat(mixed, 1)
 
     def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:
-        """The output from the mixed values of each head; `q` is there for a gate made of the query's own token."""
+        """The output from the mixed values of each head; `q` is there for a gate
+        made of the query's own token."""
         return self.output(mixed.transpose(1, 2).flatten(2))
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
@@ -283,7 +286,8 @@ class Attention(nn.Module, ABC):
         return self.qkv.weight.chunk(3)[2].unflatten(0, (self.heads, -1)), self.output.weight
 
     def flops(self, length: int) -> Flops:
-        """FLOPs of one row of that many positions, forward: of submodules (projections) and between them (mixing)."""
+        """FLOPs of one row of that many positions, forward: of submodules
+        (projections) and between them (mixing)."""
         parts = None
         if not self.uncounted:
             x = torch.empty(1, length, self.output.out_features, device="meta")

@@ -1,9 +1,9 @@
 """Vectors of moments in the calendar: fields of a date as learned Fourier series (MOJITO, SIGIR 2023).
 
-A moment is seven whole numbers (UTC): year, month, day, weekday, day of the year, week (ISO 8601) and
-hour. With x one of them, each of its `width` codes is sum_n a_n sin(n x / 10^p) + b_n cos(n x / 10^p),
-with p, a and b learned, and the codes of all fields become one vector by a linear map. The kernel of
-such codes: Xu et al. 2019 (arXiv:1911.12864).
+A moment is seven whole numbers (UTC): year, month, day, weekday, day of the year, week (ISO 8601)
+and hour. With x one of them, each of its `width` codes is sum_n a_n sin(n x / 10^p) + b_n cos(n x /
+10^p), with p, a and b learned, and the codes of all fields become one vector by a linear map. The
+kernel of such codes: Xu et al. 2019 (arXiv:1911.12864).
 
 Differs: a year counts from 1970, other fields from 0, where the authors' code counts from the first
 year of the data and from 1: a sine and a cosine of a shifted number are those of the number, mixed.
@@ -38,7 +38,8 @@ class CalendarCodes(Spec):
     """The longest of a field's first periods is 10 to this power; they start evenly spread between 1 and that."""
 
     def build(self, dim: int, *, short: bool = False) -> Calendar:
-        """`short` vectors start as long as those of items, to which they are added, and not several times as long."""
+        """`short` vectors start as long as those of items, to which they are added,
+        and not several times as long."""
         return Calendar(dim, self, short)
 
 
@@ -70,13 +71,15 @@ class Calendar(nn.Module):
         return vectors.sum(-2) + self.joined.bias
 
     def _vectors(self) -> Float[Tensor, "n D"]:
-        """The vector that each value of each field adds: its codes through the field's part of the linear map."""
+        """The vector that each value of each field adds: its codes through the
+        field's part of the linear map."""
         maps = self.joined.weight.T.view(len(self.sizes), -1, self.joined.out_features)
         vectors = []
         for field, numbers in enumerate(self.numbers.split(self.sizes)):
             angles = numbers[:, None, None] / 10.0 ** self.periods[field, :, None] * self.orders
             codes = (torch.cat([angles.sin(), angles.cos()], -1) * self.waves[field]).sum(-1)
-            # element by element, since FLOPs count matrix products, as of each row: this is made once for a call
+            # element by element, since FLOPs count matrix products, as of each row: this
+            # is made once for a call
             vectors.append((codes[..., None] * maps[field]).sum(-2))
         return torch.cat(vectors)
 
@@ -84,7 +87,8 @@ class Calendar(nn.Module):
 def calendar_fields(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n 7"]:
     """The calendar fields of times in seconds since 1970, in the order of `FIELDS`, each counted from 0.
 
-    Dates of the Gregorian calendar by whole numbers alone (Hinnant, "chrono-compatible low-level date algorithms").
+    Dates of the Gregorian calendar by whole numbers alone (Hinnant, "chrono-compatible
+    low-level date algorithms").
     """
     days, weekday = seconds // DAY, weekday_of(seconds)
     year, month, day = _civil(days)

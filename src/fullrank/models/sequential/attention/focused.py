@@ -27,11 +27,11 @@ event of a row sees itself alone in both maps, so with l1 = l2 and signed rows i
 exactly 0 and the block's residual carries it; `softmax` and `relu_l1` give it weight 1. The factor
 1 - lambda_init of the Differential Transformer is left out.
 
-The columns that SPRINT's penalty reads are sums of |A| where the weights are made anyway (under all norms
-but `none` and `head_rms`). Elsewhere they are sums of l1 A1 + l2 A2, which is nowhere less than |A|, so
-that the bound |A|_2 <= sqrt(|A|_1 |A|_inf) holds with it too; its rows sum to l1 + l2, which
-`exact_bound` counts. The RMSNorm of `head_rms` is outside of what the penalty bounds, as HSTU's gate is.
-Sums behind dropout would need one mask for two kernels and are refused.
+The columns that SPRINT's penalty reads are sums of |A| where the weights are made anyway (under all
+norms but `none` and `head_rms`). Elsewhere they are sums of l1 A1 + l2 A2, which is nowhere less
+than |A|, so that the bound |A|_2 <= sqrt(|A|_1 |A|_inf) holds with it too; its rows sum to l1 + l2,
+which `exact_bound` counts. The RMSNorm of `head_rms` is outside of what the penalty bounds, as
+HSTU's gate is. Sums behind dropout would need one mask for two kernels and are refused.
 """
 
 from __future__ import annotations

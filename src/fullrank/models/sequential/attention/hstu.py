@@ -189,7 +189,7 @@ class HSTUAttention(Attention):
         return torch.full((1, 1, 1, 1), float(self.max_length), device=q.device)
 
     def _bias(self, places: Places) -> Bias | None:
-        """What is added to the scores, made for a block of queries when that is asked for; None where nothing is."""
+        """The addition to the scores, made for a block of queries when that is asked for; None without one."""
         if self.by_time is not None:
             require_times(places.times, "attention.rel_bias=positions")
         if self.by_distance is None:
@@ -197,7 +197,8 @@ class HSTUAttention(Attention):
         return lambda queries, keys: self._added(places, queries, keys)
 
     def _added(self, places: Places, queries: slice, keys: int) -> Float[Tensor, "#B 1 m n"]:
-        """b_p(i - j) and b_t of these queries against the first `keys` keys, the same for all heads."""
+        """b_p(i - j) and b_t of these queries against the first `keys`
+        keys, the same for all heads."""
         assert self.by_distance is not None
         most = self.max_length - 1
         apart = places.queries[:, queries, None] - places.keys[:, None, :keys]

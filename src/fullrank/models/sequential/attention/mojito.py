@@ -111,7 +111,8 @@ class MojitoAttention(Attention):
         return self.qkv.weight[-self.sizes[2] :].unflatten(0, (self.heads, -1)), self.output.weight
 
     def _moment_scores(self, places: Places | None, queries: int) -> Float[Tensor, "B T S"]:
-        """Scores of the moments of keys for those of the queries, which are the last of the keys."""
+        """Scores of the moments of keys for those of the queries,
+        which are the last of the keys."""
         times = require_times(None if places is None else places.times, "attention=softmax")
         q, k = self.moments(self.calendar(times)).chunk(2, -1)
         return q[:, k.shape[1] - queries :] @ k.mT

@@ -5,7 +5,8 @@ distances. Half of the buckets are for distances of their own, 0, 1, 2, ..; the 
 logarithms up to `FURTHEST`, and the last takes all beyond. An attention that sees both sides shares
 its buckets between them.
 
-Differs: T5 shares one table among all layers and has no 1 / sqrt(e), which its starting values make up for.
+Differs: T5 shares one table among all layers and has no 1 / sqrt(e), which its
+starting values make up for.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def distance_classes(apart: Int[Tensor, "*n"], count: int, *, both_sides: bool) 
     ahead = (apart < 0) & both_sides
     count = count // 2 if both_sides else count
     far, exact = (apart.abs() if both_sides else apart.clamp_min(0)), count // 2
-    # from `exact` on classes grow like logarithms: the last begins where the distance reaches FURTHEST
+    # from `exact` on classes grow like logarithms: the last begins where the
+    # distance reaches FURTHEST
     grown = (far.clamp_min(exact).float() / exact).log() / math.log(FURTHEST / exact) * (count - exact)
     return torch.where(far < exact, far, (exact + grown.long()).clamp_max(count - 1)) + ahead * count

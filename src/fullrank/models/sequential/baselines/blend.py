@@ -1,14 +1,16 @@
 """Blend: the lists of several recommenders as one list, by weights of the members.
 
-A member m lists for a history u the `depth` best items that it may be shown. Its score of item i there is
+A member m lists for a history u the `depth` best items that it may be shown. Its
+score of item i there is
 
     ranks     r_m(u, i) = (offset + 1) / (offset + rank), rank 1 is the best (reciprocal ranks: Cormack et al. 2009)
     scores    r_m(u, i) = (s - s_last) / (s_best - s_last) of its scores s in that list (CombSUM: Fox and Shaw 1994)
 
-and 0 for an item that is not in it. The blended list has the items with the largest sum over m of
-w_m(u) r_m(u, i), equal ones in the order of their ids. The weights are w_m(u) = exp(b_m), or with a
-gate exp(b_m + a_m x(u)), where x(u) is what is known of the history: its length, the training events
-of its newest item, and the share of its items that have none. U histories, M members, L = M x depth.
+and 0 for an item that is not in it. The blended list has the items with the largest sum over
+m of w_m(u) r_m(u, i), equal ones in the order of their ids. The weights are w_m(u) =
+exp(b_m), or with a gate exp(b_m + a_m x(u)), where x(u) is what is known of the history: its
+length, the training events of its newest item, and the share of its items that have none. U
+histories, M members, L = M x depth.
 """
 
 from __future__ import annotations
@@ -117,7 +119,8 @@ class BlendModel(nn.Module, Model):
         self.register_buffer("scale", torch.ones(len(KNOWN)))
 
     def _apply(self, function: Any, recurse: bool = True) -> BlendModel:
-        """Members go to a device with the blend; their weights are not among its own, they have folders."""
+        """Members go to a device with the blend; their weights are not among
+        its own, they have folders."""
         for member in self.members:
             member.model._apply(function)
         super()._apply(function, recurse)
@@ -189,7 +192,8 @@ def best_sums(
 
     Values of an item are added in the order of the columns.
     """
-    # sorted by id, an item's values stand side by side; its sum stands where it begins, -inf at the others
+    # sorted by id, an item's values stand side by side; its sum stands where it
+    # begins, -inf at the others
     order = ids.argsort(1, kind="stable")
     ids, values = np.take_along_axis(ids, order, 1), np.take_along_axis(values, order, 1)
     begins = np.ones(ids.shape, bool)

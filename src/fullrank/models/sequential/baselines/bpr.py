@@ -1,7 +1,8 @@
 """BPR-MF: matrix factorisation that learns to rank pairs of items (Rendle et al., UAI 2009, arXiv:1205.2618).
 
-With vectors w_u of users and h_i of items, biases b_i, and S the (user, item) pairs of training,
-minimise by stochastic gradient descent over (u, i) drawn from S and j drawn from the items that u has not seen
+With vectors w_u of users and h_i of items, biases b_i, and S the (user, item) pairs of
+training, minimise by stochastic gradient descent over (u, i) drawn from S and j drawn from the
+items that u has not seen
 
     -ln sigmoid(x) + l2 / 2 (|w_u|^2 + |h_i|^2 + |h_j|^2 + b_i^2 + b_j^2),   x = w_u (h_i - h_j) + b_i - b_j
 
@@ -90,7 +91,8 @@ class BPRModel(FactorisedBaseline):
         biases = torch.zeros(self.num_items, 1)
         for _ in range(spec.epochs if len(pairs) else 0):
             for user, item, other in zip(*(column.split(BATCH) for column in pairs.draw(draw)), strict=True):
-                # w of the user; h and b, the vector and the bias of the seen item; g and c of the other
+                # w of the user; h and b, the vector and the bias of the seen item; g and c of the
+                # other
                 w, h, g, b, c = users[user], items[item], items[other], biases[item], biases[other]
                 wrong = torch.sigmoid((w * (g - h)).sum(1, keepdim=True) + c - b)
                 users.index_add_(0, user, spec.lr * (wrong * (h - g) - spec.l2 * w))
@@ -183,12 +185,14 @@ class UnseenPairs:
         return len(self.open)
 
     def draw(self, generator: torch.Generator) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"], Int[Tensor, "n"]]:
-        """Users, items of theirs, and items that they have not seen: as many as there are pairs, with replacement."""
+        """Users, items of theirs, and items that they have not seen: as many as there
+        are pairs, with replacement."""
         pairs = self.open[torch.randint(len(self), (len(self),), generator=generator)]
         user = self.users[pairs]
         draw = torch.rand(len(pairs), generator=generator, dtype=torch.float64) * self.unseen[user]
         # rank of an item among those that the user has not seen
         rank = draw.long().clamp_max(self.unseen[user] - 1)
-        # its id is that many and one more for each seen item below it: those whose count in `below` is at most its rank
+        # its id is that many and one more for each seen item below it: those whose count in
+        # `below` is at most its rank
         before = torch.searchsorted(self.below, user * self.width + rank, right=True) - self.starts[user]
         return user, self.items[pairs], rank + before

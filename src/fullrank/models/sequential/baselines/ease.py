@@ -5,7 +5,8 @@ B_jj = 0: with P = (X'X + l2 I)^-1
 
     B_ij = -P_ij / P_jj       score of j = sum_i B_ij over the different items i of a history
 
-Weights may be negative: two items that say the same count once. Each item i keeps its `neighbours` largest |B_ij|.
+Weights may be negative: two items that say the same count once. Each item i keeps its
+`neighbours` largest |B_ij|.
 
 With `dense` items or more, each item j is regressed on its `local` most alike items alone, by the
 cosine of their users: P is then of j and these, for each j anew (the approximation of Steck,
@@ -121,7 +122,8 @@ def local(seen: sparse.csr_matrix, spec: EASE) -> Weights:
     best, rank = best_of_rows(left, together / np.sqrt(counts[left] * counts[right]), most, right)
     nearest = np.full((size, most), -1)
     nearest[left[best], rank] = right[best]
-    # entries of the Gram matrix by one sorted number for each pair of items; the last is behind all that occur
+    # entries of the Gram matrix by one sorted number for each pair of items; the last
+    # is behind all that occur
     order = np.argsort(left * size + right)
     pairs = np.append((left * size + right)[order], size * size)
     met = np.append(together[order], 0.0)

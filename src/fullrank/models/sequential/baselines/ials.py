@@ -5,8 +5,9 @@ With S the (user, item) pairs of training, w_u and h_i vectors of users and item
     sum_{(u,i) in S} (1 - w_u h_i)^2 + unobserved sum_{u,i} (w_u h_i)^2
       + l2 (sum_u (|I_u| + unobserved |I|)^nu |w_u|^2 + sum_i (|U_i| + unobserved |U|)^nu |h_i|^2)
 
-by solving for all users, then for all items, `sweeps` times; each solve is exact. A history is answered
-by the w that solves its own line against the items as they are, so that users need not be known.
+by solving for all users, then for all items, `sweeps` times; each solve is exact. A
+history is answered by the w that solves its own line against the items as they are, so
+that users need not be known.
 
 Source: "Revisiting the performance of iALS on item recommendation benchmarks" (arXiv:2110.14037),
 Eqs. 1 to 3. Differs: dense solves of all rows at once in place of blocks of coordinates.
@@ -102,7 +103,8 @@ class IALSModel(FactorisedBaseline):
     def _least_squares(
         self, vectors: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"], gram: Float[Tensor, "D D"], size: int
     ) -> Float[Tensor, "B D"]:
-        """The vector of each row from the valid `vectors` that it was seen with, among `size` with this Gram matrix."""
+        """The vector of each row from the valid `vectors` that it was seen with, among
+        `size` with this Gram matrix."""
         spec = self.spec
         vectors = vectors * valid[..., None]
         penalty = spec.l2 * (valid.sum(1) + spec.unobserved * size).float() ** spec.nu
@@ -113,6 +115,7 @@ class IALSModel(FactorisedBaseline):
     def answer(self, batch: Batch) -> DenseScorer:
         counted = counted_once(batch)
         users = self._least_squares(self.vectors[batch.items], counted, self.gram, self.num_items)
-        # a history without items has the vector 0: one more component, which it alone has, orders by popularity
+        # a history without items has the vector 0: one more component, which it alone
+        # has, orders by popularity
         bare = (~counted.any(1)).float()[:, None]
         return DenseScorer(torch.cat([users, bare], 1), torch.cat([self.vectors, self.counts[:, None]], 1))

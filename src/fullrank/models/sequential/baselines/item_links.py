@@ -69,7 +69,8 @@ class ItemLinks(BufferBaseline):
     ) -> None:
         """Keep the best links left -> right of each item.
 
-        They are the largest in `by`, or in value where that is left out; of equal ones the smaller id.
+        They are the largest in `by`, or in value where that is left out; of equal ones the smaller
+        id.
         """
         best, rank = best_of_rows(left, value if by is None else by, self.ids.shape[1], right)
         ids, likeness = np.zeros(self.ids.shape, np.int64), np.zeros(self.ids.shape, np.float32)
@@ -78,7 +79,8 @@ class ItemLinks(BufferBaseline):
         self.counts = torch.from_numpy(counts.astype(np.float32))
 
     def answer(self, batch: Batch) -> Sparse:
-        # rises with the count and is below every link; single precision tells counts of millions apart
+        # rises with the count and is below every link; single precision tells counts of millions
+        # apart
         return Sparse(*self.links_of(batch, batch.valid), -1 / (1 + self.counts))
 
     def links_of(self, batch: Batch, counted: Bool[Tensor, "B T"]) -> tuple[Int[Tensor, "B P"], Float[Tensor, "B P"]]:
@@ -97,7 +99,8 @@ class ItemLinks(BufferBaseline):
 def best_of_rows(
     rows: Int[np.ndarray, "p"], values: Shaped[np.ndarray, "p"], most: int, tie: Int[np.ndarray, "p"]
 ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
-    """Indices of the largest values of each row, of equal ones the smaller `tie`, and the rank of each in its row."""
+    """Indices of the largest values of each row, of equal ones the smaller `tie`, and
+    the rank of each in its row."""
     order = np.lexsort((tie, -values, rows))  # row after row, in each the largest first
     rank = np.arange(len(order)) - np.searchsorted(rows[order], rows[order])
     return order[rank < most], rank[rank < most]

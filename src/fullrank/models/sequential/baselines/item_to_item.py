@@ -43,7 +43,8 @@ class ItemToItemModel(ItemLinks):
     def fit(self, store: Store) -> None:
         """Count the pairs of items within the window.
 
-        Needs about 24 bytes per event and place of the window (1 GB for 4 million events and a window of 10).
+        Needs about 24 bytes per event and place of the window (1 GB for 4 million
+        events and a window of 10).
         """
         user, items, _ = store.trained()
         items = items.astype(np.int64)

@@ -5,7 +5,8 @@ alone, whenever a list is asked for: no event that was held out is counted. Unde
 others' training events may be newer than a test event (the store's manifest says how many); with
 a split by time they are not.
 
-`recency` counts each event half as much for every `half_life_days` between it and the last training event.
+`recency` counts each event half as much for every `half_life_days` between it and
+the last training event.
 """
 
 from __future__ import annotations

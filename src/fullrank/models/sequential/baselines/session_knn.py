@@ -7,8 +7,9 @@ i in the history, its newest event counting 1,
     score(j) = sum over the `neighbours` n with the largest sim, that have j, of
                sim(n) w(last shared item of n) log(N / N_j)
 
-N sessions, N_j of them with j. Among sessions with equal sim the newest are nearest. As VMIS-kNN does, each
-item knows its `recent` newest sessions alone, so that an answer costs the same however many there are.
+N sessions, N_j of them with j. Among sessions with equal sim the newest are nearest. As
+VMIS-kNN does, each item knows its `recent` newest sessions alone, so that an answer costs the
+same however many there are.
 
 Sources: V-SKNN of Ludewig & Jannach 2018 (arXiv:1803.09587), VMIS-kNN of Kersbergen et al.
 (Serenade, SIGMOD 2022). Differs: the history's own training session is a session like others; w is
@@ -111,7 +112,8 @@ class SessionKNNModel(BufferBaseline):
 
     def answer(self, batch: Batch) -> Pairs:
         rows, sessions, likeness, last = self._alike(batch)
-        # all items of all near sessions, one after the other: `near` is the session of each, `at` its place in `items`
+        # all items of all near sessions, one after the other: `near` is the session of each,
+        # `at` its place in `items`
         sizes = self.starts[sessions + 1] - self.starts[sessions]
         near = torch.arange(len(sessions), device=rows.device).repeat_interleave(sizes)
         before = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
@@ -121,7 +123,8 @@ class SessionKNNModel(BufferBaseline):
         return Pairs.of(rows[near], items, values, len(batch.items), -1 / (1 + self.counts))
 
     def _alike(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(row, session, sim, weight of the last shared item) of the nearest sessions of each row."""
+        """(row, session, sim, weight of the last shared item) of the
+        nearest sessions of each row."""
         width = batch.items.shape[1]
         age = batch.lengths[:, None] - 1 - torch.arange(width, device=batch.items.device)
         weight = (1 - age.clamp_min(0) / batch.lengths[:, None].clamp_min(1)) ** self.spec.falloff

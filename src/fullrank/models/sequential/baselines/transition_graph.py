@@ -90,7 +90,8 @@ class TransitionGraphModel(ItemLinks):
 
 
 def transitions(store: Store, window: int = 1, window_decay: float = 1.0) -> sparse.csr_matrix:
-    """[V, V] how often the training histories go from an item to another, successors further away counting less."""
+    """[V, V] how often the training histories go from an item to another, successors
+    further away counting less."""
     user, items, _ = store.trained()
     size = (store.num_items, store.num_items)
     counts = sparse.csr_matrix(size)
@@ -106,9 +107,9 @@ def transitions(store: Store, window: int = 1, window_decay: float = 1.0) -> spa
 def feature_vectors(catalog: Catalog, columns: Sequence[str] = ()) -> sparse.csr_matrix | None:
     """[V, features] TF-IDF rows of length one, zeros where nothing is known of an item; None where no column is text.
 
-    x_i[f] = (1 + log count) log((1 + V) / (1 + V_f)) before it is scaled; V_f items have the feature f.
-    Without `columns`, every column of text or of lists of text. Raises `UserError` for a column
-    that is not there or holds something else.
+    x_i[f] = (1 + log count) log((1 + V) / (1 + V_f)) before it is scaled; V_f items have the
+    feature f. Without `columns`, every column of text or of lists of text. Raises `UserError` for a
+    column that is not there or holds something else.
     """
     allowed = text_columns(catalog)
     for name in columns:
@@ -134,7 +135,8 @@ def feature_vectors(catalog: Catalog, columns: Sequence[str] = ()) -> sparse.csr
 
 
 def _features(frame: pl.DataFrame, name: str) -> pl.DataFrame:
-    """(item, feature) for each word, or each entry of a list, of one column; a feature has its column's name."""
+    """(item, feature) for each word, or each entry of a list, of one column; a
+    feature has its column's name."""
     column = frame[name]
     if isinstance(column.dtype, (pl.List, pl.Array)):
         entries = column.cast(pl.List(pl.String)).list.eval(pl.element().str.to_lowercase())
@@ -145,7 +147,8 @@ def _features(frame: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def most_alike(vectors: sparse.csr_matrix, count: int) -> sparse.csr_matrix:
-    """[V, V] the cosine of each item with those most like it (`count`, and more where the last ones are equal)."""
+    """[V, V] the cosine of each item with those most like it (`count`, and more
+    where the last ones are equal)."""
     blocks = []
     for low in range(0, vectors.shape[0], _ROWS):
         alike = (vectors[low : low + _ROWS] @ vectors.T).tocoo()

@@ -50,7 +50,8 @@ class Cache:
         """
 
         def taken(x: Tensor) -> Tensor:
-            # parents as [B, 1, .., P, 1, ..] with P at `axis`, then as wide as x everywhere else, as gather needs it
+            # parents as [B, 1, .., P, 1, ..] with P at `axis`, then as wide as x everywhere
+            # else, as gather needs it
             at = parents.view(len(parents), *[1] * (axis - 1), parents.shape[1], *[1] * (x.ndim - axis - 1))
             return x.gather(axis, at.expand(*x.shape[:axis], -1, *x.shape[axis + 1 :]))
 

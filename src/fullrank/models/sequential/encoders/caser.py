@@ -1,6 +1,7 @@
 """Caser: convolutions over the last events as over an image (Tang & Wang, WSDM 2018, arXiv:1809.07426).
 
-With E [window, D] the vectors of the last events, z = phi(W [o; v] + b) is made of two kinds of filters:
+With E [window, D] the vectors of the last events, z = phi(W [o; v] + b) is made of two kinds of
+filters:
 
     horizontal   o: `horizontal` filters [h, D] of each height h = 1 .. window at all places, phi_c, the largest of each
     vertical     v: `vertical` weighted sums of the window's rows, the same weights in every dimension

@@ -1,9 +1,9 @@
 """FMLP-Rec: learnable filters in the frequency domain for self-attention (Zhou et al., WWW 2022, arXiv:2202.13556).
 
 A block is a filter and a feed-forward, each with dropout, a residual and LayerNorm behind it. The
-filter multiplies the Fourier transform of a history along its N = `max_length` places by W, complex,
-[N / 2 + 1, D], and transforms back. That is a circular convolution with the kernel w = F^-1(W) in
-each dimension on its own:
+filter multiplies the Fourier transform of a history along its N = `max_length` places by W,
+complex, [N / 2 + 1, D], and transforms back. That is a circular convolution with the kernel w =
+F^-1(W) in each dimension on its own:
 
     y_t = sum_s w_[(t - s) mod N] x_s
 
@@ -78,7 +78,8 @@ class Filter(nn.Module):
         self, history: Float[Tensor, "B T D"], tokens: Float[Tensor, "B P S D"], batch: Batch
     ) -> Float[Tensor, "B P D"]:
         """The output at the last token of each stream, of the history and of the stream's tokens so far."""
-        # by the distance of each event, then of each earlier token, to the stream's last token, modulo the places
+        # by the distance of each event, then of each earlier token, to the stream's last
+        # token, modulo the places
         kernel, count = self.kernel(), tokens.shape[2]
         places = torch.arange(history.shape[1], device=history.device)
         ago = batch.lengths[:, None] + count - 1 - places
@@ -141,7 +142,8 @@ class FMLPEncoder(Encoder):
         return states, Cache(tuple((layer,) for layer in states.layers[:-1]), batch)
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
-        # the cached inputs of a block are [B, T, D] of the history, then [B, P, S, D] of the streams
+        # the cached inputs of a block are [B, T, D] of the history, then [B, P, S, D] of the
+        # streams
         x, layers = self._embedded(x), []
         for block, (history, *before) in zip(self._stack(), cache.layers, strict=True):
             tokens = torch.cat([*before, x[:, :, None]], 2)
@@ -153,5 +155,5 @@ class FMLPEncoder(Encoder):
         return cast(list[FMLPBlock], list(self.blocks))
 
     def _embedded(self, x: Tensor) -> Tensor:
-        """What the first block reads, and what a latent token enters as."""
+        """The input of the first block, and the form in which a latent token enters."""
         return self.drop(self.norm_input(x))

@@ -49,7 +49,8 @@ class GRUEncoder(Encoder):
         return States(y, (x, y), (self.gru,))
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
-        # right padding runs the recurrence past a row's end, so the state is taken by a run over packed rows
+        # right padding runs the recurrence past a row's end, so the state is taken by
+        # a run over packed rows
         packed = nn.utils.rnn.pack_padded_sequence(
             self.drop(x), batch.lengths.clamp_min(1).cpu(), batch_first=True, enforce_sorted=False
         )
@@ -59,7 +60,8 @@ class GRUEncoder(Encoder):
         return States(tokens, (x, tokens), (self.gru,)), Cache(((state.movedim(1, 0)[:, None],),), batch)
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
-        # the cached state is [B, 1, layers, hidden] of the history, then [B, P, layers, hidden] of the streams
+        # the cached state is [B, 1, layers, hidden] of the history, then [B, P, layers,
+        # hidden] of the streams
         rows, streams, _ = x.shape
         (state,) = cache.layers[0]
         state = state.expand(-1, streams, -1, -1).flatten(0, 1).transpose(0, 1).contiguous()
@@ -68,5 +70,6 @@ class GRUEncoder(Encoder):
         return self.back(y[:, 0]).unflatten(0, (rows, streams)), cache.grown(((states,),))
 
     def flops(self, length: int, answer: int = 0) -> Flops:
-        # one position times their number, which is the same: torch counts a recurrence step by step, slowly
+        # one position times their number, which is the same: torch counts a
+        # recurrence step by step, slowly
         return {part: None if count is None else length * count for part, count in super().flops(1).items()}

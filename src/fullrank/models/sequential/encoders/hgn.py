@@ -8,11 +8,12 @@ With x_k the vectors of the last `window` events:
 
 The second sum scores an item by its products with the events themselves.
 
-Differs: no vector of the user. In the paper it adds to both gates, of which b and c stay, and to the
-state. In place of the second table of items that the paper scores with there is a linear map of the
-state (`projection`), which begins as the identity: with one table and no map, item a would score
-item b exactly as b scores a. Every position of a history is a window of its own and predicts the
-next item, where a window of the authors predicts T. What lies before the first event adds nothing.
+Differs: no vector of the user. In the paper it adds to both gates, of which b and c stay, and
+to the state. In place of the second table of items that the paper scores with there is a
+linear map of the state (`projection`), which begins as the identity: with one table and no
+map, item a would score item b exactly as b scores a. Every position of a history is a window
+of its own and predicts the next item, where a window of the authors predicts T. What lies
+before the first event adds nothing.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class HGNEncoder(WindowEncoder):
         score = self.events(gated)[..., 0].unfold(1, self.window, 1)
         score = (score + self.places).sigmoid() * known.unfold(1, self.window, 1)
         weighted = (gated.unfold(1, self.window, 1) * score[:, :, None]).sum(-1)
-        # a window holds its own event at least, and a sigmoid that underflows must not divide by zero
+        # a window holds its own event at least, and a sigmoid that underflows must not divide by
+        # zero
         state = weighted / score.sum(-1, keepdim=True).clamp_min(torch.finfo(score.dtype).tiny)
         return self.projection(state + x.unfold(1, self.window, 1).sum(-1) if self.products else state)

@@ -9,7 +9,8 @@ As everywhere, the state at a place predicts the token behind it: the last place
 the decoder's state of its first token, those of the answer (`Batch.answer`) the decoder's of each
 of them; the places before have the encoder's.
 
-Differs from T5: the decoder ends with a norm and no factor 1 / sqrt(D), and attention divides by sqrt(e).
+Differs from T5: the decoder ends with a norm and no factor 1 / sqrt(D), and
+attention divides by sqrt(e).
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Block(nn.Module):
         return self._after_mixing(x, y), streams
 
     def _before(self, x: Tensor) -> Tensor:
-        """What the attention reads: normalised where norms stand before it."""
+        """The input of the attention: normalised where norms stand before it."""
         return self.attention_norm(x) if self.pre else x
 
     def _after_mixing(self, x: Tensor, mixed: Tensor) -> Tensor:
@@ -182,7 +182,8 @@ class TransformerEncoder(Encoder):
         closed = spec.norm_at == "pre" and spec.norm_output is not False
         self.norm_output = make_norm(spec, dim) if closed else nn.Identity()
         self.drop = nn.Dropout(spec.dropout if spec.input_dropout is None else spec.input_dropout)
-        # a latent token has no time, so an attention that reads times would see another than in training
+        # a latent token has no time, so an attention that reads times would see
+        # another than in training
         self.continues = self.causal and not (spec.positions == "learned" or spec.scale_input or self.reads_times)
         start_small(self)
         if self.position is not None and spec.position_std is not None:
@@ -208,7 +209,8 @@ class TransformerEncoder(Encoder):
         return self.norm_output(x), cache.grown(tuple(layers))
 
     def flops(self, length: int, answer: int = 0) -> Flops:
-        """FLOPs of one block times their number, since all are alike; None for the parts of an uncounted attention."""
+        """FLOPs of one block times their number, since all are alike; None for the
+        parts of an uncounted attention."""
         blocks = self._stack()
         parts = row_flops(blocks[0], self.dim, length, self.flop_parts)
         if blocks[0].attention.uncounted:
@@ -219,7 +221,8 @@ class TransformerEncoder(Encoder):
         return cast(list[Block], list(self.blocks))
 
     def _embedded(self, x: Tensor, batch: Batch) -> Tensor:
-        """What the first block reads: the history scaled, with positions and moments added, normalised."""
+        """The input of the first block: the history scaled, with positions
+        and moments added, normalised."""
         x, positions = x * self.scale, batch.positions(from_end=self.from_end)
         if self.position is not None:
             require_length(positions, self.max_length)

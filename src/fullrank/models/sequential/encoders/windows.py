@@ -32,7 +32,8 @@ class WindowEncoder(Encoder):
 
     @abstractmethod
     def read(self, x: Float[Tensor, "B n D"], known: Bool[Tensor, "B n"]) -> Float[Tensor, "B T D"]:
-        """The states of all windows of these vectors, n = T + window - 1; not `known` is what lies before a row."""
+        """The states of all windows of these vectors, n = T + window - 1; not
+        `known` is what lies before a row."""
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
         y = self.read(*self._padded(x))
@@ -46,7 +47,8 @@ class WindowEncoder(Encoder):
         return self(x, batch), Cache(((newest[:, None], known.gather(1, at)[:, None]),), batch)
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
-        # the cache is [B, 1, window - 1, D] of the history, then [B, P, window - 1, D] of the streams
+        # the cache is [B, 1, window - 1, D] of the history, then [B, P, window - 1, D] of the
+        # streams
         rows, streams, _ = x.shape
         newest, known = cache.layers[0]
         whole = torch.cat([newest.expand(-1, streams, -1, -1), x[:, :, None]], 2)

@@ -65,7 +65,8 @@ class Items(nn.Module, ABC):
         self.register_buffer("popularity", torch.as_tensor(popularity, dtype=torch.float32))
 
     def own(self) -> Float[Tensor, "v D"]:
-        """The vectors of the items that this process holds: of all, unless several processes hold them together."""
+        """The vectors of the items that this process holds: of all, unless several
+        processes hold them together."""
         return self.all()
 
     def read(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
@@ -104,7 +105,8 @@ class Items(nn.Module, ABC):
         raise TypeError(f"{type(self).__name__} has no codes")
 
     def for_one_step(self) -> Items:
-        """The items as one step (or one answer) reads them: each vector is computed once where that costs something."""
+        """The items as one step (or one answer) reads them: each vector is computed once
+        where that costs something."""
         return CachedItems(self) if self.computed else self
 
     def transferred(self, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
@@ -219,7 +221,8 @@ class CachedItems(ItemsView):
         return vectors[rows[inverse]]
 
     def _rows_and_vectors(self, wanted: Int[Tensor, "w"]) -> tuple[Int[Tensor, "w"], Float[Tensor, "m D"]]:
-        """The rows of these distinct, rising ids among the vectors so far; those that are missing are computed."""
+        """The rows of these distinct, rising ids among the vectors so far; those
+        that are missing are computed."""
         if self._ids is None or self._rows is None or self._vectors is None:
             self._ids, self._rows = wanted, torch.arange(len(wanted), device=wanted.device)
             self._vectors = self.items.embed(wanted)
@@ -327,7 +330,8 @@ class Shares:
     def cumulative(self, counts: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
         """Share of the items up to each, in double precision; the last is 1."""
         if self._cumulative is None:
-            # in double precision: millions of shares are added, and draws by bisection need them to rise to 1
+            # in double precision: millions of shares are added, and draws by bisection
+            # need them to rise to 1
             running = (counts.clamp_min(1.0) / self.total).log().double().exp().cumsum(0)
             self._cumulative = running / running[-1]
         return self._cumulative
@@ -355,5 +359,6 @@ def keep_shares(counts: Float[Tensor, "V"], known: Shares) -> None:
 
 
 def _version(counts: Tensor) -> int | None:
-    """How often a tensor was changed; None for one made under inference mode, which does not count."""
+    """How often a tensor was changed; None for one made under inference
+    mode, which does not count."""
     return None if counts.is_inference() else counts._version

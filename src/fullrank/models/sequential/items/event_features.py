@@ -1,6 +1,7 @@
 """Features beside the items: what is known of events, of the requests that they answered, and of users.
 
-A place of a history is the vector x of its event's item and the vectors e_1 .. e_n of the features known there,
+A place of a history is the vector x of its event's item and the vectors e_1 .. e_n of
+the features known there,
 
     sum      x + e_1 + .. + e_n
     concat   W [x; e_1; ..; e_n] + b, which starts as the sum
@@ -285,7 +286,8 @@ class FeatureReader(nn.Module):
     def _time_ids(
         self, part: FieldVectors, inputs: Batch, known: BatchFeatures, *, of_answer: bool
     ) -> list[Int[Tensor, "B T"]]:
-        """Ids of the features that are made of times; those `of_answer` are of the request that is to be answered."""
+        """Ids of the features that are made of times; those `of_answer` are of the
+        request that is to be answered."""
         if not part.made:
             return []
         remedy = "give them, or leave out what is made of times"
@@ -298,7 +300,8 @@ class FeatureReader(nn.Module):
     def made_ids(
         self, part: FieldVectors, at: Int[Tensor, "*n"], since: Int[Tensor, "*n"], items: Int[Tensor, "*n"]
     ) -> list[Int[Tensor, "*n"]]:
-        """Ids of the features made of times, for events of `items` at `at`, each after one at `since`; 0 if missing."""
+        """Ids of the features made of times, for events of `items` at `at`, each after
+        one at `since`; 0 if missing."""
         ids = []
         for name in part.made:
             if name in ("gap", "age"):

@@ -5,9 +5,10 @@ its values. They share a table, so a value has one vector wherever in a list it 
 standardised, a missing one is 0 with an indicator of its own. Without the id vector, an item is
 known by its features alone, so a new item has a useful vector on its first day.
 
-`combine: beside` is FDSA's (Zhang et al., IJCAI 2019): the vector's first half is the id's, its second
-the mean of the values' vectors a_k (numbers are one of them), weighed by softmax(w . a_k). Differs:
-there an item is searched by its id alone; a bias, which the softmax would cancel, is left out.
+`combine: beside` is FDSA's (Zhang et al., IJCAI 2019): the vector's first half is the id's,
+its second the mean of the values' vectors a_k (numbers are one of them), weighed by
+softmax(w . a_k). Differs: there an item is searched by its id alone; a bias, which the
+softmax would cancel, is left out.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class FeatureItems(Items):
         return [self.tables[i](codes[..., column]) for column, i in enumerate(self.single)]
 
     def _list_vectors(self, ids: Int[Tensor, "*n"]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The vectors of each column of lists, and which are of values: padding (-1) reads some row."""
+        """The vectors of each column of lists, and which are of values:
+        padding (-1) reads some row."""
         for i in self.lists:
             codes = getattr(self, f"codes_{i}")[ids]
             yield self.tables[i](codes.clamp_min(0)), codes >= 0
@@ -155,7 +157,8 @@ def coded_column(catalog: Catalog, name: str) -> CategoricalFeature | CategoryLi
 
 
 def _same_values(name: str, old: Catalog, new: Catalog) -> tuple[list[int], list[int]]:
-    """Codes in `new` and in `old` of the values that a column has in both, with missing (0) first."""
+    """Codes in `new` and in `old` of the values that a column has in
+    both, with missing (0) first."""
     a, b = coded_column(old, name).values, coded_column(new, name).values
     if len(a) and len(b) and a.dtype.is_integer() != b.dtype.is_integer():
         raise UserError(
@@ -168,7 +171,8 @@ def _same_values(name: str, old: Catalog, new: Catalog) -> tuple[list[int], list
 
 
 def _scales(names: tuple[str, ...], old: Catalog, new: Catalog) -> tuple[Tensor, Tensor, Tensor]:
-    """[F] float64 each: old scale, new scale, new mean - old mean; a standardised value is (raw - mean) * scale."""
+    """[F] float64 each: old scale, new scale, new mean - old mean; a standardised
+    value is (raw - mean) * scale."""
     scaling = []
     for catalog in (old, new):
         values = catalog.numeric(names).values
@@ -176,7 +180,8 @@ def _scales(names: tuple[str, ...], old: Catalog, new: Catalog) -> tuple[Tensor,
             raw = catalog.frame[name].cast(float).fill_nan(None)
             mean = cast(float, raw[: catalog.base].mean()) or 0.0
             offset = (raw - mean).fill_null(0.0).to_numpy()
-            # read off the item furthest from the mean, where rounding of its standardised value matters least
+            # read off the item furthest from the mean, where rounding of its
+            # standardised value matters least
             far = int(np.abs(offset).argmax())
             scaling.append((mean, float(values[far, i]) / offset[far] if offset[far] else 0.0))
     means, scales = torch.tensor(scaling, dtype=torch.float64).view(2, len(names), 2).unbind(2)

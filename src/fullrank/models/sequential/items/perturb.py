@@ -1,8 +1,8 @@
 """Noise on codes: each digit is masked, replaced by another of its codebook, or left (FAIR, Eq. 8).
 
-An item without codes counts as one digit, its id, of a codebook of all items. What happens to a digit is a
-function of seed, step, row and place in the row: the same on every shard and resume, and not
-changed by how long the other rows are.
+An item without codes counts as one digit, its id, of a codebook of all items. What happens to a
+digit is a function of seed, step, row and place in the row: the same on every shard and resume, and
+not changed by how long the other rows are.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def perturb(
 ) -> tuple[Int[Tensor, "B T K"], Bool[Tensor, "B T K"]]:
     """The codes with some digits replaced, and a mask that is false where a digit is masked.
 
-    Digits of level k are 0 .. sizes[k] - 1. A codebook of one has no other digit: there nothing is replaced.
+    Digits of level k are 0 .. sizes[k] - 1. A codebook of one has no other digit:
+    there nothing is replaced.
     """
     _, t, k = codes.shape
     size = torch.tensor(sizes, device=codes.device)

@@ -5,9 +5,9 @@
 behind the other). Parameters grow with the codebooks and not with the catalogue, and an item that
 comes later has a vector as soon as it has codes.
 
-A run keeps the codes in its own item table, in the columns `codes` and `code_sizes` (`add_columns`), so
-it needs the folder that `fullrank encode` wrote only once. Rows of the code table: code c of
-level k is row offset_k + c.
+A run keeps the codes in its own item table, in the columns `codes` and `code_sizes`
+(`add_columns`), so it needs the folder that `fullrank encode` wrote only once. Rows of the code
+table: code c of level k is row offset_k + c.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ def index_codes(index: ItemIndex) -> tuple[tuple[CodeLevel, ...], Int[Tensor, "V
 
 
 def score_by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeScorer:
-    """The products of these vectors with every item's, code by code: an item's vector is a sum of its codes' parts."""
+    """The products of these vectors with every item's, code by code: an item's vector
+    is a sum of its codes' parts."""
     tables = items.table.detach().split(items.sizes)
     if items.parts == "concat":
         parts = vectors.unflatten(-1, (len(tables), -1)).unbind(1)

@@ -230,7 +230,8 @@ class Text(ItemsSpec):
         return _with_tokens(catalog, tokeniser, tokens)
 
     def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
-        """The grown catalogue with the tokens of new items; a token that no old item has in a field is left out."""
+        """The grown catalogue with the tokens of new items; a token that no old item
+        has in a field is left out."""
         tokeniser, frame = TextTokeniser.of(catalog), catalog.frame
         grown = {TOKENISER_SIZE: pl.repeat(tokeniser.size, len(frame), dtype=pl.Int32, eager=True)}
         new = Catalog(frame[old:].with_columns(item=pl.Series(np.arange(len(frame) - old)), map_version=pl.lit(0)))
@@ -282,7 +283,8 @@ class Text(ItemsSpec):
 
 
 def _known_tokens(tokeniser: TextTokeniser, field: TextField, text: pl.Series, before: pl.DataFrame) -> pl.Series:
-    """Tokens of a field's words, without those that no item of `before` has in it: their vectors were never trained."""
+    """Tokens of a field's words, without those that no item of `before` has in it: their
+    vectors were never trained."""
     seen = np.zeros(tokeniser.size, dtype=bool)
     seen[packed(before, tokeniser.size, field.tokens_column).flat.numpy()] = True
     tokens = tokeniser.tokens(text, field.tokens)

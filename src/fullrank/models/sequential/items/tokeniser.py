@@ -1,6 +1,7 @@
 """Text to tokens as in SRT: lower case, word characters alone, SentencePiece's BPE (Kudo and Richardson 2018).
 
-Token 0 is what the tokeniser does not know; models leave it out. Equal lines give an equal tokeniser.
+Token 0 is what the tokeniser does not know; models leave it out. Equal lines give an equal
+tokeniser.
 """
 
 from __future__ import annotations

@@ -134,7 +134,8 @@ class TPABItems(Items):
         times: Int[Tensor, "M"] | None,
         order: Int[Tensor, "M"] | None,
     ) -> Float[Tensor, "M n"]:
-        """The scores of popularity at these times, less those in `embed`; with an `order`, at other queries' times."""
+        """The scores of popularity at these times, less those in `embed`; with an
+        `order`, at other queries' times."""
         times = known_times(
             times,
             READER,
@@ -149,13 +150,15 @@ class TPABItems(Items):
 
 
 def bucket_of(counts: Any, most: int, buckets: int) -> np.ndarray:
-    """The bucket of each number of events: the first whose upper bound most^((i + 1) / buckets) it does not exceed."""
+    """The bucket of each number of events: the first whose upper bound most^((i + 1) /
+    buckets) it does not exceed."""
     edges = float(max(most, 1)) ** (np.arange(1, buckets) / buckets)  # the last bucket takes all beyond
     return np.asarray(np.searchsorted(edges, counts, side="left"))
 
 
 def _stages(catalog: Catalog, stages: int) -> tuple[np.ndarray, np.ndarray]:
-    """[V, S] events of each item by stage, 0 of items that came later, and [S] the seconds in which stages begin."""
+    """[V, S] events of each item by stage, 0 of items that came later, and [S] the
+    seconds in which stages begin."""
     frame = catalog.frame
     if COUNTS not in frame.columns or STARTS not in frame.columns:
         raise UserError(

@@ -1,15 +1,18 @@
 """UniSRec: items made of text vectors by parametric whitening and a mixture of experts (Hou et al., KDD 2022).
 
-An item's vector is v = sum_k g_k (x - b_k) W_k, with x the vector of its text, which is not trained (Eqs. 2
-to 4 of "Towards Universal Sequence Representation Learning for Recommender Systems", arXiv:2206.05941).
-Each of the experts k whitens x by parameters of its own, and g = softmax(x W_g + noise) with noise in
-training alone, of the standard deviation softplus(x W_n) + 0.01. `transductive` adds a vector of the item's
-own. Nothing else is per item: a run on another catalogue starts from these weights (``fullrank train
---from``) without a common id, and a new item has a vector from its text.
+An item's vector is v = sum_k g_k (x - b_k) W_k, with x the vector of its text, which is not
+trained (Eqs. 2 to 4 of "Towards Universal Sequence Representation Learning for Recommender
+Systems", arXiv:2206.05941). Each of the experts k whitens x by parameters of its own, and g =
+softmax(x W_g + noise) with noise in training alone, of the standard deviation softplus(x W_n) +
+0.01. `transductive` adds a vector of the item's own. Nothing else is per item: a run on another
+catalogue starts from these weights (``fullrank train --from``) without a common id, and a new item
+has a vector from its text.
 
-Pre-training is the loss `in_batch` with the penalty `sequence_contrast`, which reads `augmented` too.
+Pre-training is the loss `in_batch` with the penalty `sequence_contrast`, which reads `augmented`
+too.
 
-A run keeps the vectors in its own item table, in the columns `item_vectors` and `item_vectors_augmented`.
+A run keeps the vectors in its own item table, in the columns `item_vectors` and
+`item_vectors_augmented`.
 
 Differs: x is scaled to the length sqrt(width), so that its numbers are of size 1 whatever made
 them; sentence encoders give vectors of length 1, of which maps that start at N(0, 0.02) make next

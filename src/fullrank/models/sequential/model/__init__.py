@@ -141,7 +141,8 @@ class RecommenderModel(nn.Module, Model):
         return self.encoder if isinstance(self.encoder, Reasoner) else None
 
     def _read_features(self, catalog: Catalog, spec: Recommender, features: FeatureInput) -> None:
-        """Read features beside the items. Raises `UserError` where the task or the encoder cannot."""
+        """Read features beside the items. Raises `UserError` where the
+        task or the encoder cannot."""
         require_readable("task", spec.task, self.task)
         require_readable("encoder", spec.encoder, self.encoder)
         assert isinstance(self.task, HistoryTask)
@@ -150,7 +151,8 @@ class RecommenderModel(nn.Module, Model):
         self.reads_features, self.reads_times = reader.names, self.reads_times or reader.reads_times
 
     def forward(self, batch: Batch) -> dict[str, Float[Tensor, ""]]:
-        """Named terms: each loss is the local sum over the global query count, so shards and micro-batches add up."""
+        """Named terms: each loss is the local sum over the global query count, so
+        shards and micro-batches add up."""
         step = self.step(batch)
         views = 1 if self._first_view_only else step.batch.views
         terms = {}
@@ -184,7 +186,8 @@ class RecommenderModel(nn.Module, Model):
     def index_items(self) -> ItemIndex:
         """The vectors that answers search, made whole: every item's (or those of codes), once for many answers.
 
-        It is of the weights as they are now: make it anew when they change. Many threads may answer from one.
+        It is of the weights as they are now: make it anew when they change. Many
+        threads may answer from one.
         """
         with torch.no_grad():
             index = ItemIndex(self.items, normalise=self.cosine)
@@ -197,7 +200,8 @@ class RecommenderModel(nn.Module, Model):
     def answer(self, batch: Batch, *, index: ItemIndex | None = None, budget: Budget | None = None) -> Scorer:
         """The answer to some histories. `index` is what `index_items` gave; without it the item vectors are made here.
 
-        `budget` says how many steps and streams a reasoner takes (refused by `check_budget` for a model without one).
+        `budget` says how many steps and streams a reasoner takes (refused by `check_budget`
+        for a model without one).
         """
         x, inputs = self.task.inference_inputs(self.items.for_one_step(), batch)
         if isinstance(self.task, GenerateTask):

@@ -96,7 +96,8 @@ def trim(batch: Batch, rows: slice) -> Batch:
 
 
 def last_shares(weights: Float[Tensor, "B H T T"], batch: Batch, window: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T"]:
-    """The weights of each row's last event over the sum of their absolute values in the window, signed; 0 elsewhere."""
+    """The weights of each row's last event over the sum of their absolute values in the
+    window, signed; 0 elsewhere."""
     at = (batch.lengths - 1).clamp_min(0)[:, None, None, None].expand(-1, weights.shape[1], 1, weights.shape[3])
     inside = weights.gather(2, at)[:, :, 0].float() * window[:, None]
     return inside / inside.abs().sum(-1, keepdim=True).clamp_min(1e-30)
@@ -108,7 +109,8 @@ def tokens_per_event(model: Model) -> int:
 
 
 def event_places(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
-    """Where an encoder's rows hold events: no padding, nothing covered, and none of what a task puts before them."""
+    """Where an encoder's rows hold events: no padding, nothing covered, and none of
+    what a task puts before them."""
     real = batch.valid if batch.hidden is None else batch.valid & ~batch.hidden
     before = model.task.tokens_before if isinstance(model, RecommenderModel) else 0
     return real & (torch.arange(real.shape[1], device=real.device) >= before)

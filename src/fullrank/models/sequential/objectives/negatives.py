@@ -1,7 +1,8 @@
 """Sampled negatives: a mixture of sources with the exact probability of each item under the mixture.
 
-Draws are a function of their place (seed, step, row, position), so shards and resumed runs draw the same
-ones. In-batch negatives are the targets of the queries at hand: under DDP those of this process alone.
+Draws are a function of their place (seed, step, row, position), so shards and resumed runs
+draw the same ones. In-batch negatives are the targets of the queries at hand: under DDP
+those of this process alone.
 """
 
 from __future__ import annotations
@@ -136,10 +137,12 @@ def _weights(spec: Negatives) -> tuple[float, float, float]:
 
 def _row_keys(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R"]:
     """A number for each row of draws; draws are a function of it, the seed and the step."""
-    # a number of the group's name, so that two groups of queries in one row draw different negatives
+    # a number of the group's name, so that two groups of queries in one row draw different
+    # negatives
     group = sum(ord(letter) * 31**i for i, letter in enumerate(q.name)) % 1_000_003
     if spec.share == "batch":
         return torch.full((1,), group, device=q.targets.device)
-    # a row has fewer than 65,536 positions, and a group's number is below 1,000,003: no two keys are one number
+    # a row has fewer than 65,536 positions, and a group's number is below 1,000,003: no
+    # two keys are one number
     keys = batch.row_ids if spec.share == "row" else batch.row_ids[q.rows] * 65_536 + q.positions
     return keys * 1_000_003 + group

@@ -97,7 +97,8 @@ class Reasoner(nn.Module, ABC):
 
     @abstractmethod
     def opened(self, x: Float[Tensor, "B T D"], batch: Batch, streams: int) -> tuple[States, ReasoningCache]:
-        """Read the history, once: the encoder's states, and the rows before the first step of that many streams."""
+        """Read the history, once: the encoder's states, and the rows before the
+        first step of that many streams."""
 
     @abstractmethod
     def advance(self, reasoning: ReasoningCache) -> ReasoningCache:
@@ -118,8 +119,9 @@ class Reasoner(nn.Module, ABC):
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> States:
         """Read the history and reason: the budget's steps in its first streams; without a budget, as trained.
 
-        The gate of the streams in use sums to one. Without any step the answer is h_0; a step beyond
-        those trained gets the last one's vector. Raises `UserError` for more streams than were trained.
+        The gate of the streams in use sums to one. Without any step the answer is h_0; a
+        step beyond those trained gets the last one's vector. Raises `UserError` for more
+        streams than were trained.
         """
         history, reasoning = self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))
         drawn = self.training and budget is None

@@ -1,11 +1,12 @@
 """LARES: depth-recurrent reasoning, a block that reads all events of a history again and again (arXiv:2505.16865).
 
-H = A(E + P) are the states of the model's encoder, the pre-block A. The thoughts T begin at T_0 = omega z
-with z ~ N(0, sigma^2 I), one for each event, and the core block C, whose weights all steps share, refines
-those of all events: T_i = C(LN(f(T_(i-1), H))). The answer is the last event's thought T_k. f is (T + H) / 2,
-a linear map of both side by side, or a learned scalar gate. In training the number of steps is drawn anew for
-every batch, rate ~ LogNormal with mean `steps` and k = 1 + Poisson(rate), at most 3 `steps`; a model takes
-`steps` to answer. The penalty of its self-supervised pre-training is `reasoning_alignment`.
+H = A(E + P) are the states of the model's encoder, the pre-block A. The thoughts T begin at T_0 =
+omega z with z ~ N(0, sigma^2 I), one for each event, and the core block C, whose weights all steps
+share, refines those of all events: T_i = C(LN(f(T_(i-1), H))). The answer is the last event's
+thought T_k. f is (T + H) / 2, a linear map of both side by side, or a learned scalar gate. In
+training the number of steps is drawn anew for every batch, rate ~ LogNormal with mean `steps` and k
+= 1 + Poisson(rate), at most 3 `steps`; a model takes `steps` to answer. The penalty of its
+self-supervised pre-training is `reasoning_alignment`.
 
 Reconstructed from the paper's abstract and reviews, and checked against the authors' released code.
 
@@ -154,7 +155,8 @@ class LARESReasoner(Reasoner):
 
 
 def drawn_depth(mean: int, first: float, second: float) -> int:
-    """1 + Poisson(rate), at most three times the mean, with rate ~ LogNormal of this mean, from two uniform numbers."""
+    """1 + Poisson(rate), at most three times the mean, with rate ~ LogNormal of this
+    mean, from two uniform numbers."""
     normal = NormalDist().inv_cdf(min(max(first, 1e-12), 1 - 1e-12))
     rate = math.exp(math.log(mean) - SIGMA**2 / 2 + SIGMA * normal)
     # the first count of a Poisson distribution at which its cumulated chance passes `second`

@@ -5,8 +5,9 @@ o_(s-1) + r_s, with r_s the vector of step s. ERL answers with the mean of o_0 .
 o_S. ERL trains with `kl_diversity`, PRL with `progressive`, which this reasoner leaves to the
 penalties of these names.
 
-Differs: rows are padded on the right, so a token stands at the row's length. It gets no item position
-and no sqrt(d): r_s takes their place, and the encoder's input norm and dropout (the same module) follow.
+Differs: rows are padded on the right, so a token stands at the row's length. It gets no
+item position and no sqrt(d): r_s takes their place, and the encoder's input norm and
+dropout (the same module) follow.
 """
 
 from __future__ import annotations

@@ -152,7 +152,8 @@ class QueryPenalty(SpecPenalty[S]):
 def user_vectors(step: Step) -> Float[Tensor, "B D"]:
     """The vectors of each row's queries (first group), summed, over the longest history that the model reads.
 
-    SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding has no say.
+    SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding
+    has no say.
     """
     q = step.queries[0]
     vectors = q.vectors.float()  # a sum of many in bf16 would drop the small ones

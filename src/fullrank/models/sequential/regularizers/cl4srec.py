@@ -6,14 +6,16 @@ Of each history two views are made, each by one of three operators that is drawn
     mask       floor(mask n) events become one learned vector
     reorder    floor(reorder n) events from a random place on are shuffled
 
-With z the answers to the 2B views of a batch and s_ij = z_i . z_j / temperature, the term is the mean
-over all views of -log softmax_j(s_ij) at the other view of i's history, j over the views but i itself.
+With z the answers to the 2B views of a batch and s_ij = z_i . z_j / temperature, the term
+is the mean over all views of -log softmax_j(s_ij) at the other view of i's history, j
+over the views but i itself.
 
-Differs: other histories of the same user are no negatives. What is contrasted is the vector that the
-model would search with, for any task and encoder. `normalise` takes cosines for the paper's inner
-products. The time of a masked event stays, shuffled events leave their times where they were. Operators
-and places are a function of seed, step and row. Negatives are those of this process's micro-batch:
-nothing is gathered, so shards give the mean of their own terms. With one row the term is 0.
+Differs: other histories of the same user are no negatives. What is contrasted is the vector
+that the model would search with, for any task and encoder. `normalise` takes cosines for the
+paper's inner products. The time of a masked event stays, shuffled events leave their times
+where they were. Operators and places are a function of seed, step and row. Negatives are those
+of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
+With one row the term is 0.
 """
 
 from __future__ import annotations
@@ -95,8 +97,8 @@ def augmented(batch: Batch, spec: CL4SRec) -> Batch:
     """The first views of all rows, then the second ones. A masked event is item -1."""
     width, device = batch.items.shape[1], batch.items.device
     choice = torch.tensor([i for i, name in enumerate(OPERATORS) if getattr(spec, name)], device=device)
-    # for each view: which operator, where it begins, and a number for each position; views take turns, so that a row's
-    # own draws do not depend on how long the others are
+    # for each view: which operator, where it begins, and a number for each position; views take
+    # turns, so that a row's own draws do not depend on how long the others are
     draws = uniform_draws(batch.seed + APART, batch.step, batch.row_ids, 2 * (width + 2)).unflatten(1, (width + 2, 2))
     draws = draws.movedim(2, 0).flatten(0, 1)
     both = replace(batch.repeated(2), views=1)
@@ -112,7 +114,8 @@ def augmented(batch: Batch, spec: CL4SRec) -> Batch:
     cropped = (at + start[:, None]).clamp_max(width - 1)
     first, count = (n[:, None] for n in stretch(spec.reorder, 0))
     within = (at >= first) & (at < first + count)
-    # sorted by their position, events inside the stretch by a draw that lies in it: they stay between those around it
+    # sorted by their position, events inside the stretch by a draw that lies in it: they stay
+    # between those around it
     shuffled = torch.where(within, first + draws[:, 2:] * count, at.double()).argsort(dim=1, stable=True)
     valid = at < both.lengths[:, None]
     # rank of each event's draw in its row; padding comes last

@@ -85,7 +85,8 @@ class EWCPenalty(Penalty):
 def _of_model(
     tensors: dict[str, Tensor], prefix: str, parameters: dict[str, nn.Parameter], path: Path
 ) -> dict[str, Tensor]:
-    """The file's tensors of one kind, by parameter. Raises `UserError` where they are another model's."""
+    """The file's tensors of one kind, by parameter. Raises `UserError`
+    where they are another model's."""
     numbers: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
         tensor = tensors.get(prefix + name)

@@ -1,7 +1,7 @@
 """KL diversity: a reasoner's steps and streams predict different items (PLR, Eq. 7; ReaRec's ERL, arXiv:2503.22675).
 
-With p_i = softmax over items of state i's scores, KL = mean over ordered pairs i != j of KL(p_i || p_j)
-among a row's S P states, and over the rows; the term is weight sign KL.
+With p_i = softmax over items of state i's scores, KL = mean over ordered pairs i != j of KL(p_i ||
+p_j) among a row's S P states, and over the rows; the term is weight sign KL.
 
 Differs: sign is -1, so that the term is least where states differ most. PLR's Eq. 11 adds +weight
 KL, which pulls states together against its own text (Sec. 3.2.1: to keep them from collapsing);

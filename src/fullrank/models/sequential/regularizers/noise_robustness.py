@@ -7,8 +7,8 @@ d(h_i, h~_i) - d(h_i, h_j) + margin).
 
 A masked digit becomes a padding vector in its item's mean, which still divides by all K; an item
 without digits left keeps its place. `pad: learned` is RPG's and FAIR's: row 0 of their code table,
-[PAD], is a vector like every other, one for all levels, and learns from this term alone. `pad: zero`
-(default) takes the digit away, with no parameter.
+[PAD], is a vector like every other, one for all levels, and learns from this term alone. `pad:
+zero` (default) takes the digit away, with no parameter.
 
 Differs: items that are no codes are masked or replaced whole. Targets stay clean and the task's
 loss reads the clean pass alone; gradients flow through both (the paper says nothing of either). A

@@ -81,7 +81,8 @@ class ReasoningAlignmentPenalty(SpecPenalty[ReasoningAlignment]):
 
 def same_target(targets: Int[Tensor, "B"], batch: Batch) -> Int[Tensor, "B"]:
     """For each row another one with the same target, drawn; the row itself where there is none."""
-    # rows with one target form a run in the sorted order; a row takes another place of its run, modulo the run's size
+    # rows with one target form a run in the sorted order; a row takes another place of its
+    # run, modulo the run's size
     order = targets.sort(stable=True).indices
     sorted_targets = targets[order]
     low = torch.searchsorted(sorted_targets, sorted_targets)

@@ -1,8 +1,9 @@
 """Reasoning contrast: a row's states under two dropout masks know each other among the batch (PLR, Eq. 8).
 
-Every row is read and reasoned about twice in one pass. For each step and stream, with s_ij the cosine
-of row i's state in one view and row j's in the other, the loss is -log softmax_j(s_ij / temperature)
-at j = i, in both directions (summed, no half), in the mean over rows, steps and streams.
+Every row is read and reasoned about twice in one pass. For each step and stream, with s_ij
+the cosine of row i's state in one view and row j's in the other, the loss is -log
+softmax_j(s_ij / temperature) at j = i, in both directions (summed, no half), in the mean over
+rows, steps and streams.
 
 Differs: other rows of the same user are no negatives. The task's loss and `kl_diversity` are the
 mean of both views, where the paper does not say; `loss_views=first` takes one. Negatives are those

@@ -1,8 +1,8 @@
 """ReSN: keeps the spectral norm of the score matrix small (Lin et al., WSDM 2025, arXiv:2404.12008).
 
-With U the users' vectors, V the items' and Y = U V^T the batch's scores, weight ||Y r||^2 / (||r||^2 + 1e-8)
-at r = Y^T 1, the items' summed scores: the squared Rayleigh quotient of Y at the direction of popularity, at
-most sigma_1(Y)^2. Y itself is never made.
+With U the users' vectors, V the items' and Y = U V^T the batch's scores, weight ||Y r||^2 /
+(||r||^2 + 1e-8) at r = Y^T 1, the items' summed scores: the squared Rayleigh quotient of Y at the
+direction of popularity, at most sigma_1(Y)^2. Y itself is never made.
 
 Differs: the form that SPRINT's authors ran for sequences. Y is linear (the original squashes scores
 by a sigmoid) and gradients flow through r (the original stops them). A user is the sum of its

@@ -1,9 +1,10 @@
 """Sequence-sequence contrast: a history finds its own augmented copy among the batch (UniSRec, Eq. 8; InfoNCE).
 
-The copy lacks each item but the first with the chance `drop` (item drop). In a share `words` of the
-steps it has all items and reads each with that chance by the text vector with words dropped (word
-drop, `model.items.augmented`). With s_ij the cosine of the state of history i and of copy j, the term
-is the mean over rows of -log softmax_j(s_ij / temperature) at j = i. The encoder runs once more.
+The copy lacks each item but the first with the chance `drop` (item drop). In a share `words`
+of the steps it has all items and reads each with that chance by the text vector with words
+dropped (word drop, `model.items.augmented`). With s_ij the cosine of the state of history i
+and of copy j, the term is the mean over rows of -log softmax_j(s_ij / temperature) at j = i.
+The encoder runs once more.
 
 Differs: rows with the same target are left out of the softmax, where the authors' code gives them
 the score 0. Rows without a query are left out. Negatives are those of this process's micro-batch:

@@ -10,10 +10,10 @@ function f of such factors:
 - embedding: f(sigma(E)) of the table that the queries search: of items, or of the codes of all
   levels, one below the other, where a task predicts codes.
 
-`outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code, which
-takes the mean over layers: a factor that is small already is hardly pulled. log is what Eq. 4.5
-prints, for blocks without residual: its pull on a matrix does not fall as that shrinks, so with it
-the objective has no lower bound and attention that is not defended by the loss is switched off.
+`outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code,
+which takes the mean over layers: a factor that is small already is hardly pulled. log is what Eq.
+4.5 prints, for blocks without residual: its pull on a matrix does not fall as that shrinks, so with
+it the objective has no lower bound and attention that is not defended by the loss is switched off.
 hinge is ours: max(0, log(C / bound)), since a bound asks no more than C <= bound.
 
 Which weight holds the projections is read in three ways (`projections`): A.56's formula has both in
@@ -209,7 +209,8 @@ class SprintPenalty(SpecPenalty[Sprint]):
         return total
 
     def _attention(self, module: Any, noted: list[ColumnSums], norms: Norms | None) -> Float[Tensor, ""]:
-        """The term of one layer, made of its columns and of those of its projections' norms that belong to it."""
+        """The term of one layer, made of its columns and of those of its
+        projections' norms that belong to it."""
         spec = self.spec
         if not any(c.valid.any() for c in noted):
             return torch.zeros((), device=device_of(module))
@@ -228,7 +229,8 @@ class SprintPenalty(SpecPenalty[Sprint]):
         return self._outer(factor).mean()
 
     def _feed_forward(self, norms: Norms, projections: Norms | None) -> Float[Tensor, ""]:
-        """The term of one layer, with the norms of the attention's projections where the spec puts them there."""
+        """The term of one layer, with the norms of the attention's projections
+        where the spec puts them there."""
         factors = [*norms]
         if projections is not None:
             value, output = projections
@@ -249,11 +251,13 @@ class SprintPenalty(SpecPenalty[Sprint]):
         return (_floored(factor).log() - math.log(self.spec.bound if bound is None else bound)).relu()
 
     def _gained(self, sigma: Tensor) -> Tensor:
-        """The norm of a matrix that writes to the residual stream, with the gain that reads the stream."""
+        """The norm of a matrix that writes to the residual stream, with the
+        gain that reads the stream."""
         return sigma * self._final[0].weight.float().abs().max() if self._final else sigma
 
     def _norms(self, name: str, index: int, module: Any) -> Norms:
-        """sigma of a layer's matrix that reads the stream (of each head's W_V), and of the one that writes to it."""
+        """sigma of a layer's matrix that reads the stream (of each head's W_V), and
+        of the one that writes to it."""
         first, second = module.matrices()
         sigma = self.sigmas[f"{name}_{index}_first"](first), self.sigmas[f"{name}_{index}_second"](second)
         return sigma[0], self._gained(sigma[1])
@@ -272,12 +276,14 @@ def _searched(step: Step) -> Float[Tensor, "n D"]:
 
 
 def _floored(norm: Tensor) -> Tensor:
-    """The norm, or 1e-12 below that: zeros have no logarithm, and below the floor nothing pulls any more."""
+    """The norm, or 1e-12 below that: zeros have no logarithm, and below the
+    floor nothing pulls any more."""
     return norm.clamp_min(1e-12)
 
 
 def _received(noted: ColumnSums, *, mean: bool) -> Float[Tensor, "B H T"]:
-    """The column sums, or what each key received on average of the valid queries that may see it."""
+    """The column sums, or what each key received on average of the
+    valid queries that may see it."""
     if not mean:
         return noted.sums
     if noted.queries is not None:
@@ -289,7 +295,8 @@ def _received(noted: ColumnSums, *, mean: bool) -> Float[Tensor, "B H T"]:
 
 
 def largest_sum(sums: list[Tensor], noted: list[ColumnSums], temperature: float) -> Float[Tensor, "H"]:
-    """n_h of one layer: the log-sum-exp over all valid tokens of the batch, of every time the layer was passed."""
+    """n_h of one layer: the log-sum-exp over all valid tokens of the batch, of
+    every time the layer was passed."""
     together = torch.cat([s.float().transpose(0, 1).flatten(1) for s in sums], 1)
     valid = torch.cat([c.valid.flatten() for c in noted])
     return (temperature * together).masked_fill(~valid, -math.inf).logsumexp(1) / temperature

@@ -29,7 +29,8 @@ class Loss(ABC):
 
     @abstractmethod
     def __call__(self, queries: Queries, batch: Batch) -> Record:
-        """One loss per query. `batch` gives the place (seed, step, rows) that drawn negatives are a function of."""
+        """One loss per query. `batch` gives the place (seed, step, rows) that drawn
+        negatives are a function of."""
 
 
 class LossSpec(Spec):

@@ -1,6 +1,7 @@
 """Binary cross-entropy against sampled negatives (SASRec, arXiv:1808.09781, Eq. 7).
 
-softplus(-s+) plus the mean over the negatives of softplus(s-); with several negatives as in SPRINT, Sec. 5.1.
+softplus(-s+) plus the mean over the negatives of softplus(s-); with several
+negatives as in SPRINT, Sec. 5.1.
 """
 
 from __future__ import annotations

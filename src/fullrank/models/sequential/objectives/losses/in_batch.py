@@ -1,7 +1,8 @@
 """In-batch softmax: a query's target among the batch's targets (UniSRec's sequence-item contrast, arXiv:2206.05941).
 
-loss = log sum_v exp s_v - s_target over the distinct targets v of the batch's queries. No item outside the
-batch is looked at, so the items of several shops can be one catalogue, and the cost does not grow with it.
+loss = log sum_v exp s_v - s_target over the distinct targets v of the batch's queries. No item
+outside the batch is looked at, so the items of several shops can be one catalogue, and the
+cost does not grow with it.
 
 Differs: an item that is the target of several rows counts once. The paper counts it for each of
 them, and the authors' code gives a row with one's own target the score 0 in place of leaving it

@@ -44,7 +44,8 @@ class SampledSoftmax(LossSpec):
 
 class SampledSoftmaxLoss(Loss):
     def __init__(self, spec: SampledSoftmax, drawing: Draw | None = None):
-        """`drawing`: where negatives come from, for measurements that need the same ones everywhere."""
+        """`drawing`: where negatives come from, for measurements that
+        need the same ones everywhere."""
         self.spec, self.drawing = spec, drawing
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:

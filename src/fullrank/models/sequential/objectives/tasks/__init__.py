@@ -130,7 +130,8 @@ class Task(nn.Module, ABC):
 
     @abstractmethod
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
-        """One vector per history, to be searched for in the catalogue; or one for each level of the items' codes."""
+        """One vector per history, to be searched for in the catalogue; or one for
+        each level of the items' codes."""
 
 
 class HistoryTask(Task):

@@ -116,7 +116,8 @@ class ClozeTask(Task):
 def known_times(times: Int[Tensor, "B T"], hidden: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
     """Each covered event at the time of the last one before it that is not covered (where there is none: of the first).
 
-    What follows a history has no time yet, so a model may not learn from the times of covered events either.
+    What follows a history has no time yet, so a model may not learn from the times
+    of covered events either.
     """
     # the running maximum of positions that are not covered is the last one known so far
     at = torch.arange(times.shape[1], device=times.device).expand_as(times)

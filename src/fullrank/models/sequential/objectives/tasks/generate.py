@@ -1,6 +1,7 @@
 """Every code is predicted from the history and the codes before it: generative retrieval (TIGER, arXiv:2305.05065).
 
-An event is K tokens, the codes of its item, and a history is one row of them, read by a causal encoder in one pass:
+An event is K tokens, the codes of its item, and a history is one row of them, read by a
+causal encoder in one pass:
 
     x_{tK + k} = e_{k, c_k(t)} + l_k        the vector of item t's code of level k, and that of the level
     p(c_k | history, c_1 .. c_{k-1}) = softmax over level k of s(h, e_{k,c}) / temperature
@@ -10,8 +11,9 @@ where h is the state of the token before. All items of a history but the first a
 (TIGER's T5, `encoder: seq2seq`) read a history anew for each target: `targets: last` makes every
 prefix of a history a row, of which the last item is the target.
 
-The loss is that of any recommender, level by level (`code_1` ..): `label_smoothing` is the loss's own,
-and the temperature of `scoring` is LETTER's of the ranking-guided loss (arXiv:2405.07314, Eq. 7).
+The loss is that of any recommender, level by level (`code_1` ..): `label_smoothing` is the
+loss's own, and the temperature of `scoring` is LETTER's of the ranking-guided loss
+(arXiv:2405.07314, Eq. 7).
 
 `user_tokens` puts one token more before the history, the user's: row (key modulo rows) of a table,
 where the key is a hash of the id (TIGER has 2,000 rows). A user who was not trained on reads what

@@ -1,16 +1,18 @@
 """Short-term intent and long-term preference, trained and scored side by side (MOJITO, SIGIR 2023, arXiv:2304.08158).
 
-The state h_t of a position is the short-term part; the item x_t with what the history makes of it is the long-term one,
+The state h_t of a position is the short-term part; the item x_t with what the history makes of
+it is the long-term one,
 
     g_t = (1 - b) x_t + b x_t * sum_(j <= t) softmax_j(x_t / |x_t| . x_j) x_j      (* element by element)
 
-an item similarity with attention (FISM). Both predict the next item with a loss of their own,
-L(h) + weight L(g), and an item's score is (h + weight g) . e. x are the vectors that enter the encoder.
+an item similarity with attention (FISM). Both predict the next item with a loss of their own, L(h)
++ weight L(g), and an item's score is (h + weight g) . e. x are the vectors that enter the encoder.
 
-Differs: the form that SPRINT's authors ran, with the last item where MOJITO has the candidate, so that a
-score is an inner product and the catalogue is searched exactly; they answer with h alone. The attention
-reads all events up to t and none behind it, where both codes draw 20 of the whole history, in which the
-target stands too; there is no vector for each user. Under cosine scores h + weight g is normalised as one.
+Differs: the form that SPRINT's authors ran, with the last item where MOJITO has the candidate, so
+that a score is an inner product and the catalogue is searched exactly; they answer with h alone.
+The attention reads all events up to t and none behind it, where both codes draw 20 of the whole
+history, in which the target stands too; there is no vector for each user. Under cosine scores h +
+weight g is normalised as one.
 """
 
 from __future__ import annotations

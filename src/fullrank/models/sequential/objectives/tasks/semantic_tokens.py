@@ -9,8 +9,9 @@ own codes, so every loss serves them and each is logged. At inference all codes 
 item is the mean of its codes' log p: the levels are independent given the history, so this is exact
 and finds existing items alone (RPG's code validates so).
 
-Differs: the codes of one level are scored with the table that embeds histories, as in RPG; `scoring` of the
-recommender says cosine and its temperature. RPG's windows: the last `max_length` + 1 events of a history.
+Differs: the codes of one level are scored with the table that embeds histories, as in RPG;
+`scoring` of the recommender says cosine and its temperature. RPG's windows: the last `max_length`
++ 1 events of a history.
 """
 
 from __future__ import annotations

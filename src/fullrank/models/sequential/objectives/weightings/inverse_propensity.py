@@ -1,8 +1,8 @@
 """Inverse propensity: the rarer a query's target in training, the more the query counts (and uniform, to compare).
 
-`inverse_popularity` (Schnabel et al., arXiv:1602.05352, Eq. 3), tempered by a power: w_i = n_i^-power
-over its mean under the training distribution. The weights have mean one without looking at the batch,
-so shards and accumulation do not change them.
+`inverse_popularity` (Schnabel et al., arXiv:1602.05352, Eq. 3), tempered by a power: w_i =
+n_i^-power over its mean under the training distribution. The weights have mean one without looking
+at the batch, so shards and accumulation do not change them.
 
 `d2lr` (Lu et al., SIGIR 2025), here the weights of its propensity part: w = max(training share of
 the target, floor)^-power, divided by its mean over the batch. A reconstruction (low confidence):

@@ -53,7 +53,8 @@ class R2RecWeighting(Weighting):
 
 
 def tail_items(table: ItemVectors, share: float, device: torch.device) -> Bool[Tensor, "V"]:
-    """The floor(share V) least popular items, at least one, and all others with no more training events than these."""
+    """The floor(share V) least popular items, at least one, and all others with no more
+    training events than these."""
     size = max(int(Fraction(str(share)) * table.size), 1)  # 0.29 * 100 is 28.99... in binary
     log_q = table.log_q(torch.arange(table.size, device=device))
     return log_q <= log_q.sort().values[size - 1]
