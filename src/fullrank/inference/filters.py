@@ -182,7 +182,7 @@ class _Pairs:
 def seen_policy(policy: object) -> SeenPolicy:
     """The policy, or a `UserError` that names the allowed ones."""
     for allowed in get_args(SeenPolicy):
-        if policy == allowed:
+        if isinstance(policy, str) and policy == allowed:
             return allowed
     raise unknown("seen policy", str(policy), get_args(SeenPolicy))
 
