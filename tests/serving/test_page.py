@@ -482,9 +482,9 @@ def test_a_row_of_a_ranking_model_is_scored_by_a_form_of_its_columns(open_page: 
             with page.expect_response("**/v1/predict"):
                 page.fill(f"#column-{labels.index(name)}", text)
                 page.keyboard.press("Tab")
-        page.wait_for_function(f"document.querySelector('#chance b').textContent === '{client.predict([row])[0]:.4f}'")
+        playwright.expect(page.locator("#chance b")).to_have_text(f"{client.predict([row])[0]:.4f}")
         assert "6 columns" in page.inner_text("#about") and "600 impressions" in page.inner_text("#cards")
         page.reload()
-        page.wait_for_function("document.getElementById('column-2')?.value === '55'")
+        playwright.expect(page.locator("#column-2")).to_have_value("55")
         faults, _ = page.evaluate(AUDIT)
         assert faults == [] and page.evaluate("document.documentElement.scrollWidth") <= 390
