@@ -25,9 +25,10 @@ what `regularizers/cl4srec.py` says; AdamW for Adam.
 
 `fdsa`: self-attention on ids and on features apart, joined by a linear layer (Zhang et al., IJCAI
 2019), with half of the width for each stream. Items need a column `attributes` (a list of
-categories and the brand), as those of data/s3rec-beauty; others: ``--set
-model.items.categorical=[brand,category]``. Differs: what `encoders/fdsa.py` and `items/features.py`
-say; the exact softmax for binary cross-entropy, and no titles among the features.
+categories and the brand), as those of data/s3rec-beauty; others:
+``--set model.items.categorical=[brand,category]``. Differs: what `encoders/fdsa.py` and
+`items/features.py` say; the exact softmax for binary cross-entropy, and no titles among the
+features.
 
 `hybrid`, as ``fullrank train fullrank.recipes.sasrec:hybrid ...``: `sasrec` on items of ids and
 text (`models/sequential/items/hybrid.py`); so are `fmlp` and `hstu` with ``--set
