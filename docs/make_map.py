@@ -11,14 +11,15 @@ MARK = "<!-- below: written by docs/make_map.py -->"
 # From what you call down to what everything stands on; a room that is not named here comes last.
 ROOMS = (
     "cli", "api.py", "recipes", "testing", "analysis", "analysis/diagnostics", "analysis/report", "sweeps",
-    "analysis/scaling", "cascade", "training", "run", "evaluation", "inference",
-    "models", "models/sequential", "models/sequential/items", "models/sequential/attention",
+    "analysis/scaling", "serving", "serving/export", "serving/stores", "cascade", "training", "run", "evaluation",
+    "inference", "models", "models/sequential", "models/sequential/model", "models/sequential/items",
+    "models/sequential/attention",
     "models/sequential/encoders", "models/sequential/reasoning", "models/sequential/objectives",
     "models/sequential/objectives/tasks", "models/sequential/objectives/losses",
     "models/sequential/objectives/weightings", "models/sequential/regularizers", "models/sequential/baselines",
     "models/ranking", "models/ranking/sequences", "models/ranking/feed_forwards",
     "semantic_ids", "semantic_ids/vectors", "metrics", "data", "data/events", "data/impressions", "data/sources", "ops",
-    "core",
+    "parallel", "core",
 )  # fmt: skip
 
 

@@ -46,11 +46,13 @@ def hashes(path: Path) -> dict[str, str]:
 
 
 def committed() -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-    """Every file of results/ with rows of a sweep, and those rows."""
+    """Every file of results/ with rows of a sweep, and those rows, each run once."""
     for path in sorted(RESULTS.glob("*/*.json")):
         tree = json.loads(path.read_text())
         rows = tree.get("rows") if isinstance(tree, dict) else None
-        jobs = [row for row in rows if isinstance(row, dict) and "spec_hash" in row] if isinstance(rows, list) else []
+        found = [row for row in rows if isinstance(row, dict) and "spec_hash" in row] if isinstance(rows, list) else []
+        # a ladder has a row of each run on each of its stores
+        jobs = list({(row["cell"], row["seed"], row["spec_hash"]): row for row in found}.values())
         if jobs:
             yield path, jobs
 

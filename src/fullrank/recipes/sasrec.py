@@ -31,8 +31,8 @@ categories and the brand), as those of data/s3rec-beauty; others:
 features.
 
 `hybrid`, as ``fullrank train fullrank.recipes.sasrec:hybrid ...``: `sasrec` on items of ids and
-text (`models/sequential/items/hybrid.py`); so are `fmlp` and `hstu` with ``--set
-model.items=hybrid``. No numbers yet.
+text (`models/sequential/items/hybrid.py`); so are `fmlp` and `hstu` with ``--set model.items=hybrid``.
+Numbers: `results/blend/` (amazon-beauty, one seed).
 
 Command: ``fullrank train sasrec --data data/beauty --out runs/sasrec``, and so for
 the others. Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine

@@ -50,20 +50,20 @@ _OF_MEMBER = re.compile(rf"{MEMBERS}/{MEMBER_NAME}/({'|'.join(map(re.escape, (*S
 RUN_FILES = (
     "checkpoints",
     "logs",
-    "metrics.jsonl",
-    "weights.safetensors",
-    "spec.json",
-    "items.parquet",
+    METRICS,
+    WEIGHTS,
+    SPEC,
+    ITEMS,
     "fields.json",
-    "encoder.json",
-    "features.json",
-    "vocabulary.parquet",
-    "calibration.json",
-    "manifest.json",
+    encoder_files.NAME,
+    feature_files.NAME,
+    encoder_files.VOCABULARY,
+    CALIBRATION,
+    manifests.NAME,
     "diagnosis.jsonl",
-    "members",
+    MEMBERS,
 )
-"""What a run folder may hold at its top."""
+"""Files and folders of a run, in the order in which `training.run_folder.clear_run` removes them."""
 AGAIN = manifests.RUN_AGAIN
 
 

@@ -53,7 +53,7 @@ _WHOLE = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFeatures:
+class JsonFeatures:
     """The features of one request, as JSON gave them."""
 
     events: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -63,13 +63,13 @@ class RequestFeatures:
     missing: Sequence[str] = ()
     """Features that the model reads and nobody gave."""
 
-    def at(self, positions: Sequence[int]) -> RequestFeatures:
+    def at(self, positions: Sequence[int]) -> JsonFeatures:
         """The features with those of the events at these positions alone."""
         events = {name: [values[position] for position in positions] for name, values in self.events.items()}
         return replace(self, events=events)
 
 
-NO_FEATURES = RequestFeatures()
+NO_FEATURES = JsonFeatures()
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class Query:
     user: str | None = None
     fields: Row = field(default_factory=dict)
     """Fields of the user and of this request for the ranker."""
-    features: RequestFeatures = NO_FEATURES
+    features: JsonFeatures = NO_FEATURES
     time: float | None = None
     """Time of the request, seconds since 1970; None: now."""
 
@@ -194,7 +194,7 @@ class ServedFeatures:
         *,
         stored: bool = True,
         others: Names | None = None,
-    ) -> RequestFeatures:
+    ) -> JsonFeatures:
         """The features of events and of a request: those of the user as stored, where the request gives no others.
 
         `stored` events may have been made for other versions: what this one does not take is passed
@@ -211,7 +211,7 @@ class ServedFeatures:
         missing = {*of_request.fields} - values.keys()
         if events:
             missing |= of_events.fields.keys() - past.keys()
-        return RequestFeatures(past, {name: value for name, (value,) in values.items()}, tuple(sorted(missing)))
+        return JsonFeatures(past, {name: value for name, (value,) in values.items()}, tuple(sorted(missing)))
 
     def batch(self, queries: Sequence[Query]) -> HistoryFeatures | None:
         """The features beside the last `most` items of requests that are answered together; None
