@@ -44,6 +44,9 @@ from pydantic_core import CoreSchema, core_schema
 from fullrank.core.errors import UserError, brief, did_you_mean, no_such, unknown
 from fullrank.core.spec import Spec
 
+SINGULAR = {"losses": "loss", "items": "kind of items", "regularizers": "penalty"}
+"""One component in words, by the last word of its room's name, where that is not the word without its s."""
+
 Problem = Literal["retrieval", "ranking"]
 PROBLEMS: tuple[Problem, ...] = get_args(Problem)
 
@@ -119,7 +122,7 @@ def component(kind: str, *rooms: str) -> Any:
             return getattr(load(module), defined_names(module)[kind])
     allowed = [k for room in rooms for k in kinds(room)]
     name = rooms[0].split(".")[-1]
-    noun = {"losses": "loss", "items": "kind of items", "regularizers": "penalty"}.get(name, name.removesuffix("s"))
+    noun = SINGULAR.get(name, name.removesuffix("s"))
     raise no_such(f"no {noun} is called", kind, allowed, code="unknown-kind")
 
 

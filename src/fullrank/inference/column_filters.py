@@ -84,7 +84,7 @@ def check_filters(filters: Any) -> Mapping[str, Any]:
 def item_columns(catalog: Catalog, table: Any = None, id_column: str = "item_id") -> dict[str, pl.Series]:
     """The columns that filters may name: those of the catalogue, and in their place or beside them those of a table.
 
-    `table` is a path or a DataFrame with a row for each item and its id in the column `item`,
+    `table` is a path or a DataFrame with a row for each item and its id in the column `id_column`,
     else `item_id`; items without a row have no values there. Raises `UserError` for missing,
     repeated or foreign ids.
     """

@@ -158,7 +158,7 @@ def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, 
     """The lists and the column filters of a request. Items that the catalogue does not have are in no list anyway.
 
     Columns are the catalogue's and those of `item_table`, whose ids stand in its column
-    `item`, else `item_id`. Raises `UserError` for what is not one for all or one per history,
+    `id_column`, else `item_id`. Raises `UserError` for what is not one for all or one per history,
     and for what leaves nothing.
     """
     exclude, allow, filters, item_table = options.exclude, options.allow, options.filters, options.item_table
