@@ -24,6 +24,7 @@ from fullrank.inference.recommend import rank
 from fullrank.models import DenseScorer
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.fmlp import FMLP
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
@@ -42,7 +43,7 @@ from serving.conftest import REQUESTS, Shop
 from tiny import catalog, plain, shaken
 
 ITEMS = 700
-TAKEN = {"sasrec", "sasrec_2018", "sasrec_plus", "bert4rec", "gru4rec", "hstu", "hstu_plus", "srt"}
+TAKEN = {"sasrec", "sasrec_2018", "sasrec_plus", "bert4rec", "gru4rec", "hstu", "hstu_plus", "srt", "fmlp"}
 """Recipes that it has to take; others may fall back."""
 LENGTHS = (1, 9, 2, 60, 3, 50, 49, 5, 17, 31, 1)
 
@@ -132,12 +133,18 @@ def settings() -> list[Recommender]:
         encoders += reachable(Transformer(attention=Softmax(bias=True), norm_at=norm_at), 1, numbers=False)
         encoders += reachable(Transformer(feed_forward="mlp", norm="layer", norm_at=norm_at), 1, numbers=False)
     encoders += [GRU(), GRU(layers=2, hidden=24)]
+    encoders += [FMLP(), FMLP(layers=3, positions="none"), FMLP(causal=False)]
     specs = dict.fromkeys(Recommender(dim=16, encoder=one) for one in encoders)
-    return [spec if causal(spec) else spec.override("task=cloze") for spec in specs]
+    return [spec if causal(spec) else spec.override(f"task={WITHOUT_CAUSE[type(spec.encoder)]}") for spec in specs]
+
+
+WITHOUT_CAUSE: dict[type, str] = {Transformer: "cloze", FMLP: "last_item"}
+"""A task of encoders that are not causal."""
 
 
 def causal(spec: Recommender) -> bool:
-    return not isinstance(spec.encoder, Transformer) or spec.encoder.attention.causal
+    encoder: Any = spec.encoder.attention if isinstance(spec.encoder, Transformer) else spec.encoder
+    return bool(getattr(encoder, "causal", True))
 
 
 def test_every_setting_of_the_encoders(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,10 @@ From numpy arrays to numpy arrays: histories -> states -> scores of all items, f
 their order. It is a copy of the weights as they were when it was made. `fullrank evaluate` and
 `recommend` do not use it.
 
-The encoder is packed: the events of a few histories lie behind each other, without padding. It
-differs from the model's own forward pass in what is left out, not in what is computed: no padding;
-the last layer computes the last event of each history alone, all that a list is made of; products
-by oneDNN over weights that are laid out for it once. TorchScript runs all of it as one call: it
+The encoder is packed (`serving/packed_encoders.py`): it differs from the model's own forward pass
+in what is left out, not in what is computed: no padding; the last layer computes the last event of
+each history alone, all that a list is made of; products by oneDNN over weights that are laid out
+for it once. TorchScript runs all of it as one call: it
 holds no lock of Python meanwhile, so that an event loop in another thread goes on. Features beside
 the items are added to their vectors before that call (`serving/packed_features.py`); where they are
 fused otherwise, the model's own code reads them. N events of all B histories;
@@ -30,10 +30,6 @@ from torch import Tensor, nn
 from fullrank.data.batch import Batch, BatchFeatures
 from fullrank.data.features import HistoryFeatures
 from fullrank.data.histories import Histories
-from fullrank.models.sequential.attention.hstu import HSTUAttention
-from fullrank.models.sequential.attention.softmax import SoftmaxAttention
-from fullrank.models.sequential.encoders.gru import GRUEncoder
-from fullrank.models.sequential.encoders.transformer import MLP, Block, SwiGLU, TransformerEncoder
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.tasks import HistoryTask
@@ -52,166 +48,9 @@ from fullrank.serving.fast_search import (
     end_to_end,
     searched_items,
 )
-from fullrank.serving.packed_attention import CHUNK, Chunk, Dense, Layout, Mixer
+from fullrank.serving.packed_encoders import pack_encoder
 from fullrank.serving.packed_features import PackedFeatures
 from fullrank.serving.requests import Rows, jagged
-
-
-@no_type_check
-class PackedBlock(nn.Module):
-    """A block of a transformer; the final one gives the last event of each row alone."""
-
-    __constants__ = ("final", "pre", "feeds", "gate")
-
-    def __init__(self, block: Block, final: bool, max_length: int):
-        super().__init__()
-        assert isinstance(block.attention, SoftmaxAttention | HSTUAttention)
-        self.final, self.pre, self.mixer = final, block.pre, Mixer(block.attention, final, max_length)
-        self.norm: nn.Module = block.attention_norm
-        feed_forward = block.feed_forward
-        self.feeds, self.gate = feed_forward is not None, isinstance(feed_forward, SwiGLU)
-        self.opened: nn.Module = nn.Identity()  # the gate of SwiGLU
-        self.up: nn.Module = nn.Identity()
-        self.down: nn.Module = nn.Identity()
-        self.fed_norm: nn.Module = nn.Identity()
-        if isinstance(feed_forward, SwiGLU):
-            self.opened = Dense(feed_forward.gate.weight, feed_forward.gate.bias, "silu")
-            self.up = Dense(feed_forward.up.weight, feed_forward.up.bias)
-        elif isinstance(feed_forward, MLP):
-            self.up = Dense(feed_forward.up.weight, feed_forward.up.bias, feed_forward.activation.__name__)
-        if isinstance(feed_forward, SwiGLU | MLP):
-            self.down, self.fed_norm = Dense(feed_forward.down.weight, feed_forward.down.bias), block.feed_forward_norm
-
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        mixed = self.mixer(self.norm(x) if self.pre else x, layout)
-        if self.final:
-            x = x.index_select(0, layout.last)
-        y = x + mixed
-        if not self.pre:
-            y = self.norm(y)
-        if not self.feeds:
-            return y
-        z = self.fed_norm(y) if self.pre else y
-        z = self.opened(z) * self.up(z) if self.gate else self.up(z)
-        z = y + self.down(z)
-        return z if self.pre else self.fed_norm(z)
-
-
-@no_type_check
-class PackedTransformer(nn.Module):
-    """States of the last events."""
-
-    __constants__ = ("positioned", "from_end", "causal", "timed", "several")
-
-    def __init__(self, encoder: TransformerEncoder):
-        super().__init__()
-        blocks, most = cast(list[Block], list(encoder.blocks)), encoder.max_length
-        self.blocks = nn.ModuleList(PackedBlock(b, b is blocks[-1], most) for b in blocks)
-        self.chunk, self.positioned, self.from_end = CHUNK, encoder.position is not None, encoder.from_end
-        self.causal, self.timed, self.several = encoder.causal, encoder.reads_times, len(blocks) > 1
-        self.position = torch.zeros(0) if encoder.position is None else encoder.position.weight.detach().clone()
-        self.scale, self.norm_input, self.norm_output = encoder.scale, encoder.norm_input, encoder.norm_output
-
-    def forward(self, x: Tensor, lengths: list[int], times: Tensor) -> Tensor:
-        """[N, D] vectors of the events of histories of these lengths, [N] times (or none) -> [B, D]."""
-        layout = self.layout(lengths, times)
-        if self.positioned:
-            at = layout.to_come if self.from_end else layout.places
-            x = torch.add(self.position.index_select(0, at), x, alpha=self.scale)
-        else:
-            x = x * self.scale
-        x = self.norm_input(x)
-        for block in self.blocks:
-            x = block(x, layout)
-        return self.norm_output(x)
-
-    def layout(self, lengths: list[int], times: Tensor) -> Layout:
-        """Positions of the events, and the chunks in which they are mixed.
-
-        A chunk is as many whole histories, from row `first` on, as have `chunk` events together (a
-        longer history is a chunk alone). Its events are low .. high-1. What lies outside of an
-        event's own history, or behind the event where attention is causal, is hidden by -inf."""
-        counts = torch.tensor(lengths)
-        ends = counts.cumsum(0)
-        starts, last = ends - counts, ends - 1
-        row = torch.arange(len(lengths)).repeat_interleave(counts)
-        numbers, begun, closed = torch.arange(len(row)), starts.index_select(0, row), last.index_select(0, row)
-        chunks: list[Chunk] = []
-        low, first, high, hide = 0, 0, 0, -float("inf")
-        for at in range(len(lengths)):
-            high += lengths[at]
-            end = at + 1
-            if end < len(lengths) and high + lengths[end] - low <= self.chunk:
-                continue
-            keys = numbers[low:high]
-            outside = (keys < starts[first:end, None]) | (keys > last[first:end, None])
-            behind = torch.zeros(outside.shape).masked_fill_(outside, hide)
-            among = behind
-            if self.several:
-                seen_up_to = keys if self.causal else closed[low:high]
-                outside = (keys < begun[low:high, None]) | (keys > seen_up_to[:, None])
-                among = torch.zeros(outside.shape).masked_fill_(outside, hide)
-            chunks.append(Chunk(low, high, first, end, among, behind))
-            low, first = high, end
-        query_times = times.index_select(0, torch.minimum(numbers + 1, closed)) if self.timed else times
-        return Layout(numbers - begun, closed - numbers, last, query_times, times, chunks)
-
-
-@no_type_check
-class PackedGRU(nn.Module):
-    """States of the last events: torch's own recurrence over packed rows.
-
-    `torch.gru` takes events step by step, at each step those of the histories that are still going
-    on, the longest first. So the events of histories behind each other are sorted by (position,
-    rank of the history by length).
-    """
-
-    def __init__(self, encoder: GRUEncoder):
-        super().__init__()
-        self.weights = [parameter.detach().clone() for parameter in encoder.gru.parameters()]
-        self.layers, self.hidden = encoder.gru.num_layers, encoder.gru.hidden_size
-        self.back = encoder.back
-
-    def forward(self, x: Tensor, lengths: list[int], times: Tensor) -> Tensor:
-        """[N, D] vectors of the events of histories of these lengths -> [B, D]."""
-        counts = torch.tensor(lengths)
-        order = counts.argsort(descending=True)
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(len(lengths))
-        begun = (counts.cumsum(0) - counts).repeat_interleave(counts)
-        places = torch.arange(len(begun)) - begun
-        # [N] the events step by step, and within a step those of the longest history first
-        by_step = (places * len(lengths) + rank.repeat_interleave(counts)).argsort()
-        start = torch.zeros(self.layers, len(lengths), self.hidden)
-        # behind the weights: has biases, layers, dropout, training, bidirectional
-        _, state = torch.gru(
-            x.index_select(0, by_step),
-            torch.bincount(places),
-            start,
-            self.weights,
-            True,
-            self.layers,
-            0.0,
-            False,
-            False,
-        )
-        y: Tensor = self.back(state[-1].index_select(0, rank))
-        return y
-
-
-def pack_encoder(encoder: nn.Module) -> nn.Module | None:
-    """A packed copy of an encoder's weights; None for an encoder of another kind."""
-    if type(encoder) is GRUEncoder:
-        return PackedGRU(encoder)
-    if type(encoder) is not TransformerEncoder:
-        return None
-    if encoder.calendar is not None:
-        return None
-    for block in encoder.blocks:
-        if type(block) is not Block or type(block.attention) not in (SoftmaxAttention, HSTUAttention):
-            return None
-    return PackedTransformer(encoder)
-
 
 COVER = np.zeros(1, np.int64)
 """Stands for an item's number at the covered place, whose vector is put in afterwards (`Ranking.states`)."""
@@ -288,8 +127,8 @@ class FastEncoder:
         """The model as it is now; None for one of another kind than is known here, which has its own `answer`.
 
         Known are models on the CPU in 32 bits that search item vectors (of items of any kind) with
-        a transformer of softmax or HSTU attention, or a GRU. Compiling takes about a second. Raises
-        `UserError` for NaN weights.
+        a transformer of softmax or HSTU attention, the filters of FMLP-Rec, or a GRU. Compiling
+        takes about a second. Raises `UserError` for NaN weights.
         """
         if type(model) is not RecommenderModel or type(model.task) not in (NextItemTask, LastItemTask, ClozeTask):
             return None
