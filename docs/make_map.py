@@ -10,8 +10,8 @@ MAP = ROOT / "docs" / "map.md"
 MARK = "<!-- below: written by docs/make_map.py -->"
 # From what you call down to what everything stands on; a room that is not named here comes last.
 ROOMS = (
-    "cli", "api.py", "recipes", "testing", "analysis", "analysis/diagnostics", "analysis/report", "sweeps",
-    "analysis/scaling", "serving", "serving/export", "serving/stores", "cascade", "training", "run", "evaluation",
+    "cli", "api.py", "recipes", "testing", "analysis", "analysis/diagnostics", "analysis/report",
+    "analysis/scaling", "sweeps", "serving", "serving/export", "serving/stores", "cascade", "training", "run", "evaluation",
     "inference", "models", "models/sequential", "models/sequential/model", "models/sequential/items",
     "models/sequential/attention",
     "models/sequential/encoders", "models/sequential/reasoning", "models/sequential/objectives",
@@ -30,12 +30,15 @@ def first_sentence(file: Path) -> str:
 
 
 def listing(source: Path) -> str:
-    """A line for each room, from the top of the house down."""
+    """A line for each room, from the top of the house down, rooms of a room below it."""
     rooms = {f"{p.parent.relative_to(source).as_posix()}": p for p in source.rglob("__init__.py") if p.parent != source}
     rooms |= {file.name: file for file in source.glob("*.py") if not file.name.startswith("__")}
     order = [*(room for room in ROOMS if room in rooms), *sorted(set(rooms) - set(ROOMS))]
-    lines = [f"| `{room if room.endswith('.py') else room + '/'}` | {first_sentence(rooms[room])} |" for room in order]
-    return "\n".join(["## The rooms, from the top down", "", "| room | what it is |", "|---|---|", *lines, ""])
+    lines = []
+    for room in order:
+        indent = "  " * room.count("/")
+        lines.append(f"{indent}- `{room if room.endswith('.py') else room + '/'}`: {first_sentence(rooms[room])}")
+    return "\n".join(["## The rooms, from the top down", "", *lines, ""])
 
 
 def main() -> None:
