@@ -68,11 +68,11 @@ def test_the_package_and_its_citation_name_one_version_and_the_changelog_has_not
     package = (ROOT / "src/fullrank/__init__.py").read_text(encoding="utf-8")
     (version,) = re.findall(r'^__version__ = "(.*)"$', package, re.M)
     assert notes.check(f"v{version}") == version
-    text = notes.notes(None)
-    assert text.startswith("### ") and "\n## " not in text
+    text = notes.notes(f"v{version}")
+    assert "### Added" in text and "\n## " not in text and len(text) < 10_000
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert link.startswith("https://"), link
-        path = link.removeprefix(f"{PROJECT['urls']['Repository']}/blob/main/").partition("#")[0]
+        path = link.removeprefix(f"{PROJECT['urls']['Repository']}/blob/v{version}/").partition("#")[0]
         assert path.startswith("https://") or (ROOT / path).exists(), link
 
 

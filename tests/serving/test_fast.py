@@ -30,7 +30,7 @@ from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.run.experiment import find_experiment
-from fullrank.serving import fast, fast_search
+from fullrank.serving import fast, fast_search, packed_encoders
 from fullrank.serving.fast import FastEncoder
 from fullrank.serving.fast_search import Searched, barring, cut, searched_items
 from fullrank.serving.messages import RecommendRequest
@@ -276,7 +276,7 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made(Recommender(dim=16, encoder=Transformer(attention=Softmax(bias=True), norm="layer")))
     monkeypatch.setattr(fast, "compiled", lambda module: module)
     check_states(model, taken(model))
-    layout = fast.PackedTransformer.layout
+    layout = packed_encoders.PackedTransformer.layout
 
     def leaky(self: Any, *arguments: Any) -> Any:
         found = layout(self, *arguments)
@@ -288,7 +288,7 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for fault in (leaky, lambda self, *a: layout(self, *a)._replace(to_come=layout(self, *a).places * 0), first):
         with monkeypatch.context() as patch, pytest.raises(AssertionError, match="off by"):
-            patch.setattr(fast.PackedTransformer, "layout", fault)
+            patch.setattr(packed_encoders.PackedTransformer, "layout", fault)
             changed = made(Recommender(dim=16, encoder=Transformer(positions_from="end")))
             check_states(changed, taken(changed))
     before = taken(model)

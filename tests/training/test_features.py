@@ -224,15 +224,13 @@ def test_what_features_cost_is_counted(rich: FeaturedStore) -> None:
 def test_the_quick_encoder_reads_them(
     rich: FeaturedStore, encoder: str, user_at: str, fuse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lists of histories with features, a few at a time, are those of the model; `fmlp` has no quick encoder."""
+    """Lists of histories with features, a few at a time, are those of the model."""
     model, _ = model_of(
         tiny(*ENCODERS[encoder], MADE, f"model.features.fuse={fuse}", f"model.features.user_at={user_at}"), rich
     )
     shaken(model, 0.1)
     quick = FastEncoder.of(model.eval())
-    assert (quick is None) == (encoder == "fmlp")
-    if quick is None:
-        return
+    assert quick is not None
     histories = rich.eval_set("test").histories
     wanted = rank(model, histories, k=10, seen="keep")
     rank_without = rank(model, replace(histories, features=None), k=10, seen="keep")

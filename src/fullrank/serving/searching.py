@@ -2,12 +2,14 @@
 
 Exact lists of plain models on the CPU go the quick way (`serving/fast.py`), and an index takes its
 states; all others (reasoners, items made of codes, models on a GPU) go through `inference.rank`. A
-blend asks each of its members.
+blend asks each of its members, those that go the quick way in a second thread: compiled calls
+hold no lock of Python, so a second core works on them while the others are counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +60,8 @@ class Finder:
     """Items that nobody is shown."""
     members: tuple[Finder, ...] = ()
     """The search of each member of a blend."""
+    beside: Executor | None = None
+    """The thread of a blend for the members that go the quick way."""
     graph: ExportedModel | None = None
     """An export of the model, which answers what its graph can: requests without filters, for the run's own items."""
 
@@ -79,8 +83,8 @@ class Finder:
             return cls(predictor, decode=search_of(predictor.model, predictor.decoding, BLOCK))
         if isinstance(model, BlendModel):
             alone = settings.model_copy(update={"search": "exact", "exported": None})
-            members = (cls.open(run, _member_predictor(predictor, member), alone) for member in model.members)
-            return cls(predictor, members=tuple(members))
+            members = tuple(cls.open(run, _member_predictor(predictor, member), alone) for member in model.members)
+            return cls(predictor, members=members, beside=ThreadPoolExecutor(1, "blend"))
         finder = cls(predictor, FastEncoder.of(model), graph=_graph(run, settings))
         large = settings.search == "auto" and predictor.catalog.size >= settings.index_from
         if by_vectors and (large or settings.search == "index"):
@@ -143,10 +147,7 @@ class Finder:
             return scores, ids, None
         predictor = self.predictor
         if self.members:
-            length, parts = min(predictor.model.spec.depth, predictor.catalog.size), list[MemberLists]()
-            for member in self.members:
-                scores, ids, _ = member(items, times, length, hidden, masks, member.predictor.budget, features)
-                parts.append(MemberLists(ids, scores))
+            parts = self._lists_of_members(items, times, hidden, masks, features)
             return *predictor.model.joined(parts, predictor.model.weights_of(jagged(items)), k), None
         filters, histories = _filters(hidden, masks, self.barred), _histories(items, times, features)
         if self.index is not None:
@@ -167,6 +168,21 @@ class Finder:
             index=predictor.index,
         )
         return ranked.scores, ranked.ids, ranked.steps
+
+    def _lists_of_members(
+        self, items: Rows, times: Rows | None, hidden: Rows, masks: Masks, features: HistoryFeatures | None
+    ) -> list[MemberLists]:
+        """The lists that a blend joins, in the order of its members."""
+        assert self.beside is not None
+        length = min(self.predictor.model.spec.depth, self.predictor.catalog.size)
+
+        def lists(member: Finder) -> MemberLists:
+            scores, ids, _ = member(items, times, length, hidden, masks, member.predictor.budget, features)
+            return MemberLists(ids, scores)
+
+        quick = {at: self.beside.submit(lists, member) for at, member in enumerate(self.members) if member.fast}
+        counted = {at: lists(member) for at, member in enumerate(self.members) if not member.fast}
+        return [quick[at].result() if at in quick else counted[at] for at in range(len(self.members))]
 
     def _by_graph(self, graph: ExportedModel, items: Rows, times: Rows | None, k: int, hidden: Rows) -> Lists | None:
         """The lists of the graph; None where it cannot answer.
