@@ -78,8 +78,8 @@ _WHERE = {
     "Training": "fullrank.run.experiment",
     "Recommender": "fullrank.models.sequential.model",
     "Run": "fullrank.run",
-    "fill_unseen": "fullrank.training.grow",
-    "grow_catalog": "fullrank.training.grow",
+    "fill_unseen": "fullrank.run.grow",
+    "grow_catalog": "fullrank.run.grow",
     "finetune": "fullrank.training.finetune",
     "fisher_information": "fullrank.training.finetune",
     "verify": "fullrank.run.verification",
@@ -151,6 +151,7 @@ if TYPE_CHECKING:
     from fullrank.models.sequential.model import Recommender
     from fullrank.run import Run
     from fullrank.run.experiment import Experiment, Training
+    from fullrank.run.grow import fill_unseen, grow_catalog
     from fullrank.run.verification import verify
     from fullrank.semantic_ids.encode import encode, grow_codes
     from fullrank.semantic_ids.reader import Codes
@@ -159,7 +160,6 @@ if TYPE_CHECKING:
     from fullrank.sweeps.sweep import Grid, sweep
     from fullrank.sweeps.tune import tune
     from fullrank.training.finetune import finetune, fisher_information
-    from fullrank.training.grow import fill_unseen, grow_catalog
 
 
 def __getattr__(name: str) -> Any:

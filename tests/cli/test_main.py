@@ -201,7 +201,7 @@ WORK: dict[str, tuple[str, str]] = {
     "finetune": ("finetune @sasrec --data @data --out out", "fullrank.run.Run.model"),
     "fisher": ("fisher @sasrec --out out", "fullrank.run.Run.model"),
     "grow": (
-        "grow @sasrec --items events.csv --start mean --out out", "fullrank.training.grow.grow_catalog",
+        "grow @sasrec --items events.csv --start mean --out out", "fullrank.run.grow.grow_catalog",
     ),
     "list": ("list recipes", "fullrank.core.registry.kinds"),
     "pretrain": ("pretrain sasrec --data @data --data @data --out out", "fullrank.data.events.join.join_stores"),

@@ -8,10 +8,10 @@ import torch
 from fullrank.core.registry import kinds
 from fullrank.data.events.catalog import Catalog
 from fullrank.run.experiment import find_experiment
+from fullrank.run.grow import outline
 from fullrank.serving.catalogue import LiveItems
 from fullrank.serving.growth import ItemGrowth
 from fullrank.testing.inputs import ITEMS
-from fullrank.training.grow import outline
 from refusals import refused
 from tests.serving.live import NOW, TINY, bodies, opened, small, titled
 

@@ -11,7 +11,6 @@ import torch
 
 import fullrank as fr
 from featured import FeaturedStore, some_tables
-from fullrank.analysis.scaling.sequence_size import batch_flops, non_embedding
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.store import Store
 from fullrank.data.features import NO_TIME
@@ -20,6 +19,7 @@ from fullrank.evaluation.adjusted import drop_events
 from fullrank.inference.batches import Batching, batches
 from fullrank.inference.recommend import rank
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.model.size import batch_flops, non_embedding
 from fullrank.run.experiment import Experiment
 from fullrank.serving import fast_search
 from fullrank.serving.fast import FastEncoder

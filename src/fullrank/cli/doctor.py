@@ -168,9 +168,6 @@ def selftest() -> JsonObject:
 
     from fullrank import api
     from fullrank.data.events.prepare import prepare
-    from fullrank.models.sequential.attention.softmax import Softmax
-    from fullrank.models.sequential.encoders.transformer import Transformer
-    from fullrank.models.sequential.model import Recommender
     from fullrank.run.experiment import Experiment, Training
     from fullrank.training import fit  # noqa: F401  (seconds of imports that are not the test's)
 
@@ -183,9 +180,9 @@ def selftest() -> JsonObject:
             "timestamp": np.tile(START + DAY * np.arange(LENGTH), USERS),
         }
     )
-    model = Recommender(dim=16, encoder=Transformer(layers=1, attention=Softmax(heads=1), dropout=0.0))
+    small = ("model.dim=16", "model.encoder.layers=1", "model.encoder.attention.heads=1", "model.encoder.dropout=0")
     training = Training(max_epochs=6, batch_size=512, lr=2e-2)
-    experiment = Experiment(recipe="selftest", model=model, training=training)
+    experiment = Experiment(recipe="selftest", training=training).override(*small)
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         store = prepare(table, Path(folder) / "data")

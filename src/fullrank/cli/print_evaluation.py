@@ -43,7 +43,8 @@ def print_pair(
     stand_in: bool = False,
 ) -> None:
     """Print the differences between two runs, or a run and lists; `stand_in`: print bqs_like, too."""
-    from fullrank.metrics.names import PAIRED, history_words
+    from fullrank.evaluation.spec import history_words
+    from fullrank.metrics.names import PAIRED
 
     output.say(f"A {names[0]}\nB {names[1]}")
     printed = [c for c in rows if stand_in or not c.metric.startswith(PAIRED)]
@@ -155,7 +156,8 @@ def _span(pair: tuple[float, float] | None, sign: str = "") -> str:
 
 def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[JsonObject]) -> None:
     """Print metrics by the share of events that is hidden; of two runs their differences."""
-    from fullrank.metrics.names import PAIRED, history_words
+    from fullrank.evaluation.spec import history_words
+    from fullrank.metrics.names import PAIRED
 
     if len(runs) == 1:
         metrics = list(rows[0]["metrics"])

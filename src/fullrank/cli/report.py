@@ -132,7 +132,7 @@ def _print_retrieval(output: Output, page: Report) -> list[JsonObject]:
     """Print a row for each recommender, and return the rows of the JSON."""
     from fullrank.analysis.activations import FAIRNESS
     from fullrank.analysis.report import join_words
-    from fullrank.metrics.names import history_words
+    from fullrank.evaluation.spec import history_words
 
     rows = [_row(entry, collapse_share=entry.diagnosis.value("spectrum", "collapse_share")) for entry in page.results]
     cells = [

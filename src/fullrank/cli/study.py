@@ -210,10 +210,7 @@ def _curve(call: Call, changes: list[str], *, every: bool) -> JsonObject:
 def _streams(run: Run, changes: list[str]) -> list[list[str]]:
     """The settings of each number of streams that the run can answer with."""
     check_unset(changes, ("reasoning.streams",), "dial, which tries them all", code="options-exclude-each")
-    from fullrank.models.sequential.model import Recommender
-
-    model = run.spec.model
-    reasoner: Any = model.reasoner if isinstance(model, Recommender) else None
+    reasoner: Any = getattr(run.spec.model, "reasoner", None)  # other kinds of model have no such setting
     if reasoner is None:
         raise UserError(
             f"{run.path} does not reason, so there is nothing to dial; give a run with a reasoner", code="no-reasoner"

@@ -177,7 +177,7 @@ def _identity(folder: Path) -> int | None:
 
 def report(output: Output, run: Run) -> None:
     """Print a trained run, its best epoch, and the command to evaluate it."""
-    from fullrank.metrics.names import HISTORY
+    from fullrank.evaluation.spec import HISTORY
 
     top = best(run)
     output.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(output.spent)}")

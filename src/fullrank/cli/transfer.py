@@ -185,7 +185,7 @@ def grow(
     fullrank grow runs/srt --items new.parquet --out runs/today
     """
     from fullrank.run import Run
-    from fullrank.training.grow import grow_catalog
+    from fullrank.run.grow import grow_catalog
 
     opened = Run.open(run)
     before = opened.catalog.size

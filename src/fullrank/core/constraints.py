@@ -47,6 +47,8 @@ MOST_FACTOR = 1e9
 """Weights of losses, temperatures, norms: squares of it stay finite in float32."""
 LEAST_TEMPERATURE = 1e-6
 """Scores are divided by it: above this they stay finite in float32."""
+LEAST_PROBABILITY = 1e-15
+"""Probabilities are kept this far from 0 and 1 before their logarithm is taken."""
 MOST_VALUE = 1e18
 """Values of a column that are compared, either sign."""
 MOST_TIME = 10**12

@@ -21,10 +21,11 @@ from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, read_saved
+from fullrank.evaluation.spec import HISTORY
 from fullrank.evaluation.statistics import resample_clicks, slice_labels, slice_means, summarise
 from fullrank.evaluation.summary import metric_table, population, protocol_notes
 from fullrank.metrics import RankedIds, RowValues, UserValues, ctr
-from fullrank.metrics.names import HISTORY, Name, expand_metrics
+from fullrank.metrics.names import Name, expand_metrics
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors of reading a file that `EvaluationResult.save` did not write."""

@@ -5,6 +5,7 @@ Every setting that can change a number is named in the result's protocol.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -40,6 +41,15 @@ Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
 """Metrics of click probabilities that may choose among checkpoints."""
 CLICK_METRICS = ("auc", "logloss", "auc-logloss", "ece", "pcoc", "gauc")
 """Metrics of click probabilities; gauc needs groups."""
+
+
+HISTORY = {"exclude": "history excluded", "keep": "history ranked"}
+"""The seen policy in the words of tables: whether a list may hold items of the user's own history."""
+
+
+def history_words(protocol: Mapping[str, Any]) -> str:
+    """`history excluded` or `history ranked`, by the protocol of an evaluation; empty for click probabilities."""
+    return HISTORY.get(str(protocol.get("seen")), "")
 
 
 class Evaluation(Spec):

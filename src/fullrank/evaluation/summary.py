@@ -16,7 +16,7 @@ import numpy as np
 
 from fullrank.data.histories import MANY_REPEATS
 from fullrank.data.values import with_date
-from fullrank.metrics.names import history_words
+from fullrank.evaluation.spec import history_words
 
 MAIN = ("ndcg", "recall", "mrr", "coverage", "fair0.8")
 """Rows where there is room for no more: how early and whether targets come, how wide and how unpopular lists are."""

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from fullrank.core.constraints import LEAST_PROBABILITY
 from fullrank.metrics import RowValues
-
-LEAST = 1e-15
-"""Probabilities are kept this far from 0 and 1 in LogLoss."""
 
 
 def auc(scores: RowValues, labels: RowValues) -> float:
@@ -45,7 +43,7 @@ def weighted_auc(ranks: Int[np.ndarray, "N"], labels: RowValues, weights: RowVal
 def losses(probabilities: RowValues, labels: RowValues) -> RowValues:
     """-log p of what happened, row by row; LogLoss is the mean."""
     right = np.where(labels > 0, probabilities, 1 - probabilities)
-    return -np.log(np.maximum(right, LEAST))
+    return -np.log(np.maximum(right, LEAST_PROBABILITY))
 
 
 @dataclass(frozen=True)

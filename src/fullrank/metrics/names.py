@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fullrank.core.constraints import MOST_LIST
 from fullrank.core.errors import UserError, unknown
@@ -60,13 +59,6 @@ DEFAULT_SAMPLED = ("ndcg", "recall", "hit", "mrr", "map")
 """Default metrics of the sampled protocol, which has places alone."""
 PAIRED = "bqs_like"
 """The one metric of two evaluations (`evaluation.compare`): a single evaluation has no value of it."""
-HISTORY = {"exclude": "history excluded", "keep": "history ranked"}
-"""The seen policy in the words of tables: whether a list may hold items of the user's own history."""
-
-
-def history_words(protocol: Mapping[str, Any]) -> str:
-    """`history excluded` or `history ranked`, by the protocol of an evaluation; empty for click probabilities."""
-    return HISTORY.get(str(protocol.get("seen")), "")
 
 
 @dataclass(frozen=True)

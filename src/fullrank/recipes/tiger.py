@@ -26,7 +26,6 @@ where TIGER ranks it (``fullrank evaluate RUN --set seen=keep``).
 from __future__ import annotations
 
 from fullrank.evaluation.spec import Evaluation
-from fullrank.inference.search import Decoding
 from fullrank.models.sequential.attention.focused import Focused
 from fullrank.models.sequential.attention.relative import Relative
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -43,7 +42,7 @@ from fullrank.models.sequential.regularizers.sprint import Sprint
 from fullrank.recipes import recipe
 from fullrank.run.experiment import Experiment, Training
 
-EVALUATION = Evaluation(decoding=Decoding(kind="beam", beams=50))
+EVALUATION = Evaluation.parse({"decoding": {"kind": "beam", "beams": 50}})
 TRAINING = Training(
     max_epochs=40, lr=2e-3, batch_size=1024, warmup=0.05, schedule="cosine", clip_norm=1.0, evaluate_every=5
 )

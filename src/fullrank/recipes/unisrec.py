@@ -40,7 +40,6 @@ from fullrank.models.sequential.regularizers.sequence_contrast import SequenceCo
 from fullrank.recipes import recipe
 from fullrank.recipes.bert4rec import bert_blocks
 from fullrank.run.experiment import Experiment, Training
-from fullrank.semantic_ids.vectors.text import TextVectors
 
 SCORING = Scoring(similarity="cosine", temperature=0.07)
 DROPOUT = 0.3
@@ -62,7 +61,7 @@ def transductive() -> Experiment:
 
 def pretrain() -> Experiment:
     """The contrasts of pre-training: targets of the batch, and histories with their augmented copies."""
-    items = UniSRec(augmented=TextVectors(word_drop=0.2))
+    items = UniSRec.parse({"augmented": {"kind": "text", "word_drop": 0.2}})
     return _small(
         "pretrain", items, loss=InBatch(), task=LastItem(per_user=4), penalties=(SequenceContrast(words=0.1),)
     )

@@ -45,13 +45,13 @@ from fullrank.models.sequential.items.text import Text
 from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
 from fullrank.models.sequential.items.tpab import COUNTS, STARTS
 from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
+from fullrank.run.grow import grown_model
 from fullrank.semantic_ids.reader import CODES, SIZES
 from fullrank.serving.card import BANDS
 from fullrank.serving.item_documents import TITLE, Newcomer
 from fullrank.serving.recent import Recent
 from fullrank.serving.requests import ItemNumbers
 from fullrank.serving.titles import SimilarTitles, TitleSearch
-from fullrank.training.grow import grown_model
 
 NEIGHBOURS = 10
 """Similar titles that a vector is the mean of."""

@@ -25,7 +25,7 @@ from fullrank.core.errors import UserError, in_context
 from fullrank.core.files import JsonObject, jsonable, write_jsonl
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.data.manifest import require_outside_stores
-from fullrank.metrics.names import history_words
+from fullrank.evaluation.spec import history_words
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
 

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fullrank.analysis.scaling.sequence_size import sequence_size
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
@@ -27,6 +26,7 @@ from fullrank.data.sent_store import StoreAt
 from fullrank.evaluation import EVALUATE
 from fullrank.evaluation.spec import selection_sign
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.model.size import sequence_size
 from fullrank.run import Run
 from fullrank.run.checkpoint import steps_done
 from fullrank.sweeps.cost import JobCost

@@ -18,18 +18,10 @@ import torch
 
 from fullrank.core.log import logger
 from fullrank.core.registry import kinds
-from fullrank.core.spec import Spec
 from fullrank.data.histories import MANY_REPEATS
 from fullrank.data.impressions.store import AnyStore
-from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.model import RankingModel
-from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items.table import Table
-from fullrank.models.sequential.items.text import Text
 from fullrank.models.sequential.model import Recommender
-from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
-from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.ops.kernels import multiplies_bf16
 from fullrank.run import Run, is_run
 from fullrank.run.experiment import Experiment
@@ -52,24 +44,9 @@ def best_precision(experiment: Experiment, device: torch.device) -> Literal["fp3
     """
     if experiment.model.kind_of() in kinds("baselines") or not multiplies_bf16(device):
         return "fp32"
-    return "bf16" if device.type != "cpu" or _measured_on_cpu(experiment.model) else "fp32"
-
-
-def _measured_on_cpu(model: Spec) -> bool:
-    """Whether such models were measured in bf16 on a CPU, as quicker and of equal
-    quality (docs/guide/training.md)."""
-    if isinstance(model, RankingModel):
-        return isinstance(model.ranker, DCNv2)
-    return (
-        isinstance(model, Recommender)
-        and isinstance(model.items, Table | Text)
-        and isinstance(model.encoder, Transformer)
-        and isinstance(model.encoder.attention, Softmax)
-        and isinstance(model.task, NextItem)
-        and isinstance(model.loss, CrossEntropy)
-        and model.reasoner is None
-        and not model.penalties
-    )
+    model = experiment.model
+    measured = isinstance(model, Recommender | RankingModel) and model.measured_in_bf16
+    return "bf16" if device.type != "cpu" or measured else "fp32"
 
 
 def usual_precision(what: object, folder: Path, *, resume: bool) -> tuple[str, ...]:

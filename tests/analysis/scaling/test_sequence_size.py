@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fullrank.analysis.scaling.read import read_ladder
-from fullrank.analysis.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.items.features import FeatureItems
 from fullrank.models.sequential.items.semantic import SemanticItems
+from fullrank.models.sequential.model.size import batch_flops, published_epoch, published_flops, sequence_size
 from fullrank.ops.model_cost import counted
 from fullrank.run.experiment import find_experiment
 from fullrank.training.data_module import data_module_of

@@ -11,8 +11,8 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items.text import Text, TextField, text_of
 from fullrank.models.sequential.items.tokeniser import TOKENISER_SIZE, TextTokeniser
 from fullrank.run.experiment import Experiment, Training
+from fullrank.run.grow import grow_catalog
 from fullrank.training.fit import fit as fit
-from fullrank.training.grow import grow_catalog
 from fullrank.training.warm_start import copy_weights
 from parts import Recommender
 from refusals import refused

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fullrank.analysis.diagnostics import Claim, Figure, RunResult, Runs, Section, lines
 from fullrank.analysis.report import join_words
-from fullrank.metrics.names import HISTORY
+from fullrank.evaluation.spec import HISTORY
 
 
 class RetrievalCurves(Section):

@@ -35,9 +35,9 @@ from fullrank.analysis.diagnostics.attention_share import LABELS, item_bands
 from fullrank.analysis.report import join_words
 from fullrank.analysis.report.results import is_baseline, metric_cell, metric_header, p_words
 from fullrank.evaluation import Comparison
+from fullrank.evaluation.spec import history_words
 from fullrank.metrics import RowValues
 from fullrank.metrics.lists import exposures
-from fullrank.metrics.names import history_words
 
 PLACES = 10
 """Items at the head of each list that are counted."""

@@ -28,9 +28,9 @@ from fullrank.analysis.diagnostics import (
     readable,
 )
 from fullrank.analysis.diagnostics.token_ranks import largest_rank, layer_values
-from fullrank.analysis.scaling.sequence_size import non_embedding
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.model.size import non_embedding
 
 TITLE = "Accuracy and effective rank by parameters"
 Value = Callable[[Any], float | None]

@@ -26,8 +26,8 @@ from fullrank.analysis.report.results import (
     p_words,
     readable,
 )
+from fullrank.evaluation.spec import history_words
 from fullrank.evaluation.summary import feature_words
-from fullrank.metrics.names import history_words
 
 COLLAPSED = 0.8
 """Least collapse share that the page mentions (the alarm of `analysis.watch.Watch`)."""

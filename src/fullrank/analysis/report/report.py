@@ -26,7 +26,7 @@ from fullrank.core.errors import brief
 from fullrank.core.log import Tell, quiet
 from fullrank.core.registry import Problem
 from fullrank.data.impressions.store import AnyStore
-from fullrank.metrics.names import history_words
+from fullrank.evaluation.spec import history_words
 from fullrank.run import Run, opened_run, require_problem
 
 ORDER: Mapping[Problem, tuple[str, ...]] = {

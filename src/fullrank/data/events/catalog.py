@@ -111,6 +111,11 @@ class Catalog:
         """Names of the user's own columns."""
         return [name for name in self.frame.columns if name not in RESERVED]
 
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The user's own columns of text and of lists of text, in the table's order."""
+        return tuple(name for name in self.columns if is_text(self.frame[name]))
+
     @cached_property
     def popularity(self) -> Int64[np.ndarray, "V"]:
         """Training events of each item."""
@@ -313,3 +318,10 @@ _OWN_COLUMNS: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
 
 def _whole(column: pl.Series) -> bool:
     return column.dtype.is_integer() and not column.null_count()
+
+
+def is_text(column: pl.Series) -> bool:
+    """Whether a column holds text, or lists of it."""
+    dtype = column.dtype
+    inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
+    return inner == pl.String or isinstance(inner, (pl.Categorical, pl.Enum))

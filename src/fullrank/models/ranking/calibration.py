@@ -14,10 +14,9 @@ from jaxtyping import Float, Float64
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.constraints import MOST_ENTRIES, MOST_VALUE, Count, Value
+from fullrank.core.constraints import LEAST_PROBABILITY, MOST_ENTRIES, MOST_VALUE, Count, Value
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.metrics.ctr import LEAST
 
 
 class Calibration(Spec):
@@ -71,5 +70,5 @@ class CalibrationCurve(nn.Module):
 
 def logits_of(probabilities: Float64[np.ndarray, "N"]) -> Float64[np.ndarray, "N"]:
     """log(p / (1 - p)), of probabilities clipped as far from 0 and 1 as LogLoss clips them."""
-    clipped = np.clip(probabilities, LEAST, 1 - LEAST)
+    clipped = np.clip(probabilities, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
     return np.log(clipped) - np.log1p(-clipped)

@@ -51,6 +51,11 @@ class RankingModel(Spec):
     def build(self, fields: Fields) -> RankingModule:
         return RankingModule(fields, self)
 
+    @property
+    def measured_in_bf16(self) -> bool:
+        """Whether such models were measured on a CPU in bf16, as quicker and as good (docs/guide/training.md)."""
+        return isinstance(self.ranker, DCNv2)
+
 
 @dataclass(frozen=True)
 class Size:

@@ -73,7 +73,7 @@ class TextVectors(VectorsSpec):
     """Chance that a word of the text is left out, drawn from the text itself: a second view of an item (UniSRec)."""
 
     def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors:
-        columns = self.columns or text_columns(catalog)
+        columns = self.columns or catalog.text_columns
         written = texts(catalog, columns, names=self.names, ignore=self.ignore)
         prompted = [self.prompt + without_words(text, self.word_drop) for text in written if text is not None]
         model = model_identity(self.model)
@@ -111,21 +111,16 @@ BETWEEN = "; "
 """Between the columns of an item's text."""
 
 
-def text_columns(catalog: Catalog) -> tuple[str, ...]:
-    """Columns of text and of lists of text, in the table's order: what is written where no columns are named."""
-    return tuple(name for name in catalog.columns if is_text(catalog.frame[name]))
-
-
 def texts(
     catalog: Catalog, columns: Sequence[str] = (), *, names: bool = True, ignore: Sequence[str] = ()
 ) -> list[str | None]:
     """The text of each item, None where none of the columns says anything.
 
-    Without `columns`, those of `text_columns`. `ignore` are values that mean "not known" in this
+    Without `columns`, those of `Catalog.text_columns`. `ignore` are values that mean "not known" in this
     table, such as "Unknown"; they are left out wherever they stand as a whole value. Raises
     `UserError` for columns that are not there, and where there is nothing to write.
     """
-    chosen = tuple(columns) or text_columns(catalog)
+    chosen = tuple(columns) or catalog.text_columns
     parts = [_written(catalog.column(name), ignore) for name in chosen]
     written: list[str | None] = []
     for row in zip(*parts, strict=True):
@@ -139,13 +134,6 @@ def texts(
             code="no-text",
         )
     return written
-
-
-def is_text(column: pl.Series) -> bool:
-    """Whether a column holds text, or lists of it."""
-    dtype = column.dtype
-    inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
-    return inner == pl.String or isinstance(inner, (pl.Categorical, pl.Enum))
 
 
 def _written(column: pl.Series, ignore: Sequence[str]) -> list[str]:

@@ -33,7 +33,6 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import BaselineSpec
 from fullrank.models.sequential.baselines.item_links import ItemLinks
-from fullrank.semantic_ids.vectors.text import text_columns
 
 WORD = r"[\p{L}\p{N}]+"
 """A word: letters and digits of any alphabet."""
@@ -111,7 +110,7 @@ def feature_vectors(catalog: Catalog, columns: Sequence[str] = ()) -> sparse.csr
     feature f. Without `columns`, every column of text or of lists of text. Raises `UserError` for a
     column that is not there or holds something else.
     """
-    allowed = text_columns(catalog)
+    allowed = catalog.text_columns
     for name in columns:
         if name not in allowed:
             problem, more = "the items have no column of text", "; prepare the store with --items" * (not allowed)

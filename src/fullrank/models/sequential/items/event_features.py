@@ -43,8 +43,8 @@ from fullrank.data.events.features import ROLES, FeatureEncoder, Features, Role,
 from fullrank.data.features import NO_TIME
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.schema import AnyField
-from fullrank.models.sequential.attention.calendar import FIELDS, day_of, hour_of, weekday_of
 from fullrank.models.sequential.items import TrainingEvents
+from fullrank.ops.calendar_fields import FIELDS, day_of, hour_of, weekday_of
 from fullrank.ops.starting_values import small, start_small
 
 AUTO = "auto"

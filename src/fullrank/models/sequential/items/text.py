@@ -29,7 +29,7 @@ from fullrank.core.constraints import Length, once, only_with
 from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
-from fullrank.data.events.catalog import Catalog, derived_column
+from fullrank.data.events.catalog import Catalog, derived_column, is_text
 from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items
 from fullrank.models.sequential.items.tokeniser import (
     MOST_TOKENS,
@@ -41,7 +41,6 @@ from fullrank.models.sequential.items.tokeniser import (
 )
 from fullrank.ops.picked_rows import packed_bags
 from fullrank.ops.starting_values import start_small
-from fullrank.semantic_ids.vectors.text import is_text, text_columns
 
 log = logger(__name__)
 
@@ -157,7 +156,7 @@ def _strings(field: TextField, catalog: Catalog) -> pl.Series:
 
 def _text_columns(catalog: Catalog) -> str:
     """The columns that hold text, as an error names them."""
-    return f" (columns of text: {', '.join(text_columns(catalog)) or 'none'})"
+    return f" (columns of text: {', '.join(catalog.text_columns) or 'none'})"
 
 
 LINES = 1_000_000

@@ -17,12 +17,14 @@ from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.models import Budget, DenseScorer, Model, Queries, Scorer, Step, check_parts
+from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.event_features import AUTO, FeatureInput, FeatureReader, require_readable
 from fullrank.models.sequential.items.semantic import SemanticItems, index_codes, score_by_codes
 from fullrank.models.sequential.items.table import ShardedScorer, Table
+from fullrank.models.sequential.items.text import Text
 from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.tasks import HistoryTask, TaskSpec
@@ -84,6 +86,19 @@ class Recommender(Spec):
         With `shard`, this process's share of one whose item table several hold together.
         """
         return RecommenderModel(catalog, self, shard)
+
+    @property
+    def measured_in_bf16(self) -> bool:
+        """Whether such models were measured on a CPU in bf16, as quicker and as good (docs/guide/training.md)."""
+        return (
+            isinstance(self.items, Table | Text)
+            and isinstance(self.encoder, Transformer)
+            and isinstance(self.encoder.attention, Softmax)
+            and isinstance(self.task, NextItem)
+            and isinstance(self.loss, CrossEntropy)
+            and self.reasoner is None
+            and not self.penalties
+        )
 
 
 class RecommenderModel(nn.Module, Model):
