@@ -125,7 +125,7 @@ def test_hidden_events_of_one_run_and_of_two(ask: Ask, call: Call, shop: Path, p
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        ("--shares 1.5", "not-shares", "--shares 1.5"),
+        ("--shares 1.5", "not-shares", "--shares '1.5'"),
         ("--shares many", "not-shares", "'many'"),
         ("--shares 0.1 --set drop=0.2", "options-exclude-each", "--shares"),
         ("--shares 0.1 --set reasoning.adaptive=5", "options-exclude-each", "--shares"),

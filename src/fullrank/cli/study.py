@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,20 +131,17 @@ def read_shares(text: str, changes: list[str]) -> list[float]:
     try:
         shares = {float(word) for word in text.split(",")}
     except ValueError:
+        shares = {math.nan}
+    if not all(0 <= share < 1 for share in shares):
         raise UserError(
-            f"--shares {text!r} is no list of shares; write it as --shares 0.1,0.2,0.3", code="not-shares"
-        ) from None
+            f"--shares {text!r} is no list of shares, each at least 0 and below 1: write it as --shares 0.1,0.2,0.3",
+            code="not-shares",
+        )
     if len(shares) > MOST_SHARES:
         raise UserError(
             f"--shares names {len(shares):,} shares, each of which is an evaluation: give at most {MOST_SHARES}",
             code="too-many-shares",
         )
-    for share in shares:
-        if not 0 <= share < 1:
-            raise UserError(
-                f"--shares {share:g}: a share is at least 0 and below 1, such as --shares 0.1,0.2,0.3",
-                code="not-shares",
-            )
     return sorted({0.0, *shares})
 
 

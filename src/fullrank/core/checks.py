@@ -217,9 +217,9 @@ def check_choice(name: str, argument: Any, allowed: Sequence[str]) -> Any:
 def check_bounds(name: str, argument: Any, bounds: Sequence[Any]) -> Any:
     """A number within the bounds of a pydantic `Field`; raises `UserError` outside of them."""
     limits = [(sign, getattr(bound, sign)) for bound in bounds for sign in SIGNS if hasattr(bound, sign)]
-    if not all(getattr(operator, sign)(argument, limit) for sign, limit in limits):
-        demand = " and ".join(f"{SIGNS[sign]} {limit:,}" if limit < math.inf else "finite" for sign, limit in limits)
-        raise UserError(f"{name}={brief(argument, 80)} must be {demand}", code="setting-out-of-range")
+    inside = all(getattr(operator, sign)(argument, limit) for sign, limit in limits)
+    demand = " and ".join(f"{SIGNS[sign]} {limit:,}" if limit < math.inf else "finite" for sign, limit in limits)
+    check_that(inside, name, argument, f" must be {demand}", code="setting-out-of-range")
     return argument
 
 

@@ -187,16 +187,7 @@ class RequestFeatures:
                 raise UserError(f"features are given of {brief(other)}, who has no history here", code="unknown-user")
             return cls._of_rows([features.get(user) for user in users], reads)
         if isinstance(features, Sequence) and not isinstance(features, str | bytes):
-            if not ordered:
-                raise UserError(
-                    "features: histories from a table have no order to go by; give {user: {name: value}} or a table",
-                    code="table-has-no-order",
-                )
-            if len(features) != len(users):
-                raise UserError(
-                    f"features: {len(features)} for {len(users)} histories; give one mapping for each",
-                    code="list-count-differs",
-                )
+            require_one_each("features", features, len(users), ordered, "{user: {name: value}} or a table")
             return cls._of_rows(list(features), reads)
         return cls._of_table(features, reads, users, columns)
 
@@ -270,6 +261,19 @@ class RequestFeatures:
         categorical = _chosen(ids, new.categorical, known.categorical)
         numeric = _chosen(numbers, new.numeric, known.numeric)
         return Encoded(categorical, numeric, tuple(map(merged, known.bags, new.bags, lists)))
+
+
+def require_one_each(name: str, lists: Sequence[Any], histories: int, ordered: bool, other: str) -> None:
+    """Raise `UserError` unless `lists` has one entry for each history, and these are in the caller's order."""
+    if not ordered:
+        raise UserError(
+            f"{name}: histories from a table have no order to go by; give {other} for all", code="table-has-no-order"
+        )
+    if len(lists) != histories:
+        raise UserError(
+            f"{name}: {len(lists)} for {histories} histories; give one for each, or {other} for all",
+            code="list-count-differs",
+        )
 
 
 def _chosen(present: list[Bool[np.ndarray, "U"]], new: np.ndarray, known: np.ndarray) -> np.ndarray:

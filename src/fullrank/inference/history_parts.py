@@ -20,6 +20,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
+from fullrank.core.checks import check_that
 from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject, scratch_folder
 from fullrank.core.tables import TableWriter, write_table
@@ -59,8 +60,8 @@ def stretch(number: int, parts: int, size: int) -> tuple[int, int]:
 def count_parts(parts: int | None, users: int, usual: int) -> int:
     """The number of parts that is given, or that of parts of `usual` users. Raises
     `UserError` for more than users."""
-    if parts is not None and parts > users:
-        raise UserError(f"parts={parts} is more than the {users:,} users there are", code="setting-out-of-range")
+    few = parts is None or parts <= users
+    check_that(few, "parts", parts, f" is more than the {users:,} users there are", code="setting-out-of-range")
     return parts or -(-users // usual)
 
 

@@ -24,7 +24,7 @@ from fullrank.data.features import HistoryFeatures
 from fullrank.data.frames import SUFFIXES, InputTable
 from fullrank.data.histories import Histories, UserKeys, user_keys
 from fullrank.inference.column_filters import check_filters, filters_key, item_columns, refused_by
-from fullrank.inference.features import FeatureInput, Reads, RequestFeatures, known_features
+from fullrank.inference.features import FeatureInput, Reads, RequestFeatures, known_features, require_one_each
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ItemLists, ListOptions
 
@@ -201,7 +201,7 @@ def _masks(
     if not is_list(requested):
         filters = check_filters(requested)
         return refused_by(columns, filters) if filters else ()
-    _require_one_each("filters", requested, request, "one mapping of columns")
+    require_one_each("filters", requested, len(request), request.ordered, "one mapping of columns")
     groups: dict[str, tuple[Mapping[str, Any], list[int]]] = {}
     for row, wanted in enumerate(requested):
         if wanted is not None and check_filters(wanted):
@@ -228,21 +228,8 @@ def per_history(name: str, ids: Any, request: RequestBatch) -> pl.Series | list[
         return ids
     if not any(is_list(entry) for entry in ids):
         return pl.Series("item", list(ids), strict=False)
-    _require_one_each(name, ids, request, "{user: items}, or one list")
+    require_one_each(name, ids, len(request), request.ordered, "{user: items}, or one list")
     return [_one_list(name, number, items) for number, items in enumerate(ids)]
-
-
-def _require_one_each(name: str, lists: Sequence[Any], request: RequestBatch, other: str) -> None:
-    """Raise `UserError` unless `lists` has one entry for each history, in the caller's order."""
-    if not request.ordered:
-        raise UserError(
-            f"{name}: histories from a table have no order to go by; give {other} for all", code="table-has-no-order"
-        )
-    if len(lists) != len(request):
-        raise UserError(
-            f"{name}: {len(lists)} for {len(request)} histories; give one for each, or {other} for all",
-            code="list-count-differs",
-        )
 
 
 def _by_user(name: str, lists: Mapping[Any, Any], request: RequestBatch) -> list[list[Any]]:

@@ -110,10 +110,8 @@ class RayEngine(Runner):
             check_whole("jobs", self.jobs, 1, 10_000)
         for name in ("cpus", "gpus"):
             count = check_number(name, getattr(self, name))
-            if not 0 <= count <= 1024 or (count > 1 and count != int(count)):
-                raise UserError(
-                    f"{name}={count:g}: give a number from 0 to 1024, above 1 a whole one", code="setting-out-of-range"
-                )
+            sound = 0 <= count <= 1024 and (count <= 1 or count == int(count))
+            check_that(sound, name, count, ": give 0 to 1024, above 1 a whole number", code="setting-out-of-range")
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if self.gpus else "cpu")
 
