@@ -162,6 +162,19 @@ def test_the_map_is_that_of_the_tree() -> None:
     assert len(named) > 40 and not lost, f"docs/map.md names what is not there: {lost}"
 
 
+def test_docstrings_name_files_that_are_there() -> None:
+    """`serving/fast.py`, `data/events/` and their like, in docstrings and comments of the package."""
+    written = [path.relative_to(make_map.SOURCE) for path in make_map.SOURCE.rglob("*")]
+    ends = {"/".join(path.parts[-n:]) for path in written for n in range(1, len(path.parts) + 1)}
+    lost, count = [], 0
+    for path in sorted(make_map.SOURCE.rglob("*.py")):
+        for named in re.findall(r"(?<!`)`([\w/.]+\.py|(?:\w+/)+)`", text_of(path)):
+            name, count = named.rstrip("/"), count + 1
+            if name not in ends and not (ROOT / name).exists() and not (path.parent / name).exists():
+                lost.append(f"{path.relative_to(make_map.SOURCE)}: {named}")
+    assert count > 100 and not lost, f"{count} named, and not there: {lost}"
+
+
 def test_every_decision_and_guide_page_is_listed() -> None:
     for index, folder, prefix in (
         ("index.md", "guide", "guide/"), ("index.md", "results", "results/"), ("decisions/index.md", "decisions", ""),
