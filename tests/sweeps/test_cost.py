@@ -76,6 +76,14 @@ def test_seeds_are_measured_once_and_test_is_not_looked_at(store: Store, monkeyp
     assert set(asked) == {"validation"}
 
 
+def test_what_is_fitted_at_once_is_measured_once_a_recipe(store: Store) -> None:
+    cells = "[{name: a, recipe: item_to_item}, {name: b, recipe: item_to_item, set: {model.window: 2}}, popularity]"
+    jobs, measured = tiny(cells, settings={}).jobs(), list[str]()
+    costs = measure_costs(jobs, store, seconds=0.05, on_job=lambda job: measured.append(job.cell))
+    assert measured == ["a", "popularity"] and len(costs) == 3
+    assert costs[jobs[0].cost_key] == costs[jobs[1].cost_key] != costs[jobs[2].cost_key]
+
+
 def test_evaluation_is_drawn_out_in_a_line(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     """An evaluation with 1 s of fixed cost and 8 s for all users, of which a 16th may be looked at."""
     clock = [0.0]

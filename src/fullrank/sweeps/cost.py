@@ -83,17 +83,26 @@ def measure_costs(
 ) -> dict[str, JobCost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
 
+    What is fitted at once is timed whole, so the first job of a recipe stands for all of it: a
+    search of a baseline would take twice its time otherwise.
+
     Raises `UserError` where a model cannot be built or trained on this store, so that it is
     found before any job runs.
     """
     costs: dict[str, JobCost | None] = {}
+    at_once: dict[str, JobCost] = {}
     for job in jobs:
         if job.cost_key in costs:
+            continue
+        if job.recipe in at_once:
+            costs[job.cost_key] = at_once[job.recipe]
             continue
         on_job(job)
         try:
             with in_context(f"cell {job.cell!r}: "):
-                costs[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
+                cost = costs[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
+            if cost.fit:
+                at_once[job.recipe] = cost
         except UserError as error:
             if error.code not in DIVERGED:
                 raise
