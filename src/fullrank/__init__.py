@@ -20,7 +20,7 @@ import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "prepare": "fullrank.data.events.prepare",

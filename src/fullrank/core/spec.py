@@ -85,8 +85,8 @@ class Spec(BaseModel):
         for (kind, name), removed in REMOVED.items():
             if kind == cls.kind_of() and tree.get(name, removed.default) != removed.default:
                 raise UserError(
-                    f"{kind}.{name}={brief(tree[name])} was removed; the last version that reads it is fullrank "
-                    f"{removed.last}: install that one, or leave {name} out, which is {removed.default!r}",
+                    f"{kind}.{name}={brief(tree[name])} was removed, and version {removed.last} was the last that read "
+                    f"it: leave {name} out, which is {removed.default!r}",
                     code="removed-setting",
                 )
         return {name: value for name, value in tree.items() if (cls.kind_of(), name) not in REMOVED}
