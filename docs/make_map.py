@@ -11,8 +11,8 @@ MARK = "<!-- below: written by docs/make_map.py -->"
 # From what you call down to what everything stands on; a room that is not named here comes last.
 ROOMS = (
     "cli", "api.py", "recipes", "testing", "analysis", "analysis/diagnostics", "analysis/report",
-    "analysis/scaling", "sweeps", "serving", "serving/export", "serving/stores", "cascade", "training", "run", "evaluation",
-    "inference", "models", "models/sequential", "models/sequential/model", "models/sequential/items",
+    "analysis/scaling", "sweeps", "serving", "serving/export", "serving/stores", "cascade", "training", "run",
+    "evaluation", "inference", "models", "models/sequential", "models/sequential/model", "models/sequential/items",
     "models/sequential/attention",
     "models/sequential/encoders", "models/sequential/reasoning", "models/sequential/objectives",
     "models/sequential/objectives/tasks", "models/sequential/objectives/losses",
