@@ -26,6 +26,9 @@ is a row that predicts its next item, with one negative. Differs: what `encoders
 says; binary cross-entropy for the pairwise loss in `fmlp_published`, AdamW for Adam, and
 batches of events of rows of like length.
 
+`fmlp_hybrid`, as ``fullrank train fullrank.recipes.classics:fmlp_hybrid ...``: `fmlp` on items of
+ids and text (`models/sequential/items/hybrid.py`), the choice of `experiments/blend/fmlp_hybrid.yaml`.
+
 Command: ``fullrank train caser --data data/beauty --out runs/caser``, and so for the others.
 Learning rate and dropout of `caser` and `hgn` are the choice of
 `experiments/sequence/tune_classics.yaml`. Numbers: `docs/results/sequence.md`, `results/sequence/`
@@ -83,6 +86,12 @@ def hgn_published() -> Experiment:
 def fmlp() -> Experiment:
     """FMLP-Rec: learnable filters in the frequency domain (Zhou et al. 2022, arXiv:2202.13556)."""
     return _recommended("fmlp", FMLP(), lr=1e-3, warmup=0.02)
+
+
+def fmlp_hybrid() -> Experiment:
+    """`fmlp` on items of ids and text, the id left out half of the time, with a learning rate that falls to zero."""
+    schedule = ("training.schedule=linear", "training.max_epochs=16", "training.patience=null")
+    return fmlp().override("recipe=fmlp_hybrid", "model.items={kind: hybrid, id_dropout: 0.5}", *schedule)
 
 
 def fmlp_published() -> Experiment:

@@ -105,7 +105,7 @@ def contenders(facts: Facts) -> dict[str, tuple[str, Settings]]:
     """Recipes that are raced, by the names of their cells: (recipe, settings); the likeliest first."""
     known: list[tuple[bool, str, str, Settings]] = [
         (True, "sasrec", "sasrec", {}),
-        (facts.titles, "hybrid", "fullrank.recipes.sasrec:hybrid", {}),
+        (facts.titles, "hybrid", "fullrank.recipes.classics:fmlp_hybrid", {}),
         (facts.features, "sasrec-features", "sasrec", {"model.features": "auto"}),
         (True, "fmlp", "fmlp", {}),
         (facts.titles, "srt", "srt", {}),
