@@ -10,7 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -159,6 +161,30 @@ def test_sigterm_ends_a_verb_with_143_before_training_and_inside_it(
                 signal.signal(signal.SIGTERM, before)
         said = capsys.readouterr().err
         assert hint in said and "Traceback" not in said and said.splitlines()[-1] == "interrupted", said
+
+
+def test_sigterm_in_a_finaliser_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python drops what is raised in a `__del__`, so the signal comes again behind it."""
+    monkeypatch.setattr(sys, "argv", ["fullrank", "list"])
+    ended = []
+
+    class Closing:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            ended.append("the finaliser is let go on")
+
+    def build() -> Any:
+        closing = Closing()
+        del closing
+        time.sleep(10)
+
+    monkeypatch.setattr(fullrank.cli, "build", build)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        begun = time.monotonic()
+        assert fullrank.cli.main() == 143 and time.monotonic() - begun < 5 and ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

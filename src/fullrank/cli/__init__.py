@@ -25,8 +25,10 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -81,10 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 128 + signal.SIGTERM if code == 130 and signalled else code
 
 
-def _interrupt(signalled: list[int], number: int, _: object) -> None:
+def _interrupt(signalled: list[int], number: int, frame: FrameType | None) -> None:
     """Treat SIGTERM as Ctrl-C (close what is open, take away what is half written), and
-    note it for the exit status."""
+    note it for the exit status.
+
+    Python drops what is raised inside a finaliser, so one that is running is let go on, and the
+    signal comes again.
+    """
     signalled.append(number)
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+            return
+        frame = frame.f_back
     raise KeyboardInterrupt
 
 
