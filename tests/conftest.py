@@ -4,6 +4,7 @@ import gc
 import json
 import multiprocessing.process as processes
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ SLOWEST = 10
 # Derandomized: a run of the tests is repeatable, and a failure is the change's, not the draw's.
 settings.register_profile("fullrank", deadline=None, derandomize=True, max_examples=40, database=None)
 settings.load_profile("fullrank")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script began with &
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Nobody pulls the plug under a test: waiting for the disk, 18 seconds in all, would find nothing.
 os.fsync = os.fstat  # type: ignore[assignment]
 

@@ -8,11 +8,11 @@ their order. It is a copy of the weights as they were when it was made. `fullran
 The encoder is packed (`serving/packed_encoders.py`): it differs from the model's own forward pass
 in what is left out, not in what is computed: no padding; the last layer computes the last event of
 each history alone, all that a list is made of; products by oneDNN over weights that are laid out
-for it once. TorchScript runs all of it as one call: it
-holds no lock of Python meanwhile, so that an event loop in another thread goes on. Features beside
-the items are added to their vectors before that call (`serving/packed_features.py`); where they are
-fused otherwise, the model's own code reads them. N events of all B histories;
-`serving/packed_attention.py` says why signatures look as they do.
+for it once. TorchScript runs all of it as one call: it holds no lock of Python meanwhile, so that
+an event loop in another thread goes on. Features beside the items are added to their vectors before
+that call (`serving/packed_features.py`); where they are fused otherwise, the model's own code reads
+them. N events of all B histories; `serving/packed_attention.py` says why signatures look as they
+do.
 
 No `from __future__ import annotations` here: TorchScript reads the annotations of what it compiles.
 """

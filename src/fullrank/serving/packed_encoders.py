@@ -21,6 +21,15 @@ from fullrank.serving.packed_attention import CHUNK, Chunk, Dense, Layout, Mixer
 
 
 @no_type_check
+def event_places(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """[N] the row, the events before and the events behind of each event of histories of these lengths."""
+    counts = torch.tensor(lengths)
+    row = torch.arange(len(lengths)).repeat_interleave(counts)
+    ends, numbers = counts.cumsum(0), torch.arange(len(row))
+    return row, numbers - (ends - counts).index_select(0, row), ends.index_select(0, row) - 1 - numbers
+
+
+@no_type_check
 class PackedBlock(nn.Module):
     """A block of a transformer; the final one gives the last event of each row alone."""
 
@@ -137,14 +146,12 @@ class PackedGRU(nn.Module):
 
     def forward(self, x: Tensor, lengths: list[int], times: Tensor) -> Tensor:
         """[N, D] vectors of the events of histories of these lengths -> [B, D]."""
-        counts = torch.tensor(lengths)
-        order = counts.argsort(descending=True)
+        row, places, _ = event_places(lengths)
+        order = torch.tensor(lengths).argsort(descending=True)
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(lengths))
-        begun = (counts.cumsum(0) - counts).repeat_interleave(counts)
-        places = torch.arange(len(begun)) - begun
         # [N] the events step by step, and within a step those of the longest history first
-        by_step = (places * len(lengths) + rank.repeat_interleave(counts)).argsort()
+        by_step = (places * len(lengths) + rank.index_select(0, row)).argsort()
         start = torch.zeros(self.layers, len(lengths), self.hidden)
         # behind the weights: has biases, layers, dropout, training, bidirectional
         _, state = torch.gru(
@@ -216,12 +223,7 @@ class PackedFMLP(nn.Module):
 
     def forward(self, x: Tensor, lengths: list[int], times: Tensor) -> Tensor:
         """[N, D] vectors of the events of histories of these lengths -> [B, D]."""
-        counts = torch.tensor(lengths)
-        row = torch.arange(len(lengths)).repeat_interleave(counts)
-        ends = counts.cumsum(0)
-        numbers = torch.arange(len(row))
-        to_come = ends.index_select(0, row) - 1 - numbers
-        places = numbers - (ends - counts).index_select(0, row)
+        row, places, to_come = event_places(lengths)
         if self.positioned:
             x = x + self.position.index_select(0, to_come)
         x = self.norm_input(x)

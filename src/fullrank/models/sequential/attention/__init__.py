@@ -25,6 +25,7 @@ from fullrank.core.constraints import Parts
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
+from fullrank.models import Flops
 from fullrank.ops.attention import Mask as Mask
 from fullrank.ops.model_cost import forward_flops
 from fullrank.ops.starting_values import start_small
@@ -284,7 +285,7 @@ class Attention(nn.Module, ABC):
         """The value projection of each head and the output projection, as views of the parameters."""
         return self.qkv.weight.chunk(3)[2].unflatten(0, (self.heads, -1)), self.output.weight
 
-    def flops(self, length: int) -> dict[str, int | None]:
+    def flops(self, length: int) -> Flops:
         """FLOPs of one row of that many positions, forward: of submodules
         (projections) and between them (mixing)."""
         parts = None

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from fullrank.data.batch import Batch
 from fullrank.data.events.loader import Batches
 from fullrank.data.events.store import Store
-from fullrank.models import States
+from fullrank.models import Flops, States
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
 from fullrank.models.sequential.items import ItemIndex, Items
@@ -42,8 +42,6 @@ BATCHES = 64
 """Batches of the first epoch whose shapes stand for all."""
 BACKWARD = 2
 """Cost of the backward pass, as a multiple of the forward pass."""
-Parts = dict[str, int | None]
-"""Part of a model -> its FLOPs; None where they cannot be counted."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class SequenceSize:
 
     non_embedding: int
     """Parameters without the tables of the items; position vectors are among them."""
-    flops: Parts
+    flops: Flops
     """FLOPs of an epoch, forward and backward, by part."""
     interactions: int
     """Training events of the store."""
@@ -81,7 +79,7 @@ def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> Seq
     row_flops = cache(model.encoder.flops)
     passes = [batch_flops(model, loader.batch(int(k)), row_flops) for k in numbers]
     scale = (1 + BACKWARD) * steps / len(passes)
-    total: Parts = {}
+    total: Flops = {}
     for part in passes[0]:
         counts = [forward[part] for forward in passes]
         total[part] = None if None in counts else round(scale * sum(v or 0 for v in counts))
@@ -103,7 +101,7 @@ def non_embedding(model: RecommenderModel) -> int:
     return sum(p.numel() for p in model.parameters()) - tables
 
 
-def batch_flops(model: RecommenderModel, batch: Any, row_flops: Callable[[int, int], Parts] | None = None) -> Parts:
+def batch_flops(model: RecommenderModel, batch: Any, row_flops: Callable[[int, int], Flops] | None = None) -> Flops:
     """FLOPs of the forward pass of one training batch, by part.
 
     `row_flops` gives those of the encoder for a row, by its length and its answer's (by
@@ -112,7 +110,7 @@ def batch_flops(model: RecommenderModel, batch: Any, row_flops: Callable[[int, i
     counted = _CountedItems(model.items)
     x, inputs = model.task.training_inputs(counted, batch)
     rows, length, dim = x.shape
-    parts: Parts = {"items": _item_flops(model, counted, x, inputs, batch)}
+    parts: Flops = {"items": _item_flops(model, counted, x, inputs, batch)}
     encoder = (row_flops or model.encoder.flops)(length, inputs.answer)
     parts |= {part: None if flops is None else rows * flops for part, flops in encoder.items()}
     if model.features is not None:
