@@ -69,11 +69,12 @@ cluster: $(STAMP)
 	@if command -v java >/dev/null; then $(BIN)/python -m pip install -q -c constraints.txt -e '.[spark]'; \
 	 else echo "no Java on this machine: the tests of Spark are skipped"; fi
 
-check: $(STAMP)  ## lint, format, types, import directions, no slow test in make test, workflows
+check: $(STAMP)  ## lint, format, types, import directions, the public interface, no slow test in make test, workflows
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/python tests/arrows.py src/fullrank
+	$(BIN)/python -W ignore::DeprecationWarning tests/public_api.py --check
 	$(BIN)/python tests/durations.py
 	$(BIN)/zizmor --offline --quiet .github
 

@@ -1,8 +1,10 @@
 """What other people's code, commands and files rest on: `python tests/public_api.py` writes the snapshot anew.
 
-A change of the snapshot is a change of the public interface: a name that goes away has to warn for a release first.
+`--check` (in `make check`) prints how it differs from the code, and fails. A change of the snapshot is a change of the
+public interface: a name that goes away has to warn for a release first.
 """
 
+import difflib
 import inspect
 import json
 import sys
@@ -124,7 +126,9 @@ def text() -> str:
 
 
 if __name__ == "__main__":
-    if "--print" in sys.argv:
-        print(text())
-    else:
-        SNAPSHOT.write_text(text(), encoding="utf-8")
+    now, then = text(), SNAPSHOT.read_text(encoding="utf-8")
+    if "--check" not in sys.argv:
+        SNAPSHOT.write_text(now, encoding="utf-8")
+    elif now != then:
+        print(*difflib.unified_diff(then.splitlines(), now.splitlines(), "snapshot", "code", lineterm=""), sep="\n")
+        sys.exit("the public interface has changed; meant? python tests/public_api.py")
