@@ -100,6 +100,8 @@ SIGNALLED.__context__ = pl.exceptions.PanicException("called `Result::unwrap()`:
         (SIGNALLED, 130, "interrupted", "interrupted"),
         (FileNotFoundError(2, "No such file", "a/b"), 2, "file-error", "a/b: No such file"),
         (ModuleNotFoundError("faiss", name="faiss"), 2, "missing-package", "[codes]"),
+        (ModuleNotFoundError("torch", name="torch.nn"), 2, "missing-package", "pip install torch"),
+        (ModuleNotFoundError("fullrank.x", name="fullrank.x"), 1, "bug", "unexpected ModuleNotFoundError"),
         (MemoryError(), 2, "out-of-memory", "memory"),
         (RuntimeError("[x] DefaultCPUAllocator: can't allocate memory: 8 bytes"), 2, "out-of-memory", "memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), 2, "out-of-memory", "memory"),

@@ -136,6 +136,8 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
         for extra, packages in EXTRAS.items():
             if name in packages:
                 return Explained(f"this needs the package {name!r}: {install_extra(extra)}", "missing-package")
+        if name and name != "fullrank":
+            return Explained(f"no package {name!r} is installed; install it: pip install {name}", "missing-package")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")
