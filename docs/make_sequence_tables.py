@@ -71,7 +71,7 @@ TABLES = {
     "amazon-beauty": [
         *_methods("precision/2026-11-26_2cpu_sasrec.json", **{"sasrec-fp32": FIELD["sasrec"]}),
         *_methods(BEAUTY, **{cell: name for cell, name in FIELD.items() if cell != "sasrec"}, **UNTRAINED),
-        *_methods("shortcut/2026-11-23_2cpu_beauty.json", **GRAPH),
+        *_methods("shortcut/2026-11-28_2cpu_beauty.json", **GRAPH),
         *_methods("sprint/2026-11-21_2cpu_on_sasrec.json", **SPRINT),
         *_methods("plr/2026-11-23_2cpu_final.json", **PLR),
         *_methods("sequence/2026-11-24_2cpu_temporal.json", mojito="`mojito`", tpab="`tpab`"),
@@ -104,11 +104,12 @@ TABLES = {
             bert4rec=FIELD["bert4rec"],
             fmlp="`fmlp` (FMLP-Rec)",
         ),
-        *_methods("shortcut/2026-11-23_2cpu_toys.json", **GRAPH, **UNTRAINED),
+        *_methods("shortcut/2026-11-28_2cpu_toys.json", **GRAPH),
+        *_methods("shortcut/2026-11-23_2cpu_toys.json", **UNTRAINED),
     ],
     "ml-1m-sequences": [
         *_methods(ML, **FIELD, **UNTRAINED),
-        *_methods("shortcut/2026-11-23_2cpu_ml.json", **GRAPH),
+        *_methods("shortcut/2026-11-28_2cpu_ml.json", **GRAPH),
         *_methods("plr/2026-11-23_2cpu_final_ml.json", **PLR),
     ],
     "s3rec-beauty": [
@@ -140,7 +141,9 @@ SEARCHES: dict[str, list[tuple[str, str]]] = {
     "tpab": [(_TUNED.format("temporal"), "tpab")],
     "plr": [(_PLR, "plr"), (_LOOKED.format("look"), "")],
     "base": [(_PLR, "base"), (_LOOKED.format("base_look"), "")],
-    "transition_graph": [("shortcut/2026-11-23_2cpu_tuned_{}.json", "transition_graph")],
+    "transition_graph": [
+        ("shortcut/2026-11-23_2cpu_tuned_{}.json", "transition_graph"), ("shortcut/2026-11-28_2cpu_joint.json", "")
+    ],
     "rpg": [("fair/2026-11-22_2cpu_tuned.json", "rpg"), ("fair/2026-11-22_2cpu_rpg_low_temperature.json", "")],
     "fair": [("fair/2026-11-22_2cpu_tuned.json", "fair")],
     **{name: [("scaling/2026-11-22_2cpu_srt_tuned.json", "srt_300")] for name in ("full", "srt_1k", "srt_100")},
@@ -149,7 +152,7 @@ SEARCHES: dict[str, list[tuple[str, str]]] = {
 
 A cell that is not here was not searched. Those of plr and its base ranked the history."""
 OWN_SEARCH = {"amazon-beauty": "beauty", "amazon-toys": "toys", "ml-1m-sequences": "ml"}
-"""The transition graph was searched on each set, all others on Beauty."""
+"""The transition graph was searched on each set, then on the three together, all others on Beauty."""
 RISING = 0.95
 """Share of its epochs from which on a best one is no peak: longer training might have gone on."""
 COLLAPSE = "sequence/2026-11-24_2cpu_collapse.json"
@@ -223,7 +226,7 @@ def _trials(store: str, cell: str) -> str:
         elif "budget" in tree:
             count += tree["budget"]["trials_counted"]
         else:
-            count += len(tree.get("trials", tree.get("rows")))
+            count += len(tree["trials"]) if "trials" in tree else len({row["cell"] for row in tree["rows"]})
     return f"{count}" if count else "0" if cell not in UNTRAINED else ""
 
 

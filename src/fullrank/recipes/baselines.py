@@ -69,6 +69,7 @@ def session_knn() -> Experiment:
 
 @recipe(needs="events; better with titles or attributes")
 def transition_graph() -> Experiment:
-    """Transition graph: successors of the last two items, and items like them (after
+    """Transition graph: successors of the last five items, and items like them (after
     arXiv:2605.07125); no training."""
-    return Experiment(recipe="transition_graph", model=TransitionGraph())
+    model = TransitionGraph(history=5, window_decay=0.55, backward=0.1, similarity=1.4)
+    return Experiment(recipe="transition_graph", model=model)
