@@ -74,7 +74,7 @@ check: $(STAMP)  ## lint, format, types, import directions, the public interface
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/python tests/arrows.py src/fullrank
-	$(BIN)/python -W ignore::DeprecationWarning tests/public_api.py --check
+	$(BIN)/python tests/public_api.py --check
 	$(BIN)/python tests/durations.py
 	$(BIN)/zizmor --offline --quiet .github
 

@@ -8,6 +8,7 @@ import difflib
 import inspect
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ def text() -> str:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the old names
     now, then = text(), SNAPSHOT.read_text(encoding="utf-8")
     if "--check" not in sys.argv:
         SNAPSHOT.write_text(now, encoding="utf-8")
