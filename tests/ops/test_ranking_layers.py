@@ -19,6 +19,8 @@ from fullrank.ops.ranking_layers import (
     keep_probability,
     norm_relu_dropout,
     norm_relu_dropout_reference,
+    wide_perceptron,
+    wide_perceptron_reference,
 )
 from tests.ops.alike import assert_alike, leaves
 
@@ -134,6 +136,51 @@ def test_a_perceptron_is_its_layers_one_after_the_other(settings: tuple[str, ...
     torch.manual_seed(0)
     torch.testing.assert_close(found, made.layers(x))
     torch.testing.assert_close(made.eval()(x), made.layers(x))
+
+
+def of_wide(chunks: int, inner: int, outer: int, normed: bool, p: float, dtype: torch.dtype = torch.double) -> tuple:
+    """Both as functions of (x, *weights) at one seed, and the weights."""
+    scale = [(7,)] if normed else []
+    weights = leaves((7, inner), (7,), *scale, (outer, 7), (outer,), dtype=dtype)
+
+    def with_weights(function):
+        def of(x, *weights):
+            torch.manual_seed(0)
+            up, norm, down = nn.Linear(inner, 7), nn.RMSNorm(7, eps=1e-12), nn.Linear(7, outer)
+            for layer, given in ((up, weights[:2]), (norm, weights[2:3]), (down, weights[-2:])):
+                layer.__dict__["_parameters"] |= dict(zip(("weight", "bias"), given, strict=False))
+            return function(x, up, norm if normed else None, down, p)
+
+        return of
+
+    return with_weights(wide_perceptron), with_weights(wide_perceptron_reference), weights
+
+
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize(("rows", "chunks"), [(1, 1), (3, 5), (37, 4)])
+def test_a_wide_perceptron_equals_its_reference(
+    rows: int, chunks: int, normed: bool, p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking_layers, "ROWS_GRAIN", 8 * 7 * chunks)  # several blocks, the last one shorter
+    ours, theirs, weights = of_wide(chunks, 3, 2, normed, p)
+    assert_alike(ours, theirs, *leaves((rows, chunks, 3), dtype=torch.double), *weights)
+
+
+def test_the_gradient_of_a_wide_perceptron_is_that_of_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking_layers, "ROWS_GRAIN", 1)
+    ours, _, weights = of_wide(2, 3, 2, True, 0.3)
+    assert torch.autograd.gradcheck(ours, [*leaves((9, 2, 3), dtype=torch.double), *weights])
+
+
+def test_a_wide_perceptron_under_mixed_precision_is_its_reference_nearly() -> None:
+    ours, theirs, weights = of_wide(2, 3, 2, True, 0.4, torch.float)
+    x = leaves((40, 2, 3), dtype=torch.float)
+    with torch.autocast("cpu", torch.bfloat16):
+        outs = [function(*x, *weights).float() for function in (ours, theirs)]
+    torch.testing.assert_close(*outs, rtol=0.02, atol=0.02)
+    grads = [torch.autograd.grad(out.sum(), [*x, *weights]) for out in outs]
+    torch.testing.assert_close(*grads, rtol=0.05, atol=0.05)
 
 
 def drawn(rows: int, width: int) -> list:

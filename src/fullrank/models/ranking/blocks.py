@@ -38,7 +38,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -50,7 +49,7 @@ from fullrank.models.ranking import Fields, FieldTokens, LayerOutputs, Ranker, R
 from fullrank.models.ranking.dnn import xavier
 from fullrank.models.ranking.feed_forwards import AnyFeedForward
 from fullrank.models.ranking.mixings import AnyMixing
-from fullrank.ops.ranking_layers import Dropout, dropout
+from fullrank.ops.ranking_layers import Dropout, wide_perceptron, wide_perceptron_reference
 
 HIDDEN = {"matrix": 500, "vector": 800}
 """Default hidden width of the tokeniser's perceptron, by its mode."""
@@ -106,11 +105,9 @@ class Tokens(nn.Module):
         if self.norm is not None:
             x = self.norm(x)
         if self.chunks:
-            x = self.up(x.unflatten(1, (self.chunks, -1)))
-            x = F.relu(x if self.hidden_norm is None else self.hidden_norm(x))
-            if self.dropout and self.training:
-                x = dropout(x, self.dropout)
-            x = self.down(x)
+            perceptron = wide_perceptron if self.training else wide_perceptron_reference
+            p = self.dropout if self.training else 0.0
+            x = perceptron(x.unflatten(1, (self.chunks, -1)), self.up, self.hidden_norm, self.down, p)
         return x.reshape(-1, self.tokens, self.width)
 
 

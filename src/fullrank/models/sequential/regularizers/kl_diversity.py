@@ -81,7 +81,7 @@ class KLDiversityPenalty(SpecPenalty[KLDiversity]):
         attached = spec.reference == "attached"
         divergence = pairwise_kl(states, table.float(), maximum=spec.maximum, attached=attached)
         if self.training and not self._warned and step.batch.step % STEPS_BETWEEN == STEPS_BETWEEN - 1:
-            self._warned = float(divergence) > NEARLY_ALL * spec.maximum
+            self._warned = float(divergence.detach()) > NEARLY_ALL * spec.maximum
             if self._warned:
                 log.warning(
                     "kl_diversity gives no gradient: the divergence of nearly every row is above "
