@@ -9,6 +9,7 @@ from fullrank.models import Budget
 from fullrank.models.sequential.encoders.gru import GRUEncoder
 from fullrank.models.sequential.reasoning.plr import PLRReasoner
 from fullrank.models.sequential.reasoning.rearec import ReaRecReasoner
+from fullrank.ops.dropout import Dropout
 from fullrank.testing import reasoning
 from fullrank.testing.inputs import sequences
 from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, build_reasoner, steps_of
@@ -81,7 +82,7 @@ def test_noise_falls_on_the_second_view_alone() -> None:
     x, batch = sequences(DIM, extra=2)
     reasoner, twice = build_reasoner(ReaRec(), "causal"), batch.repeated(2)
     for part in reasoner.modules():
-        if isinstance(part, torch.nn.Dropout):
+        if isinstance(part, Dropout):
             part.p = 0.0
     reasoner.input_noise = 0.5
     clean = steps_of(reasoner(x, batch)).steps

@@ -22,6 +22,20 @@ def test_under_autocast_it_is_that_of_fp32() -> None:
         assert torch.equal(found, fused_attention(*qkv.float(), allowed, 0.0))
 
 
+@pytest.mark.parametrize("allowed", [None, torch.rand(40, 40) < 0.5 + torch.eye(40), torch.randn(40, 40)])
+def test_dropout_leaves_out_weights_and_scales_the_others(allowed: torch.Tensor | None) -> None:
+    q, k = leaves((3, 2, 40, 8), (3, 2, 40, 8))
+    v = torch.eye(40).expand(3, 2, 40, 40)  # so that what comes out are the weights
+    weights, dropped = (fused_attention(q, k, v, allowed, p) for p in (0.0, 0.25))
+    kept = dropped != 0
+    assert kept[weights > 0].float().mean() == pytest.approx(0.75, abs=0.03)
+    torch.testing.assert_close(dropped, weights * kept / 0.75)
+    for ours, plain in zip(
+        *(torch.autograd.grad(x.square().sum(), (q, k)) for x in (dropped, weights * kept / 0.75)), strict=True
+    ):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+
+
 SIZES = [(1, 1, 1, 1, 1, 1), (2, 3, 7, 5, 3, 2), (3, 1, 13, 2, 4, 1), (2, 2, 5, 3, 1, 3), (0, 2, 5, 3, 2, 2)]
 """B, H, T, width, streams, tokens of each stream."""
 

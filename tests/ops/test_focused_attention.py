@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fullrank.ops import focused_attention as room
@@ -86,7 +85,7 @@ def test_dropout_is_on_the_difference(norm: RowNorm, monkeypatch: pytest.MonkeyP
         masks.append((torch.rand_like(a) > p) / (1 - p))
         return a * masks[-1]
 
-    monkeypatch.setattr(F, "dropout", dropped)
+    monkeypatch.setattr("fullrank.ops.focused_attention.drop", dropped)
     y = focused_attention(q, k, v, FACTORS, norm=norm, dropout=0.4)
     (mask,) = masks
     assert close(y, (focused_weights(q, k, FACTORS, allowed_of(valid), norm) * mask) @ v, 1e-4)

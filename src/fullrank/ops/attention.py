@@ -16,6 +16,7 @@ first make them contiguous.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -23,6 +24,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from fullrank.ops.dropout import draws_here, drop
 
 
 def fused_attention(
@@ -38,6 +41,11 @@ def fused_attention(
         added = allowed.float() if allowed is not None and allowed.is_floating_point() else allowed
         with torch.autocast("cpu", enabled=False):
             return fused_attention(q.float(), k.float(), v.float(), added, dropout)
+    if dropout and draws_here(q):  # torch fuses nothing there, and its own draws take most of the time
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril() if allowed is None else allowed
+        scores = q / q.shape[-1] ** 0.5 @ k.mT
+        scores = scores + seen if seen.is_floating_point() else scores.masked_fill(~seen, -math.inf)
+        return drop(scores.softmax(-1), dropout) @ v
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=allowed is None, dropout_p=dropout)
 
 

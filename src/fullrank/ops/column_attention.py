@@ -17,11 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fullrank.ops.dropout import draws, draws_here, keep_mask, keep_probability
 from fullrank.ops.kernels import chosen_for_heads, kernel, product_dtype
 
 BLOCK = 128
@@ -135,6 +137,9 @@ class _Plan:
 
     def dropout(self, like: Float[Tensor, "n t S"], part: _Part) -> Float[Tensor, "n t S"]:
         """Dropout factors of a part, a function of its number, so that the backward pass draws them again."""
+        if draws_here(like):
+            keep, source = keep_probability(self.drop), np.random.SFC64(self.seed + part.index)
+            return keep_mask(draws(like.shape, source), keep, torch.empty_like(like)).div_(keep)
         generator = torch.Generator(like.device).manual_seed(self.seed + part.index)
         return torch.empty_like(like).bernoulli_(1 - self.drop, generator=generator).div_(1 - self.drop)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fullrank.ops.attention import BLOCK, Mask, Sums, fused_attention, in_blocks, seen_keys
 from fullrank.ops.column_attention import column_attention
+from fullrank.ops.dropout import drop
 
 RowNorm = Literal["l1", "rms", "softmax", "relu_l1"] | None
 """The norm of a row of l1 A1 - l2 A2: divided by the sum of its absolute values or the root of
@@ -172,7 +173,7 @@ def _in_full(
         if counted is not None:
             size = _counted(first, second, a, factors, norm) * counted[:, None, low:high, None]
             sums = F.pad(size.sum(2), (0, k.shape[2] - keys)), size.sum(3)
-        return (F.dropout(a, dropout).to(v.dtype) @ v[:, :, :keys]).float(), sums
+        return (drop(a, dropout).to(v.dtype) @ v[:, :, :keys]).float(), sums
 
     return in_blocks(part, q.shape[2], block)
 

@@ -1,10 +1,4 @@
-"""Layers of ranking models in fewer passes over memory: dropout, batch norm with ReLU, crosses, networks per token.
-
-Dropout on a CPU takes sixteen random bits a unit, where torch draws a double in one thread: a tenth
-of the seconds. The probability of being kept is the nearest multiple of 2^-16, and what is kept is
-divided by exactly that. Torch's generator gives the seed of each draw, so that draws are a function
-of the place that it was set to. At one seed other units are dropped than by torch's own dropout,
-which other devices take.
+"""Layers of ranking models in fewer passes over memory: norm with ReLU, wide perceptrons, crosses, networks per token.
 
 Batch norm, ReLU and dropout one after the other walk seven times over tensors that no cache holds,
 and keep three of them. What they give says already where a gradient passes (it is 0 elsewhere), so
@@ -25,66 +19,16 @@ kernels: faster on a GPU.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int16
+from jaxtyping import Float
 from torch import Tensor, nn
 
-STEPS = 1 << 16
-"""Values of the sixteen bits that a unit draws."""
-
-
-class Dropout(nn.Module):
-    """`nn.Dropout` with this module's draws."""
-
-    def __init__(self, p: float):
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return dropout(x, self.p) if self.training else x
-
-
-def dropout(x: Float[Tensor, "*n"], p: float) -> Float[Tensor, "*n"]:
-    """0 with probability p, else x over the probability of being kept."""
-    if not p or not draws_here(x):
-        return F.dropout(x, p)
-    keep = keep_probability(p)
-    return x * keep_mask(draws(x.shape), keep, torch.empty(x.shape, dtype=x.dtype)).div_(keep)
-
-
-def draws_here(x: Tensor) -> bool:
-    """Whether this module draws the dropout of this tensor, not torch."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def keep_probability(p: float) -> float:
-    """The probability of being kept where p is to be dropped."""
-    return min(max(round((1 - p) * STEPS), 1), STEPS - 1) / STEPS if p else 1.0
-
-
-def draws(shape: Sequence[int], source: np.random.SFC64 | None = None) -> Int16[Tensor, "*n"]:
-    """Sixteen random bits a unit; `source` None is seeded anew."""
-    source = source or np.random.SFC64(new_seed())
-    count = math.prod(shape)
-    words = source.random_raw(-(-count // 4))
-    return torch.from_numpy(words.view(np.int16))[:count].view(tuple(shape))
-
-
-def new_seed() -> int:
-    """A seed drawn by torch's generator."""
-    return int(torch.randint(2**62, ()))
-
-
-def keep_mask(drawn: Int16[Tensor, "*n"], keep: float, out: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """`out`, filled with 1 where a unit is kept and 0 where it is not."""
-    return torch.lt(drawn, int(keep * STEPS) - STEPS // 2, out=out)
-
+from fullrank.ops.dropout import draws, draws_here, drop, keep_mask, keep_probability, new_seed
 
 GRAIN = 1 << 15
 """Numbers for each thread at a time: fewer would not be shared out by torch."""
@@ -104,7 +48,7 @@ def norm_relu_dropout(x: Float[Tensor, "B H"], norm: nn.BatchNorm1d, p: float) -
 
 def norm_relu_dropout_reference(x: Float[Tensor, "B H"], norm: nn.BatchNorm1d, p: float) -> Float[Tensor, "B H"]:
     """Norm, ReLU and dropout one after the other: the reference."""
-    return dropout(F.relu(norm(x)), p)
+    return drop(F.relu(norm(x)), p)
 
 
 class _NormReluDropout(torch.autograd.Function):
@@ -157,27 +101,26 @@ def wide_perceptron_reference(
 ) -> Float[Tensor, "B C O"]:
     """Its layers one after the other: the reference."""
     hidden = up(x)
-    return down(dropout(F.relu(hidden if norm is None else norm(hidden)), p))
+    return down(drop(F.relu(hidden if norm is None else norm(hidden)), p))
 
 
 class _WidePerceptron(torch.autograd.Function):
     @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu")
     def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
         *weights, ctx.eps, ctx.p, ctx.seed = rest
+        ctx.autocast = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
         ctx.save_for_backward(x, *weights)
         masks = _masks(ctx, x, weights[0])
         return torch.cat([_rows_through(rows, weights, ctx.eps, next(masks)) for rows in _rows(x, weights[0])])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, *kept = ctx.saved_tensors
-        weights = [weight if weight is None else weight.detach().requires_grad_() for weight in kept]
-        masks, dx = _masks(ctx, x, weights[0]), []
-        with torch.enable_grad():
-            for rows, above in zip(_rows(x, weights[0]), _rows(grad, weights[0]), strict=True):
+        x, up, *others = ctx.saved_tensors
+        weights = [weight if weight is None else weight.detach().requires_grad_() for weight in (up, *others)]
+        masks, dx = _masks(ctx, x, up), list[Any]()
+        with torch.enable_grad(), torch.autocast("cpu", *ctx.autocast):
+            for rows, above in zip(_rows(x, up), _rows(grad, up), strict=True):
                 rows = rows.detach().requires_grad_()
                 _rows_through(rows, weights, ctx.eps, next(masks)).backward(above)
                 dx.append(rows.grad)
@@ -190,7 +133,7 @@ def _rows(x: Tensor, up: Tensor) -> tuple[Tensor, ...]:
 
 
 def _masks(ctx: Any, x: Tensor, up: Tensor) -> Iterator[Tensor | None]:
-    """Factors of the hidden layer of each block: those that `dropout` draws for the whole layer at this seed."""
+    """Factors of the hidden layer of each block: those that `drop` draws for the whole layer at this seed."""
     source, keep = np.random.SFC64(ctx.seed), keep_probability(ctx.p)
     for rows in _rows(x, up):
         shape = (*rows.shape[:-1], len(up))

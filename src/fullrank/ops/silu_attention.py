@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.ops.attention import BLOCK, Mask, Sums, in_blocks, query_rows, seen_keys
+from fullrank.ops.dropout import drop
 from fullrank.ops.kernels import chosen_for_heads, kernel, product_dtype
 
 Bias = Callable[[slice, int], Tensor]
@@ -56,7 +57,7 @@ def silu_attention(
             sizes = weights.abs() * counted[:, None, low:high, None]
             columns = F.pad(sizes.sum(2, dtype=torch.float32), (0, k.shape[2] - keys))
             sums = columns, sizes.sum(3, dtype=torch.float32)
-        return F.dropout(weights, dropout) @ v[:, :, :keys], sums
+        return drop(weights, dropout) @ v[:, :, :keys], sums
 
     mixed, sums = in_blocks(part, q.shape[2], block)
     columns, rows = sums or (None, None)

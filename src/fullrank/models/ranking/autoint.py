@@ -23,7 +23,7 @@ from fullrank.core.constraints import DropoutRate, Parts, Width, only_with
 from fullrank.core.spec import later
 from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
 from fullrank.models.ranking.dnn import Deep, xavier
-from fullrank.ops.ranking_layers import dropout
+from fullrank.ops.dropout import drop
 
 
 class AutoInt(RankerSpec):
@@ -108,7 +108,7 @@ class FieldAttention(nn.Module):
         q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in maps)
         shares = torch.softmax(q @ k.mT * self.scale, -1)
         if self.dropout and self.training:
-            shares = dropout(shares, self.dropout)
+            shares = drop(shares, self.dropout)
         out = (shares @ v).transpose(1, 2).flatten(2)
         if self.residual is not None:
             out = out + self.residual(x)

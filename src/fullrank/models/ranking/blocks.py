@@ -49,7 +49,8 @@ from fullrank.models.ranking import Fields, FieldTokens, LayerOutputs, Ranker, R
 from fullrank.models.ranking.dnn import xavier
 from fullrank.models.ranking.feed_forwards import AnyFeedForward
 from fullrank.models.ranking.mixings import AnyMixing
-from fullrank.ops.ranking_layers import Dropout, wide_perceptron, wide_perceptron_reference
+from fullrank.ops.dropout import Dropout
+from fullrank.ops.ranking_layers import wide_perceptron, wide_perceptron_reference
 
 HIDDEN = {"matrix": 500, "vector": 800}
 """Default hidden width of the tokeniser's perceptron, by its mode."""

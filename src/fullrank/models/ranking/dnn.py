@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from fullrank.core.constraints import DropoutRate, Widths, needs, only_with
 from fullrank.core.spec import Spec, later
 from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
-from fullrank.ops.ranking_layers import Dropout, norm_relu_dropout
+from fullrank.ops.dropout import Dropout
+from fullrank.ops.ranking_layers import norm_relu_dropout
 
 Activation = Literal["relu", "prelu", "dice"]
 

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from fullrank.core.constraints import DropoutRate, Expansion, Factor, Several, Widths, only_with
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
-from fullrank.ops.ranking_layers import affine, biases, dropout, per_token, stack_of
+from fullrank.ops.dropout import drop
+from fullrank.ops.ranking_layers import affine, biases, per_token, stack_of
 
 
 class Gelu(FeedForwardSpec):
@@ -76,7 +77,7 @@ def perceptron(x: Tensor, *weights: Tensor, p: float = 0.0) -> Tensor:
     for layer in range(layers):
         x = affine(x, weights[layer], weights[layers + layer])
         if layer < layers - 1:
-            x = dropout(F.gelu(x), p)
+            x = drop(F.gelu(x), p)
     return x
 
 

@@ -30,7 +30,8 @@ from fullrank.core.constraints import DropoutRate, Expansion, Widths
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
-from fullrank.ops.ranking_layers import affine, biases, dropout, per_token, stack_of
+from fullrank.ops.dropout import drop
+from fullrank.ops.ranking_layers import affine, biases, per_token, stack_of
 
 
 class Glu(FeedForwardSpec):
@@ -120,7 +121,7 @@ class GluFeedForward(GatedUnit, FeedForward):
         for unit in self.units:
             out = unit.unit(out)
             if self.dropout and self.training:
-                out = dropout(out, self.dropout)
+                out = drop(out, self.dropout)
         if self.closing is not None:
             out = per_token(mapped, out, list(self.closing))
         return out + x if self.outer_skip else out, {}

@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -27,6 +26,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models import Flops
 from fullrank.ops.attention import Mask as Mask
+from fullrank.ops.dropout import drop
 from fullrank.ops.model_cost import forward_flops
 from fullrank.ops.starting_values import start_small
 
@@ -302,7 +302,7 @@ class Attention(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B H T S"]]:
         """The output, and the weights before or after dropout."""
         weights = self._mix(q, k, allowed, places)
-        dropped = F.dropout(weights, self.weight_dropout, self.training)
+        dropped = drop(weights, self.drop_rate)
         return self.close(dropped @ v, q), dropped if after_dropout else weights
 
     def _mix(self, q: Tensor, k: Tensor, allowed: Tensor, places: Places | None) -> Tensor:

@@ -39,7 +39,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -60,6 +59,7 @@ from fullrank.models.sequential.attention import (
     rotate,
 )
 from fullrank.ops.attention import stream_mix, stream_scores
+from fullrank.ops.dropout import drop
 from fullrank.ops.focused_attention import (
     EPS,
     RowNorm,
@@ -161,7 +161,7 @@ class FocusedAttention(Attention):
             for at in (slice(0, w), slice(w, 2 * w))
         )
         weights = subtracted(first, second, self.factors, allowed, self.rows)
-        dropped = F.dropout(weights, self.drop_rate).to(q.dtype)
+        dropped = drop(weights, self.drop_rate).to(q.dtype)
         return self.close(stream_mix(dropped, prefix[1], streams[1]), q)
 
     def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:

@@ -40,6 +40,7 @@ from fullrank.models.sequential.attention import (
     rotate,
 )
 from fullrank.ops.attention import stream_mix, stream_scores
+from fullrank.ops.dropout import Dropout, drop
 from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
 from fullrank.ops.starting_values import STD, start_otherwise, start_small
 
@@ -113,7 +114,7 @@ class HSTUAttention(Attention):
         self.by_time = nn.Parameter(torch.randn(BUCKETS) * STD) if spec.rel_bias == "times" else None
         # set in an exported graph alone, whose runtime rounds logarithms otherwise
         self.register_buffer("bucket_edges", None, persistent=False)
-        self.drop, self.weight_dropout = nn.Dropout(spec.dropout), spec.weight_dropout
+        self.drop, self.weight_dropout = Dropout(spec.dropout), spec.weight_dropout
 
     def mix(self, q: Tensor, k: Tensor, allowed: Mask, places: Places | None = None) -> Float[Tensor, "B H T S"]:
         """May be below zero, down to -0.28 / n, and rows do not sum to one."""
@@ -154,7 +155,7 @@ class HSTUAttention(Attention):
         scores = stream_scores(asking, prefix[0], streams[0])
         scores = scores if bias is None else scores + bias(slice(0, 1), scores.shape[-1])
         weights = (F.silu(scores) / self._divisor(q)).masked_fill(~allowed, 0.0)
-        dropped = F.dropout(weights, self.weight_dropout, self.training)
+        dropped = drop(weights, self.drop_rate)
         return self.close(stream_mix(dropped, prefix[1], streams[1]), q)
 
     def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:

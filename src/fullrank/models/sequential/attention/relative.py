@@ -15,7 +15,6 @@ import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ from fullrank.models.sequential.attention import (
     latent_mask,
 )
 from fullrank.ops.attention import fused_attention, stream_mix, stream_scores
+from fullrank.ops.dropout import drop
 from fullrank.ops.starting_values import small, start_small
 
 FURTHEST = 128
@@ -98,7 +98,7 @@ class RelativeAttention(Attention):
         scores = stream_scores(q, prefix[0], streams[0]).float() / q.shape[-1] ** 0.5
         scores = scores + self._bias(Places.behind(batch, steps - 1, 1))
         shares = scores.masked_fill(~latent_mask(batch, steps), float("-inf")).softmax(-1).to(q.dtype)
-        dropped = F.dropout(shares, self.weight_dropout, self.training)
+        dropped = drop(shares, self.drop_rate)
         return self.close(stream_mix(dropped, prefix[1], streams[1]), q)
 
     def _bias(self, places: Places) -> Float[Tensor, "#B #H T S"]:

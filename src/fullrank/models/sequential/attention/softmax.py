@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -28,6 +27,7 @@ from fullrank.models.sequential.attention import (
 )
 from fullrank.ops.attention import fused_attention, stream_mix, stream_scores
 from fullrank.ops.column_attention import column_attention
+from fullrank.ops.dropout import drop
 
 
 class Softmax(AttentionSpec):
@@ -89,5 +89,5 @@ class SoftmaxAttention(Attention):
     ) -> Float[Tensor, "B P D"]:
         scores = stream_scores(q, prefix[0], streams[0]).float() / q.shape[-1] ** 0.5
         shares = scores.masked_fill(~latent_mask(batch, streams[0].shape[3]), float("-inf")).softmax(-1).to(q.dtype)
-        dropped = F.dropout(shares, self.weight_dropout, self.training)
+        dropped = drop(shares, self.drop_rate)
         return self.close(stream_mix(dropped, prefix[1], streams[1]), q)

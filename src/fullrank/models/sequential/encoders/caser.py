@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from fullrank.core.constraints import DropoutRate, Parts
 from fullrank.models.sequential.encoders import EncoderSpec
 from fullrank.models.sequential.encoders.windows import WindowEncoder
+from fullrank.ops.dropout import Dropout
 
 Activation = Literal["relu", "tanh", "sigmoid", "identity"]
 
@@ -60,7 +61,7 @@ class CaserEncoder(WindowEncoder):
         for part in (*self.rows, self.columns, self.join):
             # item vectors start small: beside torch's biases they would hardly be seen
             nn.init.zeros_(part.bias)
-        self.inner, self.outer, self.drop = spec.convolution_activation, spec.activation, nn.Dropout(spec.dropout)
+        self.inner, self.outer, self.drop = spec.convolution_activation, spec.activation, Dropout(spec.dropout)
 
     def read(self, x: Float[Tensor, "B n D"], known: Bool[Tensor, "B n"]) -> Float[Tensor, "B T D"]:
         image, horizontal = x.transpose(1, 2), []

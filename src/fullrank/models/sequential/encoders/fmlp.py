@@ -27,6 +27,7 @@ from fullrank.data.batch import Batch
 from fullrank.models import States
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length
 from fullrank.models.sequential.encoders.transformer import MLP
+from fullrank.ops.dropout import Dropout
 from fullrank.ops.starting_values import small, start_small
 
 EPS = 1e-12
@@ -100,7 +101,7 @@ class FMLPBlock(nn.Module):
         self.filter = Filter(dim, places, spec.causal)
         self.filter_norm, self.feed_forward_norm = nn.LayerNorm(dim, eps=EPS), nn.LayerNorm(dim, eps=EPS)
         self.feed_forward = MLP(dim, spec.inner or 4 * dim, "gelu", True, 0.0)
-        self.drop = nn.Dropout(spec.dropout)
+        self.drop = Dropout(spec.dropout)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         return self.after(x, self.filter(x, batch))
@@ -122,7 +123,7 @@ class FMLPEncoder(Encoder):
         self.dim, self.max_length, self.causal = dim, max_length, spec.causal
         self.position = nn.Embedding(max_length, dim) if spec.positions == "learned" else None
         self.from_end = True
-        self.norm_input, self.drop = nn.LayerNorm(dim, eps=EPS), nn.Dropout(spec.dropout)
+        self.norm_input, self.drop = nn.LayerNorm(dim, eps=EPS), Dropout(spec.dropout)
         self.blocks = nn.ModuleList(FMLPBlock(dim, max_length, spec) for _ in range(spec.layers))
         self.continues = spec.causal and spec.positions == "none"
         start_small(self)

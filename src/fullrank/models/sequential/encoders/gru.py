@@ -14,6 +14,7 @@ from fullrank.core.constraints import DropoutRate, Parts, Width
 from fullrank.data.batch import Batch
 from fullrank.models import Flops, States
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
+from fullrank.ops.dropout import Dropout
 
 
 class GRU(EncoderSpec):
@@ -41,7 +42,7 @@ class GRUEncoder(Encoder):
         between = spec.dropout if spec.layers > 1 else 0.0
         self.gru = nn.GRU(dim, hidden, spec.layers, batch_first=True, dropout=between)
         self.back = nn.Linear(hidden, dim) if hidden != dim else nn.Identity()
-        self.drop = nn.Dropout(spec.dropout)
+        self.drop = Dropout(spec.dropout)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
         y, _ = self.gru(self.drop(x))

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from fullrank.core.constraints import DropoutRate, Parts
 from fullrank.models.sequential.encoders import EncoderSpec
 from fullrank.models.sequential.encoders.windows import WindowEncoder
+from fullrank.ops.dropout import Dropout
 from fullrank.ops.starting_values import small, start_small
 
 
@@ -54,7 +55,7 @@ class HGNEncoder(WindowEncoder):
         super().__init__(dim, spec.window)
         self.features, self.events = nn.Linear(dim, dim), nn.Linear(dim, 1, bias=False)
         self.places = small(spec.window)
-        self.products, self.drop = spec.products, nn.Dropout(spec.dropout)
+        self.products, self.drop = spec.products, Dropout(spec.dropout)
         start_small(self)
         self.projection = nn.Linear(dim, dim, bias=False) if spec.projection else nn.Identity()
         if isinstance(self.projection, nn.Linear):

@@ -32,6 +32,7 @@ from fullrank.models.sequential.attention import AttentionSpec, Memory
 from fullrank.models.sequential.attention.relative import Relative
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 from fullrank.models.sequential.encoders.transformer import Block, Transformer, TransformerEncoder, make_norm
+from fullrank.ops.dropout import Dropout
 from fullrank.ops.starting_values import small
 
 SHARED = 4
@@ -134,7 +135,7 @@ class Seq2SeqEncoder(Encoder):
         decoder = spec.stack(spec.decoder_layers or spec.layers, causal=True)
         self.decoder = nn.ModuleList(DecoderBlock(dim, max_length, decoder) for _ in range(decoder.layers))
         self.first = small(dim)
-        self.norm_output, self.drop = make_norm(decoder, dim), nn.Dropout(spec.dropout)
+        self.norm_output, self.drop = make_norm(decoder, dim), Dropout(spec.dropout)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
         source = self.source(x, replace(batch, lengths=batch.history, answer=0))

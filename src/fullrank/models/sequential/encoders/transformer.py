@@ -24,6 +24,7 @@ from fullrank.models.sequential.attention import Attention, AttentionSpec, Memor
 from fullrank.models.sequential.attention.calendar import CalendarCodes
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length, row_flops
+from fullrank.ops.dropout import Dropout
 from fullrank.ops.starting_values import start_otherwise, start_small
 
 
@@ -80,7 +81,7 @@ class MLP(nn.Module):
     def __init__(self, dim: int, inner: int, activation: str, bias: bool, dropout: float):
         super().__init__()
         self.up, self.down = nn.Linear(dim, inner, bias=bias), nn.Linear(inner, dim, bias=bias)
-        self.activation, self.drop = getattr(F, activation), nn.Dropout(dropout)
+        self.activation, self.drop = getattr(F, activation), Dropout(dropout)
         start_small(self)
 
     def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
@@ -97,7 +98,7 @@ class SwiGLU(nn.Module):
     def __init__(self, dim: int, inner: int, bias: bool, dropout: float):
         super().__init__()
         self.gate, self.up = nn.Linear(dim, inner, bias=bias), nn.Linear(dim, inner, bias=bias)
-        self.down, self.drop = nn.Linear(inner, dim, bias=bias), nn.Dropout(dropout)
+        self.down, self.drop = nn.Linear(inner, dim, bias=bias), Dropout(dropout)
         start_small(self)
 
     def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
@@ -123,7 +124,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention = spec.attention.build(dim, max_length)
         self.attention_norm = make_norm(spec, dim)
-        self.pre, self.drop = spec.norm_at == "pre", nn.Dropout(spec.dropout)
+        self.pre, self.drop = spec.norm_at == "pre", Dropout(spec.dropout)
         inner = spec.inner or 4 * dim
         self.feed_forward: nn.Module | None = None
         if spec.feed_forward == "mlp":
@@ -181,7 +182,7 @@ class TransformerEncoder(Encoder):
         self.norm_input = make_norm(spec, dim) if spec.norm_input else nn.Identity()
         closed = spec.norm_at == "pre" and spec.norm_output is not False
         self.norm_output = make_norm(spec, dim) if closed else nn.Identity()
-        self.drop = nn.Dropout(spec.dropout if spec.input_dropout is None else spec.input_dropout)
+        self.drop = Dropout(spec.dropout if spec.input_dropout is None else spec.input_dropout)
         # a latent token has no time, so an attention that reads times would see
         # another than in training
         self.continues = self.causal and not (spec.positions == "learned" or spec.scale_input or self.reads_times)

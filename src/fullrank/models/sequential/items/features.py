@@ -28,6 +28,7 @@ from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.item_features import CategoricalFeature, CategoryLists
 from fullrank.models.sequential.items import Items, ItemsSpec, other_items
+from fullrank.ops.dropout import Dropout
 from fullrank.ops.starting_values import start_small
 
 
@@ -80,7 +81,7 @@ class FeatureItems(Items):
             numbers = torch.as_tensor(catalog.numeric(spec.numeric).matrix)
             self.register_buffer("numbers", numbers)
             self.linear = nn.Linear(numbers.shape[1], dim)
-        self.drop = nn.Dropout(spec.dropout)
+        self.drop = Dropout(spec.dropout)
         start_small(self)
         start_small(self.tables)
 

@@ -38,6 +38,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.log import Progress, logger
 from fullrank.data.events.catalog import Catalog, derived_column
 from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items, unit
+from fullrank.ops.dropout import Dropout
 from fullrank.ops.starting_values import small, start_small
 from fullrank.semantic_ids.vectors import CACHE, VectorSource
 from fullrank.semantic_ids.vectors.text import TextVectors
@@ -117,7 +118,7 @@ class UniSRecItems(ComputedItems):
         self.means = nn.Parameter(torch.zeros(spec.experts, width))
         self.gate = nn.Parameter(torch.zeros(width, spec.experts))
         self.gate_noise = nn.Parameter(torch.zeros(width, spec.experts)) if spec.noise else None
-        self.drop = nn.Dropout(spec.dropout)
+        self.drop = Dropout(spec.dropout)
         self.embedding = nn.Embedding(catalog.size, dim) if spec.transductive else None
         start_small(self)
 
