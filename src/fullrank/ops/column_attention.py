@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fullrank.ops.dropout import draws, draws_here, keep_mask, keep_probability
+from fullrank.ops.dropout import draws_here, factors, new_seed
 from fullrank.ops.kernels import chosen_for_heads, kernel, product_dtype
 
 BLOCK = 128
@@ -67,7 +67,7 @@ def blocked_column_attention(
     dropped_columns: bool = False,
 ) -> Attended:
     """Compute `column_attention` in blocks of queries, on any device and without a kernel."""
-    seed = int(torch.randint(2**62, ())) if dropout > 0 else 0
+    seed = new_seed() if dropout > 0 else 0
     return _ColumnAttention.apply(q, k, v, valid, causal, dropout, seed, dropped_columns)
 
 
@@ -138,8 +138,7 @@ class _Plan:
     def dropout(self, like: Float[Tensor, "n t S"], part: _Part) -> Float[Tensor, "n t S"]:
         """Dropout factors of a part, a function of its number, so that the backward pass draws them again."""
         if draws_here(like):
-            keep, source = keep_probability(self.drop), np.random.SFC64(self.seed + part.index)
-            return keep_mask(draws(like.shape, source), keep, torch.empty_like(like)).div_(keep)
+            return factors(like.shape, self.drop, like.dtype, np.random.SFC64(self.seed + part.index))
         generator = torch.Generator(like.device).manual_seed(self.seed + part.index)
         return torch.empty_like(like).bernoulli_(1 - self.drop, generator=generator).div_(1 - self.drop)
 

@@ -37,8 +37,15 @@ def drop(x: Float[Tensor, "*n"], p: float) -> Float[Tensor, "*n"]:
     """0 with probability p, else x over the probability of being kept."""
     if not p or not draws_here(x):
         return F.dropout(x, p)
+    return x * factors(x.shape, p, x.dtype)
+
+
+def factors(
+    shape: Sequence[int], p: float, dtype: torch.dtype, source: np.random.SFC64 | None = None
+) -> Float[Tensor, "*n"]:
+    """What dropout multiplies by: 0 with probability p, else 1 over the probability of being kept."""
     keep = keep_probability(p)
-    return x * keep_mask(draws(x.shape), keep, torch.empty(x.shape, dtype=x.dtype)).div_(keep)
+    return keep_mask(draws(shape, source), keep, torch.empty(tuple(shape), dtype=dtype)).div_(keep)
 
 
 def draws_here(x: Tensor) -> bool:

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.ops.dropout import draws, draws_here, drop, keep_mask, keep_probability, new_seed
+from fullrank.ops.dropout import draws, draws_here, drop, factors, keep_mask, keep_probability, new_seed
 
 GRAIN = 1 << 15
 """Numbers for each thread at a time: fewer would not be shared out by torch."""
@@ -134,10 +134,9 @@ def _rows(x: Tensor, up: Tensor) -> tuple[Tensor, ...]:
 
 def _masks(ctx: Any, x: Tensor, up: Tensor) -> Iterator[Tensor | None]:
     """Factors of the hidden layer of each block: those that `drop` draws for the whole layer at this seed."""
-    source, keep = np.random.SFC64(ctx.seed), keep_probability(ctx.p)
+    source = np.random.SFC64(ctx.seed)
     for rows in _rows(x, up):
-        shape = (*rows.shape[:-1], len(up))
-        yield keep_mask(draws(shape, source), keep, torch.empty(shape, dtype=x.dtype)).div_(keep) if ctx.p else None
+        yield factors((*rows.shape[:-1], len(up)), ctx.p, x.dtype, source) if ctx.p else None
 
 
 def _rows_through(x: Tensor, weights: Sequence[Any], eps: float | None, mask: Tensor | None) -> Tensor:
